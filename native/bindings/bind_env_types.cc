@@ -1,0 +1,98 @@
+// Env types: which there are, their parameters, and the spec that given values make.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <cmath>
+
+#include "bindings.h"
+#include "config_values.h"
+#include "env_types.h"
+#include "fleet.h"
+#include "numpy_api.h"
+
+namespace nb = nanobind;
+
+namespace envfleet::bindings {
+
+namespace {
+
+const ef_env_type& type_of(const std::string& id) {
+  const ef_env_type* type = engine::find_env_type(id);
+  if (type == nullptr) throw nb::key_error(id.c_str());
+  return *type;
+}
+
+nb::list params_of(const std::string& id) {
+  const ef_env_type& type = type_of(id);
+  constexpr const char* kinds[] = {"integer", "real", "flag", "text", "reals"};
+  nb::list result;
+  for (std::int32_t i = 0; i < type.num_params; ++i) {
+    const ef_param& param = type.params[i];
+    result.append(nb::make_tuple(param.name, kinds[param.default_value.type], to_python(param.default_value), param.doc));
+  }
+  return result;
+}
+
+nb::dict array_to_python(const ef_array& array) {
+  constexpr const char* kinds[] = {"box", "discrete", "multi_discrete", "multi_binary"};
+  nb::dict result;
+  nb::list shape, low, high, nvec;
+  std::int64_t size = 1;
+  for (std::int32_t axis = 0; axis < array.ndim; ++axis) {
+    shape.append(array.shape[axis]);
+    size *= array.shape[axis];
+  }
+  for (std::int64_t i = 0; i < array.num_bounds; ++i) {
+    low.append(array.low[i]);
+    high.append(array.high[i]);
+  }
+  if (array.kind == EF_MULTI_DISCRETE) {
+    for (std::int64_t i = 0; i < size; ++i) nvec.append(array.nvec[i]);
+  }
+  result["name"] = array.name;
+  result["kind"] = kinds[array.kind];
+  result["dtype"] = dtype_name(array.dtype);
+  result["shape"] = nb::tuple(shape);
+  result["low"] = low;
+  result["high"] = high;
+  result["start"] = array.start;
+  result["count"] = array.count;
+  result["nvec"] = nvec;
+  result["on_step"] = (array.presence & EF_ON_STEP) != 0;
+  result["on_reset"] = (array.presence & EF_ON_RESET) != 0;
+  return result;
+}
+
+nb::dict describe(const std::string& id, nb::dict config) {
+  const ef_env_type& type = type_of(id);
+  const ConfigValues values(type, config);
+  const auto spec = engine::describe(type, values.data());
+  constexpr const char* structures[] = {"single", "dict", "tuple"};
+  nb::dict result;
+  nb::list obs, info, reset_options;
+  for (std::int32_t i = 0; i < spec->num_obs; ++i) obs.append(array_to_python(spec->obs[i]));
+  for (std::int32_t i = 0; i < spec->num_info; ++i) info.append(array_to_python(spec->info[i]));
+  for (std::int32_t i = 0; i < spec->num_reset_options; ++i) reset_options.append(spec->reset_options[i]);
+  result["structure"] = structures[spec->structure];
+  result["obs"] = obs;
+  result["action"] = array_to_python(spec->action);
+  result["info"] = info;
+  result["reset_options"] = nb::tuple(reset_options);
+  result["max_episode_steps"] = spec->max_episode_steps;
+  result["reward_threshold"] = std::isnan(spec->reward_threshold) ? nb::none() : nb::object(nb::float_(spec->reward_threshold));
+  result["has_state"] = spec->has_state != 0;
+  result["has_render"] = spec->has_render != 0;
+  return result;
+}
+
+}  // namespace
+
+void bind_env_types(nb::module_& module) {
+  module.def("list_env_types", &engine::list_env_types);
+  module.def("load_plugin", &engine::load_plugin);
+  module.def("params_of", &params_of);
+  module.def("describe", &describe);
+}
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,362 @@
+// NativePool: one engine as Python sees it.
+//
+// step, send and reset answer None when the input is not plainly right; nothing has moved
+// then, and the Python layer converts or explains it.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+
+#include "batch_arrays.h"
+#include "bindings.h"
+#include "caller.h"
+#include "checks.h"
+#include "config_values.h"
+#include "engine.h"
+#include "env_types.h"
+#include "fields_access.h"
+#include "numpy_api.h"
+
+namespace nb = nanobind;
+
+namespace envfleet::bindings {
+
+namespace {
+
+using engine::BatchBuffer;
+using engine::Engine;
+using engine::Request;
+
+constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
+constexpr double kHoldGilNs = 10'000;
+
+// Ids that were given: none (all envs), or some, or not plainly right.
+struct Ids {
+  bool are_plain = false;
+  const std::int32_t* data = nullptr;  // null: all
+  std::int64_t count = 0;
+};
+
+class NativePool {
+ public:
+  NativePool(const std::string& id, std::int32_t num_envs, std::int32_t batch_size, std::int32_t num_threads,
+             std::int32_t thread_affinity_offset, std::int32_t max_episode_steps, std::int32_t autoreset, nb::list configs,
+             nb::object whole_ids) {
+    const ef_env_type* type = engine::find_env_type(id);
+    if (type == nullptr) throw nb::key_error(id.c_str());
+    std::vector<ConfigValues> values;
+    for (nb::handle config : configs) values.emplace_back(*type, nb::cast<nb::dict>(config));
+    std::vector<const ef_value*> raw;
+    for (const ConfigValues& value : values) raw.push_back(value.data());
+    engine::EngineOptions options;
+    options.num_envs = num_envs;
+    options.batch_size = batch_size;
+    options.num_threads = num_threads;
+    options.thread_affinity_offset = thread_affinity_offset;
+    options.max_episode_steps = max_episode_steps;
+    options.autoreset = static_cast<ef_autoreset>(autoreset);
+    engine_ = without_gil_if(true, [&] { return Engine::make(*type, options, raw); });
+    ids_.emplace(num_envs);
+    actions_.emplace(engine_->spec().action);
+    arrays_.emplace(engine_->sync_layout(), whole_ids.ptr());
+  }
+
+  ~NativePool() {
+    if (engine_ == nullptr) return;
+    if (engine_->is_forked()) {
+      // Its threads are not here to be joined; the parent's copy is the one that counts.
+      new std::shared_ptr<Engine>(std::move(engine_));
+      return;
+    }
+    close();
+  }
+
+  // --- calls of the hot path -----------------------------------------------------------
+
+  nb::object step(nb::handle actions, nb::handle env_ids, double timeout_s) {
+    CallerGuard guard(*engine_);
+    const Ids ids = plain_ids(env_ids);
+    if (!ids.are_plain || !accept(ids, actions)) return nb::none();
+    if (timeout_s >= 0) {
+      start(Request::step, ids);
+      return finish(to_ns(timeout_s), false);
+    }
+    // Synchronous throughout: no other call sees these envs in flight.
+    BatchBuffer* batch =
+        without_gil_if(is_long(ids.count), [&] { return engine_->run(Request::step, ids.data, ids.count); });
+    return wrap(batch);
+  }
+
+  bool send(nb::handle actions, nb::handle env_ids) {
+    CallerGuard guard(*engine_);
+    const Ids ids = plain_ids(env_ids);
+    if (!ids.are_plain || !accept(ids, actions)) return false;
+    begin(Request::step, ids);
+    return true;
+  }
+
+  // None: nothing within the time limit.
+  nb::object recv(double timeout_s) {
+    CallerGuard guard(*engine_);
+    const std::int64_t timeout_ns = to_ns(timeout_s);
+    if (!is_async()) return finish(timeout_ns, timeout_ns < 0);
+    BatchBuffer* batch = engine_->take(0);
+    if (batch == nullptr) batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
+    if (batch == nullptr) return nb::none();
+    mark(batch->env_ids(), batch->num_rows, 0);
+    return wrap(batch);
+  }
+
+  // seeds: uint32 (rows, 4) or None. The rows come back in the order of env_ids.
+  nb::object reset(nb::handle env_ids, nb::handle seeds, double timeout_s) {
+    CallerGuard guard(*engine_);
+    const Ids ids = plain_ids(env_ids);
+    if (!ids.are_plain) return nb::none();
+    apply_seeds(ids, seeds);
+    if (timeout_s >= 0) {
+      start(Request::reset, ids);
+      return finish(to_ns(timeout_s), false);
+    }
+    BatchBuffer* batch = without_gil_if(true, [&] { return engine_->run(Request::reset, ids.data, ids.count); });
+    return wrap(batch);
+  }
+
+  bool send_reset(nb::handle env_ids, nb::handle seeds) {
+    CallerGuard guard(*engine_);
+    const Ids ids = plain_ids(env_ids);
+    if (!ids.are_plain) return false;
+    apply_seeds(ids, seeds);
+    begin(Request::reset, ids);
+    return true;
+  }
+
+  // The present observations of all envs; only between batches.
+  nb::object observe() {
+    CallerGuard guard(*engine_);
+    BatchBuffer* batch =
+        without_gil_if(true, [&] { return engine_->run(Request::observe, nullptr, engine_->options().num_envs); });
+    return wrap(batch);
+  }
+
+  // --- between batches -------------------------------------------------------------------
+
+  // False: what is in flight did not end within the limit.
+  bool abandon(double timeout_s) {
+    CallerGuard guard(*engine_);
+    const std::int64_t timeout_ns = to_ns(timeout_s);
+    const bool done = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->abandon(slice); });
+    if (!done) return false;
+    const std::int32_t num_envs = engine_->options().num_envs;
+    std::fill_n(engine_->in_flight(), num_envs, 0);
+    engine_->num_in_flight = 0;
+    engine_->take_faults(nullptr, 0);
+    return true;
+  }
+
+  void rebuild(std::int32_t env_id) {
+    CallerGuard guard(*engine_);
+    engine_->rebuild(env_id);
+  }
+
+  void set_reset_options(std::vector<std::pair<std::string, double>> options) {
+    CallerGuard guard(*engine_);
+    engine_->set_reset_options(std::move(options));
+  }
+
+  nb::bytes get_state(std::int32_t env_id) {
+    CallerGuard guard(*engine_);
+    const std::string state = engine_->get_state(env_id);
+    return nb::bytes(state.data(), state.size());
+  }
+
+  void set_state(std::int32_t env_id, nb::bytes state) {
+    CallerGuard guard(*engine_);
+    engine_->set_state(env_id, state.c_str(), static_cast<std::int64_t>(state.size()));
+  }
+
+  // (height, width, rgb bytes)
+  nb::tuple render(std::int32_t env_id) {
+    CallerGuard guard(*engine_);
+    struct Drawn {
+      std::int32_t height = 0, width = 0;
+      std::vector<std::uint8_t> rgb;
+    } drawn;
+    const auto sink = [](void* context, std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
+      *static_cast<Drawn*>(context) = {height, width, {rgb, rgb + static_cast<std::size_t>(height) * width * 3}};
+    };
+    ef_error error{};
+    const engine::FleetHandle& fleet = engine_->fleet();
+    if (fleet.type().render(fleet.raw(), env_id, sink, &drawn, &error) != 0) throw engine::FleetError(error.message);
+    return nb::make_tuple(drawn.height, drawn.width, nb::bytes(drawn.rgb.data(), drawn.rgb.size()));
+  }
+
+  nb::dict get_fields(std::int32_t env_id) {
+    CallerGuard guard(*engine_);
+    return read_fields(engine_->fleet(), env_id);
+  }
+
+  bool set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
+    CallerGuard guard(*engine_);
+    return write_field(engine_->fleet(), env_id, name, value);
+  }
+
+  // --- what is known ---------------------------------------------------------------------
+
+  nb::bytes phases() const {
+    return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
+  }
+  nb::bytes in_flight() const {
+    return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
+  }
+  std::int64_t num_in_flight() const { return engine_->num_in_flight; }
+  double ns_per_step() { return engine_->ns_per_step(); }
+  std::int64_t num_buffers() const { return engine_->num_buffers(); }
+
+  // False: an env is stuck; its thread was left behind.
+  bool close() {
+    if (engine_->is_forked() || engine_->is_closed()) return true;
+    return without_gil_if(true, [&] { return engine_->close(kCloseTimeoutNs); });
+  }
+
+ private:
+  bool is_async() const { return engine_->options().batch_size < engine_->options().num_envs; }
+  static std::int64_t to_ns(double seconds) { return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9); }
+  bool is_long(std::int64_t rows) {
+    const double ns_per_row = engine_->ns_per_step();
+    return ns_per_row == 0 || ns_per_row * static_cast<double>(rows) > kHoldGilNs;
+  }
+
+  Ids plain_ids(nb::handle given) {
+    const std::int32_t num_envs = engine_->options().num_envs;
+    if (given.is_none()) return {engine_->num_in_flight == 0, nullptr, num_envs};
+    PyArrayObject* array = as_plain_array(given.ptr());
+    if (array == nullptr || PyArray_NDIM(array) != 1 || PyArray_TYPE(array) != NPY_INT32) return {};
+    const auto* data = static_cast<const std::int32_t*>(PyArray_DATA(array));
+    const std::int64_t count = PyArray_DIM(array, 0);
+    if (count == 0 || !ids_->accepts(*engine_, data, count)) return {};
+    return {true, data, count};
+  }
+
+  bool accept(const Ids& ids, nb::handle given) {
+    const ef_array& space = engine_->spec().action;
+    PyArrayObject* array = as_plain_array(given.ptr());
+    if (array == nullptr || PyArray_NDIM(array) != 1 + space.ndim || PyArray_DIM(array, 0) != ids.count) return false;
+    for (int axis = 0; axis < space.ndim; ++axis) {
+      if (PyArray_DIM(array, axis + 1) != space.shape[axis]) return false;
+    }
+    const std::int32_t dtype = dtype_of_array(array);
+    return dtype >= 0 && actions_->takes(dtype) && may_step(*engine_, ids.data, ids.count) &&
+           actions_->store(*engine_, PyArray_DATA(array), dtype, ids.data, ids.count);
+  }
+
+  void apply_seeds(const Ids& ids, nb::handle seeds) {
+    if (seeds.is_none()) return;
+    PyArrayObject* array = as_plain_array(seeds.ptr());
+    if (array == nullptr || PyArray_TYPE(array) != NPY_UINT32 || PyArray_SIZE(array) != 4 * ids.count) {
+      throw nb::value_error("seeds must be a contiguous uint32 array of shape (rows, 4)");
+    }
+    const auto* words = static_cast<const std::uint32_t*>(PyArray_DATA(array));
+    for (std::int64_t i = 0; i < ids.count; ++i) {
+      engine_->seed(ids.data != nullptr ? ids.data[i] : static_cast<std::int32_t>(i), words + 4 * i);
+    }
+  }
+
+  void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag) {
+    std::uint8_t* in_flight = engine_->in_flight();
+    for (std::int64_t i = 0; i < count; ++i) in_flight[env_ids != nullptr ? env_ids[i] : i] = flag;
+    engine_->num_in_flight += flag != 0 ? count : -count;
+  }
+
+  // A batch in the order of its ids.
+  void start(Request request, const Ids& ids) {
+    mark(ids.data, ids.count, 1);
+    without_gil_if(is_long(ids.count), [&] { engine_->start(request, ids.data, ids.count); });
+  }
+
+  void begin(Request request, const Ids& ids) {
+    if (!is_async()) return start(request, ids);
+    mark(ids.data, ids.count, 1);
+    const std::int32_t* data = ids.data;
+    if (data == nullptr) {
+      whole_.resize(ids.count);
+      for (std::int64_t i = 0; i < ids.count; ++i) whole_[i] = static_cast<std::int32_t>(i);
+      data = whole_.data();
+    }
+    without_gil_if(is_long(ids.count), [&] { engine_->post(request, data, ids.count); });
+  }
+
+  nb::object finish(std::int64_t timeout_ns, bool may_help) {
+    if (!engine_->has_started()) raise_error("CallOrderError", "recv() found nothing in flight; send() first");
+    BatchBuffer* batch = engine_->finish(0, false);
+    if (batch == nullptr) {
+      if (may_help) batch = without_gil_if(true, [&] { return engine_->finish(0, true); });
+      if (batch == nullptr) {
+        batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+      }
+    }
+    if (batch == nullptr) return nb::none();
+    mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
+    return wrap(batch);
+  }
+
+  // The batch's arrays, then None or the list of its faults: (env_id, method, what).
+  nb::object wrap(BatchBuffer* batch) {
+    PyObject* faults = nullptr;
+    if (!engine_->has_faults()) [[likely]] {
+      faults = Py_NewRef(Py_None);
+    } else {
+      nb::list list;
+      const std::int32_t* env_ids = batch->is_whole ? nullptr : batch->env_ids();
+      for (const engine::Fault& fault : engine_->take_faults(env_ids, batch->num_rows)) {
+        list.append(nb::make_tuple(fault.env_id, fault.method, nb::str(fault.what.c_str())));
+      }
+      faults = list.release().ptr();
+    }
+    PyObject* tuple = arrays_->wrap(batch, faults);
+    if (tuple == nullptr) throw nb::python_error();
+    return nb::steal(tuple);
+  }
+
+  std::shared_ptr<Engine> engine_;
+  std::optional<engine::IdChecker> ids_;
+  std::optional<engine::ActionStore> actions_;
+  std::optional<BatchArrays> arrays_;
+  std::vector<std::int32_t> whole_;
+};
+
+}  // namespace
+
+void bind_pool(nb::module_& module) {
+  nb::exception<engine::FleetError>(module, "FleetError");
+  nb::class_<NativePool>(module, "NativePool")
+      .def(nb::init<const std::string&, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+                    nb::list, nb::object>(),
+           nb::arg("id"), nb::arg("num_envs"), nb::arg("batch_size"), nb::arg("num_threads"),
+           nb::arg("thread_affinity_offset"), nb::arg("max_episode_steps"), nb::arg("autoreset"), nb::arg("configs"),
+           nb::arg("whole_ids"))
+      .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
+      .def("recv", &NativePool::recv, nb::arg("timeout_s"))
+      .def("reset", &NativePool::reset, nb::arg("env_ids").none(), nb::arg("seeds").none(), nb::arg("timeout_s"))
+      .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none(), nb::arg("seeds").none())
+      .def("observe", &NativePool::observe)
+      .def("abandon", &NativePool::abandon, nb::arg("timeout_s"))
+      .def("rebuild", &NativePool::rebuild, nb::arg("env_id"))
+      .def("set_reset_options", &NativePool::set_reset_options, nb::arg("options"))
+      .def("get_state", &NativePool::get_state, nb::arg("env_id"))
+      .def("set_state", &NativePool::set_state, nb::arg("env_id"), nb::arg("state"))
+      .def("render", &NativePool::render, nb::arg("env_id"))
+      .def("get_fields", &NativePool::get_fields, nb::arg("env_id"))
+      .def("set_field", &NativePool::set_field, nb::arg("env_id"), nb::arg("name"), nb::arg("value"))
+      .def("phases", &NativePool::phases)
+      .def("in_flight", &NativePool::in_flight)
+      .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
+      .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
+      .def_prop_ro("num_buffers", &NativePool::num_buffers)
+      .def("close", &NativePool::close);
+}
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,12 @@
+// What each bind_*.cc adds to the module.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace envfleet::bindings {
+
+void bind_env_types(nanobind::module_& module);
+void bind_rng(nanobind::module_& module);
+void bind_pool(nanobind::module_& module);
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,20 @@
+// The native module: a table of contents.
+#define ENVFLEET_IMPORTS_NUMPY
+#include "numpy_api.h"
+
+#include <nanobind/nanobind.h>
+
+#include "bindings.h"
+#include "cores.h"
+
+namespace nb = nanobind;
+
+NB_MODULE(_native, module) {
+  if (_import_array() < 0) throw nb::python_error();
+  module.doc() = "The C++ side of envfleet; not a public interface.";
+  module.attr("abi_version") = ENVFLEET_ABI_VERSION;
+  module.def("usable_cores", &envfleet::engine::usable_cores);
+  envfleet::bindings::bind_env_types(module);
+  envfleet::bindings::bind_rng(module);
+  envfleet::bindings::bind_pool(module);
+}

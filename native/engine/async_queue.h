@@ -1,0 +1,72 @@
+// AsyncQueue: envs with something to do go in, finished rows come out, first finished first.
+//
+//   post() -> ring of env ids -> claim() by a worker -> its staging rows
+//          -> deliver() into the next free rows of the open batches -> take()
+//
+// A worker steps into staging rows of its own and takes batch rows only when it is done:
+// a slow env that took its row at the start would hold up every row after it.
+//
+// Thread safety: post(), take() and drain() from the caller's thread; claim() and
+// deliver() from any. Lock-free between those.
+// Invariant: an env is in the queue at most once, so num_envs places suffice, and the
+// batches that are not taken yet fit in the ring of open batches.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "batch_buffer.h"
+
+namespace envfleet::engine {
+
+class AsyncQueue {
+ public:
+  AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size);
+  ~AsyncQueue();
+
+  // An entry is an env id, or the complement of it (~id) for a reset.
+  void post(const std::int32_t* entries, std::int64_t count);
+
+  // Copies up to `limit` entries of one kind (all steps or all resets). 0: none waiting.
+  std::int64_t claim(std::int32_t* entries, std::int64_t limit);
+  std::int64_t num_waiting() const;
+
+  void deliver(const BatchBuffer& staging, const std::int32_t* env_ids, std::int64_t count);
+
+  // The oldest batch when all its rows are there; null after timeout_ns (negative: no limit).
+  BatchBuffer* take(std::int64_t timeout_ns, bool may_spin);
+
+  // Waits for everything posted and throws it away; false after timeout_ns.
+  bool drain(std::int64_t timeout_ns);
+
+ private:
+  struct OpenBatch {
+    alignas(64) std::atomic<std::int64_t> num_filled{0};
+    BatchBuffer* buffer = nullptr;
+  };
+
+  template <class Ready>
+  bool wait_until(Ready&& ready, std::int64_t timeout_ns, bool may_spin);
+  bool is_ready() const { return open_[taken_ % open_.size()].num_filled.load(std::memory_order_seq_cst) == batch_size_; }
+
+  const std::shared_ptr<BufferPool> buffers_;
+  const std::int64_t batch_size_;
+  std::vector<OpenBatch> open_;
+
+  std::int64_t ring_mask_ = 0;
+  std::unique_ptr<std::atomic<std::int32_t>[]> ring_;
+  alignas(64) std::atomic<std::int64_t> head_{0};   // next to claim
+  alignas(64) std::atomic<std::int64_t> tail_{0};   // next to post
+  alignas(64) std::atomic<std::int64_t> next_row_{0};  // next row of all batches, counted from the first
+  alignas(64) std::atomic<std::uint32_t> news_{0};
+  std::atomic<bool> caller_waits_{false};
+  std::atomic<bool> draining_{false};  // then every delivery is news, not full batches alone
+
+  // The caller's alone.
+  std::int64_t taken_ = 0;    // batches taken
+  std::int64_t posted_ = 0;   // entries posted since the last drain
+};
+
+}  // namespace envfleet::engine

@@ -1,0 +1,57 @@
+// The quick "yes" to a call's input: ids and actions that are right as they are.
+//
+// Whatever is not plainly right is answered with false; the Python layer then looks
+// again, slowly, and either converts it or explains what is wrong. Nothing moves here:
+// only action slots of envs that are idle are written.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine.h"
+#include "envfleet/abi.h"
+
+namespace envfleet::engine {
+
+// Ids: in range, distinct, idle.
+class IdChecker {
+ public:
+  explicit IdChecker(std::int32_t num_envs) : stamps_(num_envs, 0) {}
+  bool accepts(Engine& engine, const std::int32_t* env_ids, std::int64_t count);
+
+ private:
+  std::vector<std::uint32_t> stamps_;
+  std::uint32_t stamp_ = 0;
+};
+
+// Every env named may be stepped: it was reset, is not broken, and not ended where
+// nothing resets it. env_ids null: all.
+bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count);
+
+// Checks an action batch and stores it in the engine's action slots.
+class ActionStore {
+ public:
+  explicit ActionStore(const ef_array& space);
+
+  // dtype of `actions`: the space's own, int32 or int64 for the discrete kinds, or float64
+  // for float32. env_ids null: row i is for env i.
+  bool store(Engine& engine, const void* actions, std::int32_t dtype, const std::int32_t* env_ids, std::int64_t count) const;
+  bool takes(std::int32_t dtype) const;
+
+ private:
+  template <class Source, class Target, class InRange>
+  bool store_as(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count, InRange in_range) const;
+  template <class Source>
+  bool store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
+  template <class Source, class Target>
+  bool store_box(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
+
+  std::int32_t kind_;
+  std::int32_t dtype_;
+  std::int64_t size_ = 1;  // elements of one action
+  std::int64_t start_, count_;
+  std::vector<std::int64_t> nvec_;
+  std::vector<double> low_, high_;
+};
+
+}  // namespace envfleet::engine

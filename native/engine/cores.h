@@ -1,0 +1,12 @@
+// How many cores this process may use, and pinning a thread to one of them.
+#pragma once
+
+namespace envfleet::engine {
+
+// Cores of the affinity mask, further limited by the cgroup's CPU quota; at least 1.
+int usable_cores();
+
+// Pins the calling thread to core `index` of the affinity mask, counted round. Best effort.
+void pin_this_thread(int index);
+
+}  // namespace envfleet::engine

@@ -1,0 +1,301 @@
+#include "engine.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "cores.h"
+#include "envfleet/fleet.h"
+#include "numpy_random.h"
+#include "wait.h"
+
+namespace envfleet::engine {
+
+namespace {
+
+// Counts forks in this process, so that an engine knows that its threads stayed behind.
+std::int64_t fork_generation() {
+  static std::atomic<std::int64_t> forks{0};
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return forks.load(std::memory_order_relaxed);
+}
+
+constexpr double kBlockNs = 5'000;            // work worth a claim
+constexpr double kInlinePostNs = 20'000;      // below this a post is done before a thread is awake
+constexpr std::int64_t kStagingBytes = 1 << 20;
+constexpr std::int64_t kMaxAsyncBlock = 1024;
+
+}  // namespace
+
+std::shared_ptr<Engine> Engine::make(const ef_env_type& type, const EngineOptions& options,
+                                     const std::vector<const ef_value*>& configs) {
+  return std::shared_ptr<Engine>(new Engine(type, options, configs));
+}
+
+Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std::vector<const ef_value*>& configs)
+    : options_(options),
+      fork_generation_(fork_generation()),
+      may_spin_(options.num_threads <= usable_cores()),
+      spec_(describe(type, configs.at(0))),
+      phases_(options.num_envs, EF_UNSTARTED),
+      action_bytes_(detail::action_row_bytes(spec_->action)),
+      in_flight_(options.num_envs, 0),
+      job_(options.num_threads + 1),
+      crew_(options.thread_affinity_offset, may_spin_) {
+  actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
+  ef_fleet_options fleet_options{};
+  fleet_options.num_envs = options.num_envs;
+  fleet_options.autoreset = options.autoreset;
+  fleet_options.max_episode_steps = options.max_episode_steps;
+  fleet_options.num_configs = static_cast<std::int32_t>(configs.size());
+  fleet_options.configs = configs.data();
+  fleet_options.phases = phases_.data();
+  fleet_options.host = numpy_host();
+  fleet_ = std::make_unique<FleetHandle>(type, fleet_options);
+
+  const bool with_finals = options.autoreset == EF_SAME_STEP;
+  sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
+  if (!is_async()) return;
+  async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));
+  queue_ = std::make_unique<AsyncQueue>(async_buffers_, options.num_envs, options.batch_size);
+  std::int64_t row_bytes = 0;
+  for (const ColumnLayout& column : sync_layout().columns) row_bytes += column.row_bytes;
+  const std::int64_t staging_rows =
+      std::clamp<std::int64_t>(kStagingBytes / row_bytes, 1, std::min<std::int64_t>(kMaxAsyncBlock, options.num_envs));
+  for (int i = 0; i <= options.num_threads; ++i) {
+    staging_.push_back(std::make_unique<BatchBuffer>(BatchLayout(*spec_, with_finals, staging_rows), nullptr));
+    staging_.back()->num_rows = staging_rows;
+  }
+}
+
+Engine::~Engine() {
+  if (started_ != nullptr) BufferPool::release(started_);
+}
+
+// ------------------------------------------------------------------------ synchronous
+
+void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+  BatchBuffer* buffer = sync_buffers_->acquire();
+  buffer->num_rows = num_rows;
+  buffer->is_whole = env_ids == nullptr;
+  ef_rows& rows = buffer->rows();
+  if (env_ids != nullptr) std::memcpy(buffer->env_ids(), env_ids, num_rows * sizeof(std::int32_t));
+  rows.env_ids = env_ids != nullptr ? buffer->env_ids() : nullptr;
+  rows.actions = actions_.data();
+  rows.options = reset_options_.data();
+  rows.num_options = static_cast<std::int64_t>(reset_options_.size());
+  rows.on_fault = &Engine::on_fault;
+  rows.fault_context = this;
+  started_request_ = request;
+  started_ = buffer;
+}
+
+void Engine::publish(double ns_per_row) {
+  const std::int64_t rows = started_->num_rows;
+  const int threads = std::max(options_.num_threads, 1);
+  // Of unknown cost: pieces small enough to even out a slow env, large enough not to crawl.
+  std::int64_t block = ns_per_row > 0 ? static_cast<std::int64_t>(kBlockNs / ns_per_row) : rows / (threads * 16);
+  block = std::clamp<std::int64_t>(block, 1, std::max<std::int64_t>((rows + threads - 1) / threads, 1));
+  job_.publish(rows, block, threads);
+}
+
+void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+  prepare(request, env_ids, num_rows);
+  const double ns_per_row = cost_.estimate();
+  const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
+  publish(ns_per_row);
+  if (is_quick) {
+    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
+    return;
+  }
+  // At least one: a caller who goes off to compute, or who may time out, does not help.
+  start_crew(std::max(crew_size(), 1));
+  crew_.summon(crew_.size());
+}
+
+BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
+  if (may_help) {
+    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(started_request_, started_->rows(), begin, end); });
+  }
+  return job_.wait(timeout_ns, may_spin_) ? hand_over() : nullptr;
+}
+
+BatchBuffer* Engine::hand_over() {
+  BatchBuffer* done = started_;
+  started_ = nullptr;
+  return done;
+}
+
+BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+  prepare(request, env_ids, num_rows);
+  const double ns_per_row = cost_.estimate();
+  const bool alone = crew_size() <= 0 || num_rows == 1 || chooser_.choose_inline(num_rows, ns_per_row);
+  if (crew_size() <= 0) {
+    run_range(request, started_->rows(), 0, num_rows);
+    return hand_over();
+  }
+  const std::int64_t begin_ns = now_ns();
+  if (alone) {
+    run_range(request, started_->rows(), 0, num_rows);
+  } else {
+    publish(ns_per_row);
+    start_crew(crew_size());
+    crew_.summon(crew_.size());
+    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
+    job_.wait(-1, may_spin_);
+  }
+  if (request == Request::step) chooser_.record(num_rows, alone, now_ns() - begin_ns);
+  return hand_over();
+}
+
+void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  const ef_env_type& type = fleet_->type();
+  switch (request) {
+    case Request::step: {
+      const std::int64_t start = now_ns();
+      type.step_range(fleet_->raw(), &rows, begin, end);
+      cost_.add(end - begin, now_ns() - start);
+      break;
+    }
+    case Request::reset:
+      type.reset_range(fleet_->raw(), &rows, begin, end);
+      break;
+    case Request::observe:
+      type.observe_range(fleet_->raw(), &rows, begin, end);
+      break;
+  }
+}
+
+// ----------------------------------------------------------------------- asynchronous
+
+std::int64_t Engine::async_block_rows(double ns_per_row) const {
+  const std::int64_t most = staging_[0]->num_rows;
+  if (ns_per_row <= 0) return 1;
+  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kBlockNs / ns_per_row), 1, most);
+}
+
+void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+  const std::int32_t* entries = env_ids;
+  if (request == Request::reset) {
+    entries_.assign(env_ids, env_ids + num_rows);
+    for (std::int32_t& entry : entries_) entry = ~entry;
+    entries = entries_.data();
+  }
+  const double ns_per_row = cost_.estimate();
+  async_block_.store(async_block_rows(ns_per_row), std::memory_order_relaxed);
+  queue_->post(entries, num_rows);
+  if (ns_per_row > 0 && ns_per_row * static_cast<double>(queue_->num_waiting()) < kInlinePostNs) {
+    async_block_.store(staging_[0]->num_rows, std::memory_order_relaxed);
+    while (run_async_block(options_.num_threads)) {
+    }
+    return;
+  }
+  start_crew(crew_size());
+  crew_.summon(static_cast<int>(std::min<std::int64_t>(num_rows, crew_.size())));
+}
+
+BatchBuffer* Engine::take(std::int64_t timeout_ns) { return queue_->take(timeout_ns, may_spin_); }
+
+bool Engine::run_async_block(int worker_index) {
+  BatchBuffer& staging = *staging_[worker_index];
+  std::int32_t* ids = staging.env_ids();
+  const std::int64_t count = queue_->claim(ids, async_block_.load(std::memory_order_relaxed));
+  if (count == 0) return false;
+  const Request request = ids[0] < 0 ? Request::reset : Request::step;
+  if (request == Request::reset) {
+    for (std::int64_t i = 0; i < count; ++i) ids[i] = ~ids[i];
+  }
+  ef_rows& rows = staging.rows();
+  rows.env_ids = ids;
+  rows.actions = actions_.data();
+  rows.options = reset_options_.data();
+  rows.num_options = static_cast<std::int64_t>(reset_options_.size());
+  rows.on_fault = &Engine::on_fault;
+  rows.fault_context = this;
+  run_range(request, rows, 0, count);
+  queue_->deliver(staging, ids, count);
+  return true;
+}
+
+// ----------------------------------------------------------------------------- common
+
+bool Engine::work(int worker_index) {
+  bool worked = job_.run_blocks(worker_index + 1, [&](std::int64_t begin, std::int64_t end) {
+    run_range(started_request_, started_->rows(), begin, end);
+  });
+  if (queue_ != nullptr) worked |= run_async_block(worker_index);
+  return worked;
+}
+
+void Engine::start_crew(int count) {
+  if (crew_.size() >= count) return;
+  // The thread's own reference: an env that never returns must not run on freed memory.
+  crew_.start(count, [self = shared_from_this()](int worker_index) { return self->work(worker_index); });
+}
+
+bool Engine::abandon(std::int64_t timeout_ns) {
+  if (started_ != nullptr) {
+    BatchBuffer* late = finish(timeout_ns, false);
+    if (late == nullptr) return false;
+    BufferPool::release(late);
+  }
+  return queue_ == nullptr || queue_->drain(timeout_ns);
+}
+
+void Engine::rebuild(std::int32_t env_id) {
+  ef_error error{};
+  if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
+}
+
+std::string Engine::get_state(std::int32_t env_id) {
+  std::string state;
+  ef_error error{};
+  const auto sink = [](void* context, const void* data, std::int64_t size) {
+    static_cast<std::string*>(context)->assign(static_cast<const char*>(data), static_cast<std::size_t>(size));
+  };
+  if (fleet_->type().get_state(fleet_->raw(), env_id, sink, &state, &error) != 0) throw FleetError(error.message);
+  return state;
+}
+
+void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
+  ef_error error{};
+  set_attention(true);
+  if (fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) != 0) throw FleetError(error.message);
+}
+
+void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
+  reset_option_values_ = std::move(options);
+  reset_options_.clear();
+  for (const auto& [name, value] : reset_option_values_) reset_options_.push_back({name.c_str(), value});
+}
+
+void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) {
+  auto& self = *static_cast<Engine*>(context);
+  self.set_attention(true);
+  std::lock_guard lock(self.faults_mutex_);
+  self.faults_.push_back({env_id, method, what});
+  self.num_faults_.fetch_add(1, std::memory_order_release);
+}
+
+std::vector<Fault> Engine::take_faults(const std::int32_t* env_ids, std::int64_t count) {
+  std::lock_guard lock(faults_mutex_);
+  std::vector<Fault> taken, kept;
+  for (Fault& fault : faults_) {
+    const bool is_asked = env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count;
+    (is_asked ? taken : kept).push_back(std::move(fault));
+  }
+  faults_ = std::move(kept);
+  num_faults_.store(static_cast<std::int64_t>(faults_.size()), std::memory_order_release);
+  return taken;
+}
+
+bool Engine::is_forked() const { return fork_generation() != fork_generation_; }
+
+bool Engine::close(std::int64_t timeout_ns) {
+  closed_ = true;
+  return crew_.stop(timeout_ns);
+}
+
+}  // namespace envfleet::engine

@@ -1,0 +1,164 @@
+// Engine: num_envs native envs, run by the caller's thread and a crew of its own.
+//
+// Two ways through it:
+//   start() + finish()  a batch whose rows are the envs asked for, in that order
+//   post()  + take()    batch_size rows of whichever envs were finished first
+//
+// Thread safety: one caller at a time (enter() tells a second one); the crew is internal.
+// Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be
+// stepped. checks.h and the Python layer see to that.
+//
+// Invariant: every env that was started or posted completes its row, also one that throws.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "async_queue.h"
+#include "batch_buffer.h"
+#include "cost.h"
+#include "crew.h"
+#include "envfleet/abi.h"
+#include "fleet.h"
+#include "sync_job.h"
+
+namespace envfleet::engine {
+
+struct EngineOptions {
+  std::int32_t num_envs = 1;
+  std::int32_t batch_size = 1;              // below num_envs: asynchronous
+  std::int32_t num_threads = 1;             // the caller's included when synchronous
+  std::int32_t thread_affinity_offset = -1;  // below 0: not pinned
+  std::int32_t max_episode_steps = 0;
+  ef_autoreset autoreset = EF_NEXT_STEP;
+};
+
+enum class Request { step, reset, observe };
+
+struct Fault {
+  std::int32_t env_id;
+  std::int32_t method;  // ef_method
+  std::string what;
+};
+
+class Engine : public std::enable_shared_from_this<Engine> {
+ public:
+  // configs: one set of parameter values, or one an env.
+  static std::shared_ptr<Engine> make(const ef_env_type& type, const EngineOptions& options,
+                                      const std::vector<const ef_value*>& configs);
+  ~Engine();
+
+  // --- synchronous -----------------------------------------------------------------
+  // env_ids null: all envs. The batch runs here when that is expected to be faster.
+  void start(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  // The batch that was started; null when it is not done after timeout_ns (negative: no
+  // limit). The caller's thread helps unless it may have to leave early.
+  BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);
+  // start() + finish() in one, choosing the way that was faster lately.
+  BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  bool has_started() const { return started_ != nullptr; }
+
+  // --- asynchronous ----------------------------------------------------------------
+  void post(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  BatchBuffer* take(std::int64_t timeout_ns);
+
+  // Waits for all that is in flight and throws it away; false after timeout_ns.
+  bool abandon(std::int64_t timeout_ns);
+
+  // --- between batches ---------------------------------------------------------------
+  void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
+  void rebuild(std::int32_t env_id);
+  std::string get_state(std::int32_t env_id);
+  void set_state(std::int32_t env_id, const void* data, std::int64_t size);
+  void set_reset_options(std::vector<std::pair<std::string, double>> options);
+  const FleetHandle& fleet() const { return *fleet_; }
+
+  // --- what is known -----------------------------------------------------------------
+  const EngineOptions& options() const { return options_; }
+  const ef_spec& spec() const { return *spec_; }
+  const BatchLayout& sync_layout() const { return sync_buffers_->layout(); }
+  char* action_slot(std::int32_t env_id) { return actions_.data() + action_bytes_ * env_id; }
+  std::int64_t action_bytes() const { return action_bytes_; }
+  const std::uint8_t* phases() const { return phases_.data(); }
+  std::uint8_t* in_flight() { return in_flight_.data(); }
+  std::int64_t num_in_flight = 0;  // the caller's count, kept with in_flight()
+  // True: some env may not be steppable, look at phases(). Otherwise all are.
+  bool needs_attention() const { return needs_attention_.load(std::memory_order_relaxed); }
+  void set_attention(bool needed) { needs_attention_.store(needed, std::memory_order_relaxed); }
+  double ns_per_step() { return cost_.estimate(); }
+  std::int64_t num_buffers() const { return sync_buffers_->num_allocated(); }
+
+  // Faults of these envs since they were last asked for.
+  bool has_faults() const { return num_faults_.load(std::memory_order_acquire) > 0; }
+  std::vector<Fault> take_faults(const std::int32_t* env_ids, std::int64_t count);
+
+  // --- life ----------------------------------------------------------------------------
+  // False: another thread is inside. leave() ends what enter() began.
+  bool enter() { return !occupied_.exchange(true, std::memory_order_acquire); }
+  void leave() { occupied_.store(false, std::memory_order_release); }
+  // True in a child that fork() made: the crew did not come along.
+  bool is_forked() const;
+  // Stops the crew; false: an env did not return within the limit, its thread is left behind.
+  bool close(std::int64_t timeout_ns);
+  bool is_closed() const { return closed_; }
+
+ private:
+  Engine(const ef_env_type& type, const EngineOptions& options, const std::vector<const ef_value*>& configs);
+
+  int crew_size() const { return is_async() ? options_.num_threads : options_.num_threads - 1; }
+  bool is_async() const { return options_.batch_size < options_.num_envs; }
+  void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  void publish(double ns_per_row);
+  BatchBuffer* hand_over();
+  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
+  bool run_async_block(int worker_index);
+  bool work(int worker_index);
+  void start_crew(int count);
+  std::int64_t async_block_rows(double ns_per_row) const;
+  static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what);
+
+  const EngineOptions options_;
+  const std::int64_t fork_generation_;
+  const bool may_spin_;
+  std::shared_ptr<const ef_spec> spec_;
+
+  // Touched by the caller while no env of theirs runs, by a worker while it does.
+  std::vector<char> actions_;
+  std::vector<std::uint8_t> phases_;
+  std::unique_ptr<FleetHandle> fleet_;
+
+  // The caller's alone.
+  std::int64_t action_bytes_ = 0;
+  std::vector<std::uint8_t> in_flight_;
+  ModeChooser chooser_;
+  std::vector<std::pair<std::string, double>> reset_option_values_;
+  std::vector<ef_option> reset_options_;
+  std::vector<std::int32_t> entries_;
+  bool closed_ = false;
+
+  // The batch that start() began; read by whoever claimed a block of it.
+  BatchBuffer* started_ = nullptr;
+  Request started_request_ = Request::step;
+
+  std::shared_ptr<BufferPool> sync_buffers_, async_buffers_;
+  SyncJob job_;
+  std::unique_ptr<AsyncQueue> queue_;
+  std::vector<std::unique_ptr<BatchBuffer>> staging_;  // one a worker, the last for the caller
+  std::atomic<std::int64_t> async_block_{1};
+
+  // Any thread's.
+  CostMeter cost_;
+  std::atomic<bool> occupied_{false};
+  std::atomic<bool> needs_attention_{true};
+  std::atomic<std::int64_t> num_faults_{0};
+  std::mutex faults_mutex_;  // taken only when an env threw
+  std::vector<Fault> faults_;
+
+  Crew crew_;
+};
+
+}  // namespace envfleet::engine

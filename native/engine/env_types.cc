@@ -1,0 +1,64 @@
+#include "env_types.h"
+
+#include <dlfcn.h>
+
+#include <map>
+#include <mutex>
+#include <stdexcept>
+
+#include "envfleet/fleet.h"
+
+namespace envfleet::engine {
+
+namespace {
+
+std::mutex types_mutex;
+
+std::map<std::string, const ef_env_type*>& types() {
+  static std::map<std::string, const ef_env_type*> by_id = [] {
+    std::map<std::string, const ef_env_type*> built_in;
+    for (const ef_env_type* type : detail::local_types()) built_in[type->id] = type;
+    return built_in;
+  }();
+  return by_id;
+}
+
+}  // namespace
+
+const ef_env_type* find_env_type(const std::string& id) {
+  std::lock_guard lock(types_mutex);
+  const auto found = types().find(id);
+  return found == types().end() ? nullptr : found->second;
+}
+
+std::vector<std::string> list_env_types() {
+  std::lock_guard lock(types_mutex);
+  std::vector<std::string> ids;
+  for (const auto& [id, type] : types()) ids.push_back(id);
+  return ids;
+}
+
+std::vector<std::string> load_plugin(const std::string& path) {
+  // Local: two plug-ins may well define structs of the same name.
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) throw std::runtime_error(dlerror());
+  const auto entry = reinterpret_cast<ef_plugin_entry>(dlsym(library, ENVFLEET_PLUGIN_SYMBOL));
+  if (entry == nullptr) {
+    throw std::runtime_error(path + " exports no " ENVFLEET_PLUGIN_SYMBOL ": expected a library whose source includes envfleet/env.h");
+  }
+  const ef_plugin* plugin = entry();
+  if (plugin->abi_version != ENVFLEET_ABI_VERSION) {
+    throw std::runtime_error(path + " was built for envfleet ABI " + std::to_string(plugin->abi_version) + ", this is ABI " +
+                             std::to_string(ENVFLEET_ABI_VERSION) + ": build it again with this version's headers");
+  }
+  if (plugin->num_types == 0) throw std::runtime_error(path + " registers no env: add ENVFLEET_ENV(\"MyEnv-v0\", MyEnv)");
+  std::lock_guard lock(types_mutex);
+  std::vector<std::string> ids;
+  for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
+    types()[plugin->types[i]->id] = plugin->types[i];
+    ids.emplace_back(plugin->types[i]->id);
+  }
+  return ids;
+}
+
+}  // namespace envfleet::engine

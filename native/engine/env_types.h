@@ -1,0 +1,21 @@
+// The env types this process knows: the built-in ones and those of loaded plug-ins.
+//
+// Thread safety: all functions from any thread.
+// Invariant: a type that was handed out stays valid; plug-ins are never unloaded.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "envfleet/abi.h"
+
+namespace envfleet::engine {
+
+// Null when there is none of that id. A plug-in loaded later wins over an earlier one.
+const ef_env_type* find_env_type(const std::string& id);
+std::vector<std::string> list_env_types();
+
+// Loads a shared library and returns the ids of its envs; throws std::runtime_error.
+std::vector<std::string> load_plugin(const std::string& path);
+
+}  // namespace envfleet::engine

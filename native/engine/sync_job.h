@@ -1,0 +1,111 @@
+// SyncJob: one batch whose row order is fixed, shared between the caller and the crew.
+//
+// The rows are cut into blocks, the blocks into one contiguous share a thread, so that an
+// env stays in the same core's cache from step to step; a thread that is done with its own
+// share helps with the others', so that a late or slow thread holds up nobody.
+//
+// Thread safety: publish() and the waiting from the caller's thread; run_blocks() from any.
+// Lock-free between those. Invariant: a job's fields change only while no block of it is
+// unclaimed or unfinished, so whoever has claimed a block may read them.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "wait.h"
+
+namespace envfleet::engine {
+
+class SyncJob {
+ public:
+  explicit SyncJob(int max_shares) : max_shares_(max_shares), shares_(new Share[max_shares]) {}
+
+  void publish(std::int64_t num_rows, std::int64_t block_rows, int num_shares) {
+    num_rows_ = num_rows;
+    block_rows_ = block_rows;
+    const std::int64_t num_blocks = (num_rows + block_rows - 1) / block_rows;
+    num_shares = num_shares < max_shares_ ? num_shares : max_shares_;
+    blocks_left_.store(num_blocks, std::memory_order_relaxed);
+    for (int i = 0; i < num_shares; ++i) {
+      shares_[i].first_block = num_blocks * i / num_shares;
+      const std::int64_t count = num_blocks * (i + 1) / num_shares - shares_[i].first_block;
+      shares_[i].unclaimed.store(count, std::memory_order_release);
+    }
+  }
+
+  // Runs blocks, its own share's first, until none is unclaimed. True: it ran one.
+  template <class Run>
+  bool run_blocks(int own_share, Run&& run) {
+    bool ran = false;
+    for (int i = 0; i < max_shares_; ++i) {
+      Share& share = shares_[(own_share + i) % max_shares_];
+      std::int64_t unclaimed = share.unclaimed.load(std::memory_order_relaxed);
+      while (unclaimed > 0) {
+        // Acquire: the claim is what makes publish()'s fields visible here.
+        if (!share.unclaimed.compare_exchange_weak(unclaimed, unclaimed - 1, std::memory_order_acquire,
+                                                   std::memory_order_relaxed)) {
+          continue;
+        }
+        const std::int64_t begin = (share.first_block + unclaimed - 1) * block_rows_;
+        const std::int64_t end = begin + block_rows_ < num_rows_ ? begin + block_rows_ : num_rows_;
+        run(begin, end);
+        ran = true;
+        finish_block();
+        unclaimed = share.unclaimed.load(std::memory_order_relaxed);
+      }
+    }
+    return ran;
+  }
+
+  bool is_done() const { return blocks_left_.load(std::memory_order_acquire) == 0; }
+
+  // Waits until all blocks are finished; false when timeout_ns (negative: none) ran out.
+  bool wait(std::int64_t timeout_ns, bool may_spin) {
+    if (is_done()) return true;
+    const std::int64_t start = now_ns();
+    if (may_spin) {
+      const std::int64_t limit = timeout_ns < 0 || timeout_ns > kSpin ? kSpin : timeout_ns;
+      do {
+        for (int i = 0; i < 32; ++i) {
+          if (is_done()) return true;
+          relax_cpu();
+        }
+      } while (now_ns() - start < limit);
+    }
+    caller_waits_.store(true, std::memory_order_seq_cst);
+    bool done = false;
+    for (;;) {
+      const std::uint32_t seen = finished_.load(std::memory_order_seq_cst);
+      done = blocks_left_.load(std::memory_order_seq_cst) == 0;
+      const std::int64_t rest = timeout_ns < 0 ? -1 : timeout_ns - (now_ns() - start);
+      if (done || (timeout_ns >= 0 && rest <= 0)) break;
+      wait_while_equal(finished_, seen, rest);
+    }
+    caller_waits_.store(false, std::memory_order_relaxed);
+    return done;
+  }
+
+ private:
+  struct Share {
+    alignas(64) std::atomic<std::int64_t> unclaimed{0};
+    std::int64_t first_block = 0;
+  };
+
+  void finish_block() {
+    if (blocks_left_.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+    finished_.fetch_add(1, std::memory_order_seq_cst);
+    if (caller_waits_.load(std::memory_order_seq_cst)) wake_all(finished_);
+  }
+
+  static constexpr std::int64_t kSpin = 30'000;
+  const int max_shares_;
+  std::unique_ptr<Share[]> shares_;
+  std::int64_t num_rows_ = 0;
+  std::int64_t block_rows_ = 1;
+  alignas(64) std::atomic<std::int64_t> blocks_left_{0};
+  alignas(64) std::atomic<std::uint32_t> finished_{0};
+  std::atomic<bool> caller_waits_{false};
+};
+
+}  // namespace envfleet::engine

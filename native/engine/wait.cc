@@ -1,0 +1,75 @@
+#include "wait.h"
+
+#include <chrono>
+#include <climits>
+
+#if defined(__linux__)
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+#else
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#endif
+
+namespace envfleet::engine {
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+#if defined(__linux__)
+
+static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
+
+void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
+  timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, expected, timeout_ns < 0 ? nullptr : &limit, nullptr, 0);
+}
+
+void wake(std::atomic<std::uint32_t>& word, int waiters) {
+  syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, waiters, nullptr, nullptr, 0);
+}
+
+#else
+
+namespace {
+
+struct ParkingPlace {
+  std::mutex mutex;
+  std::condition_variable woken;
+};
+
+// Words share a few places by address: a wake-up may reach a stranger, who looks and waits again.
+ParkingPlace& place_of(const void* word) {
+  static std::array<ParkingPlace, 64> places;
+  return places[(reinterpret_cast<std::uintptr_t>(word) >> 6) % places.size()];
+}
+
+}  // namespace
+
+void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
+  ParkingPlace& place = place_of(&word);
+  std::unique_lock lock(place.mutex);
+  const auto changed = [&] { return word.load() != expected; };
+  if (timeout_ns < 0) {
+    place.woken.wait(lock, changed);
+  } else {
+    place.woken.wait_for(lock, std::chrono::nanoseconds(timeout_ns), changed);
+  }
+}
+
+void wake(std::atomic<std::uint32_t>& word, int) {
+  ParkingPlace& place = place_of(&word);
+  // Empty on purpose: a waiter between its look and its sleep holds the mutex.
+  { std::lock_guard lock(place.mutex); }
+  place.woken.notify_all();
+}
+
+#endif
+
+void wake_all(std::atomic<std::uint32_t>& word) { wake(word, INT_MAX); }
+
+}  // namespace envfleet::engine

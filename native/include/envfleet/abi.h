@@ -1,0 +1,227 @@
+/* The C interface between the engine and an environment.
+ *
+ * Everything that crosses the border between the engine and a plug-in is in this
+ * file and is plain C: a plug-in built once works with every Python version and
+ * every later engine of the same ENVFLEET_ABI_VERSION, whatever compiler built
+ * either side. Authors of environments never touch it: env.h makes these tables
+ * out of a plain struct.
+ *
+ * Thread safety: the engine calls the range functions from several threads at
+ * once, never twice at a time for the same env. Every other function is called
+ * from one thread with no range function running on the envs it names.
+ *
+ * Invariant: no exception leaves a function in these tables. What an env throws is
+ * reported through ef_error or ef_rows.on_fault.
+ */
+#ifndef ENVFLEET_ABI_H_
+#define ENVFLEET_ABI_H_
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ENVFLEET_ABI_VERSION 1u
+#define ENVFLEET_MAX_NDIM 8
+#define ENVFLEET_ERROR_SIZE 1024
+
+typedef enum ef_dtype {
+  EF_BOOL = 0,
+  EF_UINT8 = 1,
+  EF_INT8 = 2,
+  EF_UINT16 = 3,
+  EF_INT16 = 4,
+  EF_UINT32 = 5,
+  EF_INT32 = 6,
+  EF_UINT64 = 7,
+  EF_INT64 = 8,
+  EF_FLOAT32 = 9,
+  EF_FLOAT64 = 10
+} ef_dtype;
+
+typedef enum ef_kind {
+  EF_BOX = 0,
+  EF_DISCRETE = 1,
+  EF_MULTI_DISCRETE = 2,
+  EF_MULTI_BINARY = 3
+} ef_kind;
+
+/* How the observation arrays are presented: alone, by name, or by position. */
+typedef enum ef_structure { EF_SINGLE = 0, EF_DICT = 1, EF_TUPLE = 2 } ef_structure;
+
+/* Mirrors envfleet/autoreset.py; a test holds the two together. */
+typedef enum ef_autoreset { EF_NEXT_STEP = 0, EF_SAME_STEP = 1, EF_DISABLED = 2 } ef_autoreset;
+
+/* Where an env stands between two calls. */
+typedef enum ef_phase {
+  EF_UNSTARTED = 0, /* never reset */
+  EF_RUNNING = 1,
+  EF_ENDED = 2, /* its last row was terminated or truncated */
+  EF_BROKEN = 3 /* it raised; it is rebuilt at its next reset */
+} ef_phase;
+
+typedef enum ef_method { EF_IN_CONSTRUCTOR = 0, EF_IN_RESET = 1, EF_IN_STEP = 2, EF_IN_OBSERVE = 3 } ef_method;
+
+/* On which rows an info column has a value. */
+enum { EF_ON_STEP = 1, EF_ON_RESET = 2 };
+
+typedef struct ef_array {
+  const char* name;
+  int32_t kind;  /* ef_kind */
+  int32_t dtype; /* ef_dtype */
+  int32_t ndim;
+  int32_t presence; /* info columns: EF_ON_STEP | EF_ON_RESET */
+  int64_t shape[ENVFLEET_MAX_NDIM];
+  int64_t num_bounds; /* 1: low and high hold for every element; else one an element */
+  const double* low;
+  const double* high;
+  int64_t start;       /* EF_DISCRETE: the first value */
+  int64_t count;       /* EF_DISCRETE: how many values */
+  const int64_t* nvec; /* EF_MULTI_DISCRETE: product(shape) counts */
+} ef_array;
+
+typedef struct ef_spec {
+  int32_t structure; /* ef_structure of the observation */
+  int32_t num_obs;
+  const ef_array* obs;
+  ef_array action;
+  int32_t num_info;
+  const ef_array* info;
+  int32_t num_reset_options;
+  const char* const* reset_options;
+  int32_t max_episode_steps; /* 0: no limit */
+  int32_t has_state;         /* get_state and set_state work */
+  int32_t has_render;
+  double reward_threshold; /* NaN: none */
+} ef_spec;
+
+typedef enum ef_value_type { EF_INTEGER = 0, EF_REAL = 1, EF_FLAG = 2, EF_TEXT = 3, EF_REALS = 4 } ef_value_type;
+
+typedef struct ef_value {
+  int32_t type; /* ef_value_type */
+  int64_t integer;
+  double real;
+  const char* text;
+  const double* reals;
+  int64_t num_reals;
+} ef_value;
+
+typedef struct ef_param {
+  const char* name;
+  const char* doc;
+  ef_value default_value;
+} ef_param;
+
+typedef struct ef_option {
+  const char* name;
+  double value;
+} ef_option;
+
+typedef struct ef_error {
+  char message[ENVFLEET_ERROR_SIZE];
+} ef_error;
+
+/* The layout that numpy publishes as bitgen_t, so that numpy's own distributions
+ * can draw from an env's generator. */
+typedef struct ef_bitgen {
+  void* state;
+  uint64_t (*next_uint64)(void* state);
+  uint32_t (*next_uint32)(void* state);
+  double (*next_double)(void* state);
+  uint64_t (*next_raw)(void* state);
+} ef_bitgen;
+
+/* What the engine lends to an env: numpy's distributions. */
+typedef struct ef_host {
+  uint32_t abi_version;
+  uint32_t struct_size;
+  double (*standard_normal)(ef_bitgen*);
+  float (*standard_normal_f)(ef_bitgen*);
+  double (*standard_exponential)(ef_bitgen*);
+  double (*standard_gamma)(ef_bitgen*, double shape);
+  double (*beta)(ef_bitgen*, double a, double b);
+  int64_t (*poisson)(ef_bitgen*, double rate);
+} ef_host;
+
+/* One batch of rows. Columns are indexed by row; actions by env. */
+typedef struct ef_rows {
+  const int32_t* env_ids; /* row -> env; NULL: row r is env r */
+  const void* actions;    /* row-major, indexed by env id */
+  void* const* obs;       /* one pointer a column, to its row 0 */
+  void* const* info;
+  double* reward;
+  uint8_t* terminated;
+  uint8_t* truncated;
+  int32_t* elapsed_step;
+  void* const* final_obs; /* EF_SAME_STEP only: what the ended episode's last row held */
+  void* const* final_info;
+  int32_t* final_elapsed_step;
+  const ef_option* options; /* reset only */
+  int64_t num_options;
+  void (*on_fault)(void* context, int64_t row, int32_t env_id, int32_t method, const char* what);
+  void* fault_context;
+} ef_rows;
+
+typedef struct ef_fleet_options {
+  int32_t num_envs;
+  int32_t autoreset; /* ef_autoreset */
+  int32_t max_episode_steps;
+  int32_t num_configs;            /* 1: all envs share configs[0]; else num_envs */
+  const ef_value* const* configs; /* each num_params values, in the order of params; copied */
+  uint8_t* phases;                /* num_envs ef_phase bytes, owned by the engine */
+  const ef_host* host;
+} ef_fleet_options;
+
+typedef void (*ef_bytes_sink)(void* context, const void* data, int64_t size);
+typedef void (*ef_frame_sink)(void* context, int32_t height, int32_t width, const uint8_t* rgb);
+/* count < 0: a scalar. The visitor may read and write data in place. */
+typedef void (*ef_field_visitor)(void* context, const char* name, int32_t dtype, int64_t count, void* data);
+
+typedef struct ef_env_type {
+  uint32_t abi_version;
+  uint32_t struct_size;
+  const char* id;
+  const char* doc;
+  int32_t num_params;
+  const ef_param* params;
+
+  /* NULL on error. */
+  const ef_spec* (*describe)(const ef_value* config, ef_error* error);
+  void (*release_spec)(const ef_spec* spec);
+
+  /* A fleet is num_envs envs of one type. NULL on error. */
+  void* (*create)(const ef_fleet_options* options, ef_error* error);
+  void (*destroy)(void* fleet);
+
+  /* words: the seed as four little-endian 32-bit words, as numpy's SeedSequence takes them. */
+  void (*seed)(void* fleet, int32_t env_id, const uint32_t words[4]);
+  /* Destroys and constructs one env again. 0: done. */
+  int32_t (*rebuild)(void* fleet, int32_t env_id, ef_error* error);
+
+  void (*reset_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
+  void (*step_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
+  /* Writes the present observations alone. */
+  void (*observe_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
+
+  int32_t (*get_state)(void* fleet, int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error);
+  int32_t (*set_state)(void* fleet, int32_t env_id, const void* data, int64_t size, ef_error* error);
+  int32_t (*render)(void* fleet, int32_t env_id, ef_frame_sink sink, void* context, ef_error* error);
+  void (*visit_fields)(void* fleet, int32_t env_id, ef_field_visitor visit, void* context);
+} ef_env_type;
+
+/* What a plug-in's only exported function returns. */
+typedef struct ef_plugin {
+  uint32_t abi_version;
+  uint32_t num_types;
+  const ef_env_type* const* types;
+} ef_plugin;
+
+typedef const ef_plugin* (*ef_plugin_entry)(void);
+#define ENVFLEET_PLUGIN_SYMBOL "envfleet_plugin_v1"
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* ENVFLEET_ABI_H_ */

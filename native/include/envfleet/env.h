@@ -1,0 +1,57 @@
+// The one header that an environment's author includes.
+//
+// An env is a plain struct:
+//
+//   struct Catch {
+//     static envfleet::Params params();                        // optional
+//     static void spec(const envfleet::Config&, envfleet::Spec&);
+//     explicit Catch(const envfleet::Config&);                 // or a default constructor
+//     void reset(envfleet::Rng&, envfleet::Out&);
+//     void step(ACTION, envfleet::Out&);                       // or (ACTION, Rng&, Out&)
+//
+//     void observe(envfleet::Out&);                            // optional: writes the observation alone
+//     template <class V> void fields(V&);                      // optional: see fields.h
+//     void save(envfleet::StateWriter&); void load(envfleet::StateReader&);  // instead, for opaque state
+//     void render(envfleet::Frame&);                           // optional
+//   };
+//   ENVFLEET_ENV("Catch-v0", Catch)
+//
+// ACTION is int for Discrete; const std::int32_t* for MultiDiscrete; const
+// std::int8_t* for MultiBinary; const T* for Box<T>.
+//
+// Thread safety: different envs run on different threads at once, so an env shares no
+// mutable global. One env is never run by two threads at a time.
+//
+// Invariants: out arrays are zero when reset and step begin. What an env throws breaks
+// that env alone.
+#pragma once
+
+#include "envfleet/abi.h"
+#include "envfleet/fields.h"
+#include "envfleet/fleet.h"
+#include "envfleet/out.h"
+#include "envfleet/rng.h"
+#include "envfleet/spec.h"
+
+#if defined(_WIN32)
+#define ENVFLEET_EXPORT extern "C" __declspec(dllexport)
+#else
+#define ENVFLEET_EXPORT extern "C" __attribute__((visibility("default")))
+#endif
+
+#define ENVFLEET_JOIN_(a, b) a##b
+#define ENVFLEET_JOIN(a, b) ENVFLEET_JOIN_(a, b)
+
+// Registers an env under an id; several in one file are fine.
+#define ENVFLEET_ENV(id, ...)                                                              \
+  namespace {                                                                              \
+  const bool ENVFLEET_JOIN(envfleet_registered_, __COUNTER__) =                            \
+      (::envfleet::detail::local_types().push_back(::envfleet::detail::make_type<__VA_ARGS__>(id)), true); \
+  }
+
+// The export is emitted by the header, unless the engine itself compiles the env in.
+#ifndef ENVFLEET_BUILTIN
+ENVFLEET_EXPORT inline __attribute__((used)) const ef_plugin* envfleet_plugin_v1() {
+  return ::envfleet::detail::local_plugin();
+}
+#endif

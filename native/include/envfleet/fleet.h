@@ -1,0 +1,536 @@
+// Fleet<Env>: num_envs envs of one type, and the C functions that the engine calls.
+//
+// Here the env's own step is inlined into the loop over a range of envs, and here is
+// what a step after an episode's end does (the table of envfleet/autoreset.py).
+//
+// Thread safety: as in abi.h; a slot is touched by one thread at a time.
+// Invariant: every row of a range is complete when the range function returns, also
+// the row of an env that threw: it is zero, and on_fault was called for it.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <deque>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "envfleet/abi.h"
+#include "envfleet/fields.h"
+#include "envfleet/out.h"
+#include "envfleet/rng.h"
+#include "envfleet/spec.h"
+
+namespace envfleet {
+
+namespace detail {
+
+template <class Env>
+concept HasParams = requires { Env::params(); };
+template <class Env>
+concept HasObserve = requires(Env& env, Out& out) { env.observe(out); };
+template <class Env>
+concept HasFields = requires(Env& env, StateWriter& visit) { env.fields(visit); };
+template <class Env>
+concept HasSaveLoad = requires(Env& env, StateWriter& writer, StateReader& reader) {
+  env.save(writer);
+  env.load(reader);
+};
+template <class Env>
+concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
+// An env that promises to write every element of its observations saves their clearing.
+template <class Env>
+concept WritesEveryElement = requires { requires Env::writes_every_element; };
+
+template <class Env, class Action>
+concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
+template <class Env, class Action>
+concept StepsWithRng = requires(Env& env, Action action, Rng& rng, Out& out) { env.step(action, rng, out); };
+template <class Env, class Action>
+concept StepsOn = StepsWithout<Env, Action> || StepsWithRng<Env, Action>;
+
+// The type of action that Env::step takes, found by asking.
+template <class Env>
+auto action_type() {
+  if constexpr (StepsOn<Env, std::int32_t>) {
+    return std::int32_t{};
+  } else if constexpr (StepsOn<Env, const float*>) {
+    return static_cast<const float*>(nullptr);
+  } else if constexpr (StepsOn<Env, const double*>) {
+    return static_cast<const double*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::int32_t*>) {
+    return static_cast<const std::int32_t*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::int8_t*>) {
+    return static_cast<const std::int8_t*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::uint8_t*>) {
+    return static_cast<const std::uint8_t*>(nullptr);
+  } else {
+    static_assert(StepsOn<Env, std::int64_t>,
+                  "step() must be callable as step(action, out) or step(action, rng, out); see the table in env.h");
+  }
+}
+
+template <class Env>
+using ActionOf = decltype(action_type<Env>());
+
+// The dtype in which the engine hands actions of a space to an env.
+inline ef_dtype canonical_action_dtype(const ef_array& action) {
+  if (action.kind == EF_DISCRETE || action.kind == EF_MULTI_DISCRETE) return EF_INT32;
+  return static_cast<ef_dtype>(action.dtype);
+}
+
+inline std::int64_t action_row_bytes(const ef_array& action) {
+  std::int64_t bytes = size_of(canonical_action_dtype(action));
+  for (std::int32_t axis = 0; axis < action.ndim; ++axis) bytes *= action.shape[axis];
+  return bytes;
+}
+
+inline void write_error(ef_error* error, const char* what) { std::snprintf(error->message, sizeof(error->message), "%s", what); }
+
+// Runs a body and turns what it throws into an ef_error. True: it did not throw.
+template <class Body>
+bool guarded(ef_error* error, Body&& body) {
+  try {
+    body();
+    return true;
+  } catch (const std::exception& thrown) {
+    write_error(error, thrown.what());
+  } catch (...) {
+    write_error(error, "threw something that is not a std::exception");
+  }
+  return false;
+}
+
+// A deep copy of ef_values, so that an env can be rebuilt long after make().
+class OwnedValues {
+ public:
+  OwnedValues(const ef_value* values, std::int32_t count) : values_(values, values + count), texts_(count), reals_(count) {
+    for (std::int32_t i = 0; i < count; ++i) {
+      if (values_[i].type == EF_TEXT) {
+        texts_[i] = std::make_unique<std::string>(values_[i].text);
+        values_[i].text = texts_[i]->c_str();
+      } else if (values_[i].type == EF_REALS) {
+        reals_[i] = std::make_unique<std::vector<double>>(values_[i].reals, values_[i].reals + values_[i].num_reals);
+        values_[i].reals = reals_[i]->data();
+      }
+    }
+  }
+  const ef_value* data() const { return values_.data(); }
+
+ private:
+  std::vector<ef_value> values_;
+  std::vector<std::unique_ptr<std::string>> texts_;
+  std::vector<std::unique_ptr<std::vector<double>>> reals_;
+};
+
+template <class Env>
+const Params& params_of() {
+  static const Params params = [] {
+    if constexpr (HasParams<Env>) return Params(Env::params());
+    return Params{};
+  }();
+  return params;
+}
+
+template <class Env>
+Config config_of(const ef_value* values) {
+  const Params& params = params_of<Env>();
+  return Config(params.data(), static_cast<std::int32_t>(params.size()), values);
+}
+
+template <class Env>
+const ef_spec* finish_spec(Spec& spec, const ef_value* values) {
+  Env::spec(config_of<Env>(values), spec);
+  return spec.finish(HasFields<Env> || HasSaveLoad<Env>, HasRender<Env>);
+}
+
+template <class Env>
+class Fleet {
+ public:
+  explicit Fleet(const ef_fleet_options& options)
+      : num_envs_(options.num_envs),
+        autoreset_(options.autoreset),
+        max_episode_steps_(options.max_episode_steps),
+        phases_(options.phases),
+        host_(options.host),
+        slots_(options.num_envs) {
+    const auto num_params = static_cast<std::int32_t>(params_of<Env>().size());
+    for (std::int32_t i = 0; i < options.num_configs; ++i) configs_.emplace_back(options.configs[i], num_params);
+    Spec spec;
+    const ef_spec* raw = finish_spec<Env>(spec, configs_[0].data());
+    check_action_type(raw->action);
+    obs_columns_ = columns_of(raw->obs, raw->num_obs);
+    info_columns_ = columns_of(raw->info, raw->num_info);
+    action_bytes_ = action_row_bytes(raw->action);
+    if constexpr (!HasObserve<Env>) {
+      for (const Column& column : obs_columns_) last_obs_.emplace_back(column.row_bytes * num_envs_);
+    }
+    for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+      slots_[env_id].rng.set_host(host_);
+      emplace(slots_[env_id], env_id);
+    }
+  }
+
+  Fleet(const Fleet&) = delete;
+  Fleet& operator=(const Fleet&) = delete;
+
+  void seed(std::int32_t env_id, const std::uint32_t words[4]) { slots_[env_id].rng.seed(words); }
+
+  // A constructor that throws leaves the slot empty and the env broken; the next rebuild tries again.
+  void rebuild(std::int32_t env_id) {
+    phases_[env_id] = EF_BROKEN;
+    Slot& slot = slots_[env_id];
+    slot.env.reset();
+    emplace(slot, env_id);
+    slot.elapsed_step = 0;
+    phases_[env_id] = EF_UNSTARTED;
+  }
+
+  void reset_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = env_of(rows, row);
+      guard_row(rows, row, env_id, EF_IN_RESET, [&] {
+        start_episode(rows, row, env_id);
+        rows.reward[row] = 0.0;
+        rows.terminated[row] = 0;
+        rows.truncated[row] = 0;
+      });
+    }
+  }
+
+  void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = env_of(rows, row);
+      // In this mode the call after an end starts the next episode and ignores the action.
+      if (autoreset_ == EF_NEXT_STEP && phases_[env_id] == EF_ENDED) {
+        reset_range(rows, row, row + 1);
+        continue;
+      }
+      guard_row(rows, row, env_id, EF_IN_STEP, [&] { step_row(rows, row, env_id); });
+    }
+  }
+
+  void observe_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = env_of(rows, row);
+      if constexpr (HasObserve<Env>) {
+        guard_row(rows, row, env_id, EF_IN_OBSERVE, [&] {
+          clear(obs_columns_, rows.obs, row);
+          Out out(&rows, &obs_columns_, &info_columns_, row);
+          built(env_id).observe(out);
+        });
+      } else {
+        for (std::size_t k = 0; k < obs_columns_.size(); ++k) {
+          const std::int64_t bytes = obs_columns_[k].row_bytes;
+          std::memcpy(at(rows.obs[k], bytes, row), last_obs_[k].data() + bytes * env_id, bytes);
+        }
+      }
+    }
+  }
+
+  void get_state(std::int32_t env_id, StateWriter& writer) {
+    if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
+      Slot& slot = slots_[env_id];
+      writer.put(slot.rng.save());
+      writer.put(slot.elapsed_step);
+      writer.put(phases_[env_id]);
+      for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+        writer.put_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
+      }
+      if constexpr (HasSaveLoad<Env>) {
+        built(env_id).save(writer);
+      } else {
+        built(env_id).fields(writer);
+      }
+    } else {
+      throw std::logic_error("this env declares neither fields() nor save() and load()");
+    }
+  }
+
+  void set_state(std::int32_t env_id, StateReader& reader) {
+    if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
+      Slot& slot = slots_[env_id];
+      slot.rng.load(reader.get<Rng::State>());
+      slot.elapsed_step = reader.get<std::int32_t>();
+      phases_[env_id] = reader.get<std::uint8_t>();
+      for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+        reader.get_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
+      }
+      if constexpr (HasSaveLoad<Env>) {
+        built(env_id).load(reader);
+      } else {
+        built(env_id).fields(reader);
+      }
+      if (!reader.rest().empty()) throw std::invalid_argument("the state is longer than this env's");
+    } else {
+      throw std::logic_error("this env declares neither fields() nor save() and load()");
+    }
+  }
+
+  void render(std::int32_t env_id, Frame& frame) {
+    if constexpr (HasRender<Env>) {
+      built(env_id).render(frame);
+    } else {
+      throw std::logic_error("this env declares no render()");
+    }
+  }
+
+  void visit_fields(std::int32_t env_id, ef_field_visitor visit, void* context) {
+    if constexpr (HasFields<Env>) {
+      if (!slots_[env_id].env) return;
+      FieldViewer viewer(visit, context);
+      slots_[env_id].env->fields(viewer);
+    }
+  }
+
+ private:
+  struct Slot {
+    Slot() = default;
+    // Never moved after the fleet is built; std::vector's constructor asks for it all the same.
+    Slot(Slot&&) { std::terminate(); }
+    std::optional<Env> env;  // empty only after a rebuild that threw
+    Rng rng;
+    std::int32_t elapsed_step = 0;
+  };
+
+  static void check_action_type(const ef_array& action) {
+    using Action = ActionOf<Env>;
+    bool fits = false;
+    if constexpr (std::is_pointer_v<Action>) {
+      fits = action.kind != EF_DISCRETE &&
+             canonical_action_dtype(action) == dtype_of<std::remove_const_t<std::remove_pointer_t<Action>>>();
+    } else {
+      fits = action.kind == EF_DISCRETE;
+    }
+    if (!fits) throw std::invalid_argument("step() takes another type of action than spec() declares; see the table in env.h");
+  }
+
+  void emplace(Slot& slot, std::int32_t env_id) {
+    if constexpr (std::constructible_from<Env, const Config&>) {
+      slot.env.emplace(config_of<Env>(config_values(env_id)));
+    } else {
+      slot.env.emplace();
+    }
+  }
+
+  Env& built(std::int32_t env_id) {
+    if (!slots_[env_id].env) throw std::logic_error("this env could not be rebuilt; reset it first");
+    return *slots_[env_id].env;
+  }
+
+  const ef_value* config_values(std::int32_t env_id) const { return configs_[configs_.size() == 1 ? 0 : env_id].data(); }
+
+  static std::int32_t env_of(const ef_rows& rows, std::int64_t row) {
+    return rows.env_ids != nullptr ? rows.env_ids[row] : static_cast<std::int32_t>(row);
+  }
+  static char* at(void* base, std::int64_t row_bytes, std::int64_t row) { return static_cast<char*>(base) + row_bytes * row; }
+
+  static void clear(const std::vector<Column>& columns, void* const* base, std::int64_t row) {
+    for (std::size_t k = 0; k < columns.size(); ++k) std::memset(at(base[k], columns[k].row_bytes, row), 0, columns[k].row_bytes);
+  }
+  static void copy_row(const std::vector<Column>& columns, void* const* to, void* const* from, std::int64_t row) {
+    for (std::size_t k = 0; k < columns.size(); ++k) {
+      std::memcpy(at(to[k], columns[k].row_bytes, row), at(from[k], columns[k].row_bytes, row), columns[k].row_bytes);
+    }
+  }
+
+  // Batch buffers are recycled: without this an element that the env skips would hold an old batch's value.
+  void clear_outputs(const ef_rows& rows, std::int64_t row) {
+    if constexpr (!WritesEveryElement<Env>) clear(obs_columns_, rows.obs, row);
+    if (!info_columns_.empty()) clear(info_columns_, rows.info, row);
+  }
+
+  void remember_obs(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+      const std::int64_t bytes = obs_columns_[k].row_bytes;
+      std::memcpy(last_obs_[k].data() + bytes * env_id, at(rows.obs[k], bytes, row), bytes);
+    }
+  }
+
+  void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    Slot& slot = slots_[env_id];
+    clear_outputs(rows, row);
+    Out out(&rows, &obs_columns_, &info_columns_, row);
+    slot.env->reset(slot.rng, out);
+    slot.elapsed_step = 0;
+    phases_[env_id] = EF_RUNNING;
+    rows.elapsed_step[row] = 0;
+    if constexpr (!HasObserve<Env>) remember_obs(rows, row, env_id);
+  }
+
+  void step_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    Slot& slot = slots_[env_id];
+    clear_outputs(rows, row);
+    Out out(&rows, &obs_columns_, &info_columns_, row);
+    act(slot, rows, env_id, out);
+    ++slot.elapsed_step;
+    const bool out_of_time = max_episode_steps_ > 0 && slot.elapsed_step >= max_episode_steps_;
+    const bool truncated = out.truncated || out_of_time;
+    rows.reward[row] = out.reward;
+    rows.terminated[row] = out.terminated ? 1 : 0;
+    rows.truncated[row] = truncated ? 1 : 0;
+    rows.elapsed_step[row] = slot.elapsed_step;
+    if (out.terminated || truncated) [[unlikely]] {
+      end_episode(rows, row, env_id);
+    } else if constexpr (!HasObserve<Env>) {
+      remember_obs(rows, row, env_id);
+    }
+  }
+
+  void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    phases_[env_id] = EF_ENDED;
+    if (autoreset_ != EF_SAME_STEP) {
+      remember_obs(rows, row, env_id);
+      return;
+    }
+    copy_row(obs_columns_, rows.final_obs, rows.obs, row);
+    copy_row(info_columns_, rows.final_info, rows.info, row);
+    rows.final_elapsed_step[row] = slots_[env_id].elapsed_step;
+    start_episode(rows, row, env_id);
+  }
+
+  void act(Slot& slot, const ef_rows& rows, std::int32_t env_id, Out& out) {
+    using Action = ActionOf<Env>;
+    Action action;
+    if constexpr (std::is_pointer_v<Action>) {
+      action = reinterpret_cast<Action>(static_cast<const char*>(rows.actions) + action_bytes_ * env_id);
+    } else {
+      action = static_cast<const std::int32_t*>(rows.actions)[env_id];
+    }
+    if constexpr (StepsWithRng<Env, Action>) {
+      slot.env->step(action, slot.rng, out);
+    } else {
+      slot.env->step(action, out);
+    }
+  }
+
+  template <class Body>
+  void guard_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, ef_method method, Body&& body) {
+    try {
+      body();
+    } catch (const std::exception& thrown) {
+      fail_row(rows, row, env_id, method, thrown.what());
+    } catch (...) {
+      fail_row(rows, row, env_id, method, "threw something that is not a std::exception");
+    }
+  }
+
+  void fail_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, ef_method method, const char* what) {
+    phases_[env_id] = EF_BROKEN;
+    clear(obs_columns_, rows.obs, row);
+    if (method != EF_IN_OBSERVE) {
+      clear(info_columns_, rows.info, row);
+      rows.reward[row] = 0.0;
+      rows.terminated[row] = 0;
+      rows.truncated[row] = 0;
+      rows.elapsed_step[row] = slots_[env_id].elapsed_step;
+    }
+    rows.on_fault(rows.fault_context, row, env_id, method, what);
+  }
+
+  const std::int32_t num_envs_;
+  const std::int32_t autoreset_;
+  const std::int32_t max_episode_steps_;
+  std::uint8_t* const phases_;
+  const ef_host* const host_;
+  std::vector<OwnedValues> configs_;
+  std::vector<Column> obs_columns_, info_columns_;
+  std::int64_t action_bytes_ = 0;
+  std::vector<std::vector<char>> last_obs_;  // empty when the env can observe()
+  std::vector<Slot> slots_;
+};
+
+template <class Env>
+Fleet<Env>& fleet_of(void* fleet) {
+  return *static_cast<Fleet<Env>*>(fleet);
+}
+
+// The C view that the engine sees, and the Spec that it points into.
+struct HeldSpec : ef_spec {
+  Spec spec;
+};
+
+template <class Env>
+const ef_env_type* make_type(const char* id, const char* doc = "") {
+  static std::deque<ef_env_type> types;  // one struct may serve several ids
+  ef_env_type& type = types.emplace_back();
+  type.abi_version = ENVFLEET_ABI_VERSION;
+  type.struct_size = sizeof(ef_env_type);
+  type.id = id;
+  type.doc = doc;
+  type.num_params = static_cast<std::int32_t>(params_of<Env>().size());
+  type.params = params_of<Env>().data();
+  type.describe = [](const ef_value* config, ef_error* error) -> const ef_spec* {
+    const ef_spec* result = nullptr;
+    guarded(error, [&] {
+      auto held = std::make_unique<HeldSpec>();
+      static_cast<ef_spec&>(*held) = *finish_spec<Env>(held->spec, config);
+      result = held.release();
+    });
+    return result;
+  };
+  type.release_spec = [](const ef_spec* spec) { delete static_cast<const HeldSpec*>(spec); };
+  type.create = [](const ef_fleet_options* options, ef_error* error) -> void* {
+    void* result = nullptr;
+    guarded(error, [&] { result = new Fleet<Env>(*options); });
+    return result;
+  };
+  type.destroy = [](void* fleet) { delete static_cast<Fleet<Env>*>(fleet); };
+  type.seed = [](void* fleet, std::int32_t env_id, const std::uint32_t words[4]) { fleet_of<Env>(fleet).seed(env_id, words); };
+  type.rebuild = [](void* fleet, std::int32_t env_id, ef_error* error) -> std::int32_t {
+    return guarded(error, [&] { fleet_of<Env>(fleet).rebuild(env_id); }) ? 0 : 1;
+  };
+  type.reset_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
+    fleet_of<Env>(fleet).reset_range(*rows, begin, end);
+  };
+  type.step_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
+    fleet_of<Env>(fleet).step_range(*rows, begin, end);
+  };
+  type.observe_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
+    fleet_of<Env>(fleet).observe_range(*rows, begin, end);
+  };
+  type.get_state = [](void* fleet, std::int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error) -> std::int32_t {
+    return guarded(error, [&] {
+      StateWriter writer;
+      fleet_of<Env>(fleet).get_state(env_id, writer);
+      sink(context, writer.bytes().data(), static_cast<std::int64_t>(writer.bytes().size()));
+    }) ? 0 : 1;
+  };
+  type.set_state = [](void* fleet, std::int32_t env_id, const void* data, std::int64_t size, ef_error* error) -> std::int32_t {
+    return guarded(error, [&] {
+      StateReader reader(data, static_cast<std::size_t>(size));
+      fleet_of<Env>(fleet).set_state(env_id, reader);
+    }) ? 0 : 1;
+  };
+  type.render = [](void* fleet, std::int32_t env_id, ef_frame_sink sink, void* context, ef_error* error) -> std::int32_t {
+    return guarded(error, [&] {
+      Frame frame;
+      fleet_of<Env>(fleet).render(env_id, frame);
+      sink(context, frame.height, frame.width, frame.rgb.data());
+    }) ? 0 : 1;
+  };
+  type.visit_fields = [](void* fleet, std::int32_t env_id, ef_field_visitor visit, void* context) {
+    fleet_of<Env>(fleet).visit_fields(env_id, visit, context);
+  };
+  return &type;
+}
+
+// The env types of this library. Hidden: two plug-ins in one process must not share it.
+__attribute__((visibility("hidden"))) inline std::vector<const ef_env_type*>& local_types() {
+  static std::vector<const ef_env_type*> types;
+  return types;
+}
+
+__attribute__((visibility("hidden"))) inline const ef_plugin* local_plugin() {
+  static const ef_plugin plugin{ENVFLEET_ABI_VERSION, static_cast<std::uint32_t>(local_types().size()), local_types().data()};
+  return &plugin;
+}
+
+}  // namespace detail
+
+}  // namespace envfleet

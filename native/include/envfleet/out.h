@@ -1,0 +1,104 @@
+// Out: where an env writes its row.
+//
+// Thread safety: an Out belongs to the call that received it.
+//
+// Invariant: obs<T>() and info<T>() check T against the declared dtype, so a wrong type
+// is an exception that names the column, never a write past the row.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "envfleet/abi.h"
+#include "envfleet/spec.h"
+
+namespace envfleet {
+
+namespace detail {
+
+struct Column {
+  std::int64_t row_bytes = 0;
+  std::int32_t dtype = 0;
+  std::string name;
+};
+
+inline std::vector<Column> columns_of(const ef_array* arrays, std::int32_t count) {
+  std::vector<Column> columns;
+  for (std::int32_t i = 0; i < count; ++i) {
+    std::int64_t bytes = size_of(arrays[i].dtype);
+    for (std::int32_t axis = 0; axis < arrays[i].ndim; ++axis) bytes *= arrays[i].shape[axis];
+    columns.push_back({bytes, arrays[i].dtype, arrays[i].name});
+  }
+  return columns;
+}
+
+[[noreturn]] inline void throw_wrong_column(const char* what, int index, std::size_t count) {
+  throw std::logic_error("out." + std::string(what) + "(" + std::to_string(index) + ") does not match spec(): it declares " +
+                         std::to_string(count) + " such columns, or this one with another dtype");
+}
+
+}  // namespace detail
+
+class Out {
+ public:
+  double reward = 0.0;
+  bool terminated = false;
+  bool truncated = false;  // beside the time limit, which the engine keeps
+
+  // The row of observation array k, in the order of spec().
+  template <class T>
+  T* obs(int k = 0) {
+    return row<T>("obs", *obs_columns_, rows_->obs, k);
+  }
+  // The row of info column k, in the order of spec().
+  template <class T>
+  T* info(int k = 0) {
+    return row<T>("info", *info_columns_, rows_->info, k);
+  }
+
+  // What reset(options={name: value}) carried. Only declared names arrive.
+  double option(const char* name, double fallback) const {
+    for (std::int64_t i = 0; i < rows_->num_options; ++i) {
+      if (std::strcmp(rows_->options[i].name, name) == 0) return rows_->options[i].value;
+    }
+    return fallback;
+  }
+
+  // For the engine's side of the header: which row of which batch this is.
+  Out(const ef_rows* rows, const std::vector<detail::Column>* obs_columns, const std::vector<detail::Column>* info_columns,
+      std::int64_t row)
+      : rows_(rows), obs_columns_(obs_columns), info_columns_(info_columns), row_(row) {}
+
+ private:
+  template <class T>
+  T* row(const char* what, const std::vector<detail::Column>& columns, void* const* base, int k) {
+    if (static_cast<std::size_t>(k) >= columns.size() || columns[k].dtype != dtype_of<T>()) [[unlikely]] {
+      detail::throw_wrong_column(what, k, columns.size());
+    }
+    return reinterpret_cast<T*>(static_cast<char*>(base[k]) + row_ * columns[k].row_bytes);
+  }
+
+  const ef_rows* rows_;
+  const std::vector<detail::Column>* obs_columns_;
+  const std::vector<detail::Column>* info_columns_;
+  std::int64_t row_;
+};
+
+// What render() fills: height * width * 3 bytes, RGB, rows from the top.
+struct Frame {
+  std::int32_t height = 0;
+  std::int32_t width = 0;
+  std::vector<std::uint8_t> rgb;
+
+  void resize(std::int32_t new_height, std::int32_t new_width, std::uint8_t fill = 0) {
+    height = new_height;
+    width = new_width;
+    rgb.assign(static_cast<std::size_t>(new_height) * new_width * 3, fill);
+  }
+  std::uint8_t* pixel(std::int32_t y, std::int32_t x) { return &rgb[(static_cast<std::size_t>(y) * width + x) * 3]; }
+};
+
+}  // namespace envfleet

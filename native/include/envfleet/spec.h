@@ -1,0 +1,233 @@
+// Spec and Config: what an env says about itself, and what it is told.
+//
+// An env declares its parameters once (Params), receives their values (Config) and
+// answers with its spaces (Spec). Both are used at construction only, never while
+// stepping, so they favour clarity over speed.
+//
+// Invariant: names and bounds that a Spec hands to the engine live as long as the Spec.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <initializer_list>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "envfleet/abi.h"
+
+namespace envfleet {
+
+template <class T>
+constexpr ef_dtype dtype_of() {
+  if constexpr (std::is_same_v<T, bool>) return EF_BOOL;
+  if constexpr (std::is_same_v<T, std::uint8_t>) return EF_UINT8;
+  if constexpr (std::is_same_v<T, std::int8_t>) return EF_INT8;
+  if constexpr (std::is_same_v<T, std::uint16_t>) return EF_UINT16;
+  if constexpr (std::is_same_v<T, std::int16_t>) return EF_INT16;
+  if constexpr (std::is_same_v<T, std::uint32_t>) return EF_UINT32;
+  if constexpr (std::is_same_v<T, std::int32_t>) return EF_INT32;
+  if constexpr (std::is_same_v<T, std::uint64_t>) return EF_UINT64;
+  if constexpr (std::is_same_v<T, std::int64_t>) return EF_INT64;
+  if constexpr (std::is_same_v<T, float>) return EF_FLOAT32;
+  if constexpr (std::is_same_v<T, double>) return EF_FLOAT64;
+}
+
+inline std::int64_t size_of(std::int32_t dtype) {
+  constexpr std::int64_t sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8, 4, 8};
+  return sizes[dtype];
+}
+
+inline constexpr double infinity = std::numeric_limits<double>::infinity();
+
+// One array with its bounds: an observation, an action or an info column.
+struct Space {
+  ef_kind kind = EF_BOX;
+  ef_dtype dtype = EF_FLOAT32;
+  std::vector<std::int64_t> shape;
+  std::vector<double> low, high;  // one value for all elements, or one an element
+  std::int64_t start = 0, count = 0;
+  std::vector<std::int64_t> nvec;
+};
+
+template <class T>
+Space box(std::vector<std::int64_t> shape, double low = -infinity, double high = infinity) {
+  return {EF_BOX, dtype_of<T>(), std::move(shape), {low}, {high}, 0, 0, {}};
+}
+
+// Bounds that differ between the elements: a vector of them each.
+template <class T>
+Space box(std::vector<double> low, std::vector<double> high) {
+  const auto size = static_cast<std::int64_t>(low.size());
+  return {EF_BOX, dtype_of<T>(), {size}, std::move(low), std::move(high), 0, 0, {}};
+}
+
+// A number with no bounds: what most info columns are.
+template <class T>
+Space scalar() {
+  return box<T>({});
+}
+
+inline Space discrete(std::int64_t count, std::int64_t start = 0) {
+  return {EF_DISCRETE, EF_INT64, {}, {0}, {0}, start, count, {}};
+}
+
+inline Space multi_discrete(std::vector<std::int64_t> nvec) {
+  const auto size = static_cast<std::int64_t>(nvec.size());
+  return {EF_MULTI_DISCRETE, EF_INT64, {size}, {0}, {0}, 0, 0, std::move(nvec)};
+}
+
+inline Space multi_binary(std::int64_t count) { return {EF_MULTI_BINARY, EF_INT8, {count}, {0}, {1}, 0, 0, {}}; }
+
+// What an env answers: its spaces, time limit and info columns.
+class Spec {
+ public:
+  // The whole observation is this one array...
+  Spec& observation(Space space) { return add(EF_SINGLE, "obs", std::move(space)); }
+  // ... or a Dict: call once a key...
+  Spec& observation(const char* key, Space space) { return add(EF_DICT, key, std::move(space)); }
+  // ... or a Tuple: call once a member.
+  Spec& observation_member(Space space) { return add(EF_TUPLE, "", std::move(space)); }
+
+  Spec& action(Space space) {
+    raw_.action = convert("action", std::move(space), 0);
+    has_action_ = true;
+    return *this;
+  }
+
+  // An info column; presence says on which rows it has a value.
+  Spec& info(const char* key, Space space, int presence = EF_ON_STEP | EF_ON_RESET) {
+    info_.push_back(convert(key, std::move(space), presence));
+    return *this;
+  }
+
+  // A number that reset(options={name: ...}) may carry; read it with out.option().
+  Spec& reset_option(const char* name) {
+    options_.push_back(name);
+    return *this;
+  }
+
+  Spec& max_episode_steps(int steps) {
+    raw_.max_episode_steps = steps;
+    return *this;
+  }
+  Spec& reward_threshold(double threshold) {
+    raw_.reward_threshold = threshold;
+    return *this;
+  }
+
+  // For env.h: the C view, valid as long as this Spec.
+  const ef_spec* finish(bool has_state, bool has_render) {
+    if (obs_.empty()) throw std::invalid_argument("spec() declared no observation");
+    if (!has_action_) throw std::invalid_argument("spec() declared no action");
+    raw_.num_obs = static_cast<std::int32_t>(obs_.size());
+    raw_.obs = obs_.data();
+    raw_.num_info = static_cast<std::int32_t>(info_.size());
+    raw_.info = info_.data();
+    raw_.num_reset_options = static_cast<std::int32_t>(options_.size());
+    raw_.reset_options = options_.data();
+    raw_.has_state = has_state ? 1 : 0;
+    raw_.has_render = has_render ? 1 : 0;
+    return &raw_;
+  }
+
+  Spec() {
+    raw_ = ef_spec{};
+    raw_.reward_threshold = std::numeric_limits<double>::quiet_NaN();
+  }
+  Spec(const Spec&) = delete;
+  Spec& operator=(const Spec&) = delete;
+
+ private:
+  Spec& add(ef_structure structure, const char* name, Space space) {
+    if (!obs_.empty() && (structure != raw_.structure || structure == EF_SINGLE)) {
+      throw std::invalid_argument("spec() mixed a single, a Dict and a Tuple observation: declare one of them");
+    }
+    raw_.structure = structure;
+    obs_.push_back(convert(name, std::move(space), 0));
+    return *this;
+  }
+
+  ef_array convert(const char* name, Space given, int presence) {
+    if (given.shape.size() > ENVFLEET_MAX_NDIM) throw std::invalid_argument("spec() declared more than 8 dimensions");
+    if (given.low.size() != given.high.size()) throw std::invalid_argument("spec() gave low and high of unlike sizes");
+    const Space& space = spaces_.emplace_back(std::move(given));
+    ef_array raw{};
+    raw.name = name;
+    raw.kind = space.kind;
+    raw.dtype = space.dtype;
+    raw.ndim = static_cast<std::int32_t>(space.shape.size());
+    raw.presence = presence;
+    for (std::size_t i = 0; i < space.shape.size(); ++i) {
+      if (space.shape[i] <= 0) throw std::invalid_argument("spec() declared a dimension that is not positive");
+      raw.shape[i] = space.shape[i];
+    }
+    raw.num_bounds = static_cast<std::int64_t>(space.low.size());
+    raw.low = space.low.data();
+    raw.high = space.high.data();
+    raw.start = space.start;
+    raw.count = space.count;
+    raw.nvec = space.nvec.data();
+    if (space.kind == EF_DISCRETE && space.count <= 0) throw std::invalid_argument("spec() declared an empty Discrete");
+    return raw;
+  }
+
+  ef_spec raw_;
+  bool has_action_ = false;
+  std::deque<Space> spaces_;  // a deque: the raw views point into its elements
+  std::vector<ef_array> obs_, info_;
+  std::vector<const char*> options_;
+};
+
+// One parameter: a name, a default that also fixes its type, a line of explanation.
+struct Param : ef_param {
+  Param(const char* name, int value, const char* doc = "") : ef_param{name, doc, {EF_INTEGER, value, 0, "", nullptr, 0}} {}
+  Param(const char* name, std::int64_t value, const char* doc = "")
+      : ef_param{name, doc, {EF_INTEGER, value, 0, "", nullptr, 0}} {}
+  Param(const char* name, double value, const char* doc = "") : ef_param{name, doc, {EF_REAL, 0, value, "", nullptr, 0}} {}
+  Param(const char* name, bool value, const char* doc = "")
+      : ef_param{name, doc, {EF_FLAG, value ? 1 : 0, 0, "", nullptr, 0}} {}
+  Param(const char* name, const char* value, const char* doc = "") : ef_param{name, doc, {EF_TEXT, 0, 0, value, nullptr, 0}} {}
+  // values must outlive the program: a static array.
+  template <std::size_t N>
+  Param(const char* name, const double (&values)[N], const char* doc = "")
+      : ef_param{name, doc, {EF_REALS, 0, 0, "", values, static_cast<std::int64_t>(N)}} {}
+};
+
+using Params = std::vector<Param>;
+
+// The values that one env was given, by name.
+class Config {
+ public:
+  Config(const ef_param* params, std::int32_t num_params, const ef_value* values)
+      : params_(params), num_params_(num_params), values_(values) {}
+
+  std::int64_t integer(const char* name) const { return find(name, EF_INTEGER).integer; }
+  double real(const char* name) const { return find(name, EF_REAL).real; }
+  bool flag(const char* name) const { return find(name, EF_FLAG).integer != 0; }
+  std::string text(const char* name) const { return find(name, EF_TEXT).text; }
+  std::vector<double> reals(const char* name) const {
+    const ef_value& value = find(name, EF_REALS);
+    return {value.reals, value.reals + value.num_reals};
+  }
+
+ private:
+  const ef_value& find(const char* name, ef_value_type type) const {
+    for (std::int32_t i = 0; i < num_params_; ++i) {
+      if (std::string(params_[i].name) != name) continue;
+      if (values_[i].type != type) throw std::invalid_argument(std::string("parameter ") + name + " was read as another type than declared");
+      return values_[i];
+    }
+    throw std::invalid_argument(std::string("parameter ") + name + " was not declared in params()");
+  }
+
+  const ef_param* params_;
+  std::int32_t num_params_;
+  const ef_value* values_;
+};
+
+}  // namespace envfleet
