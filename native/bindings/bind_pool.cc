@@ -110,12 +110,10 @@ class NativePool {
     return wrap(batch);
   }
 
-  // seeds: uint32 (rows, 4) or None. The rows come back in the order of env_ids.
-  nb::object reset(nb::handle env_ids, nb::handle seeds, double timeout_s) {
+  // The rows come back in the order of env_ids, which the Python layer has checked.
+  nb::object reset(nb::handle env_ids, double timeout_s) {
     CallerGuard guard(*engine_);
-    const Ids ids = plain_ids(env_ids);
-    if (!ids.are_plain) return nb::none();
-    apply_seeds(ids, seeds);
+    const Ids ids = checked_ids(env_ids);
     if (timeout_s >= 0) {
       start(Request::reset, ids);
       return finish(to_ns(timeout_s), false);
@@ -124,13 +122,9 @@ class NativePool {
     return wrap(batch);
   }
 
-  bool send_reset(nb::handle env_ids, nb::handle seeds) {
+  void send_reset(nb::handle env_ids) {
     CallerGuard guard(*engine_);
-    const Ids ids = plain_ids(env_ids);
-    if (!ids.are_plain) return false;
-    apply_seeds(ids, seeds);
-    begin(Request::reset, ids);
-    return true;
+    begin(Request::reset, checked_ids(env_ids));
   }
 
   // The present observations of all envs; only between batches.
@@ -156,9 +150,21 @@ class NativePool {
     return true;
   }
 
-  void rebuild(std::int32_t env_id) {
+  // words: uint32 (rows, 4), one seed for each env.
+  void seed(nb::handle env_ids, nb::handle words) {
     CallerGuard guard(*engine_);
-    engine_->rebuild(env_id);
+    const Ids ids = checked_ids(env_ids);
+    PyArrayObject* array = as_plain_array(words.ptr());
+    if (array == nullptr || PyArray_TYPE(array) != NPY_UINT32 || PyArray_SIZE(array) != 4 * ids.count) {
+      throw nb::value_error("seeds must be a contiguous uint32 array of shape (rows, 4)");
+    }
+    const auto* data = static_cast<const std::uint32_t*>(PyArray_DATA(array));
+    for (std::int64_t i = 0; i < ids.count; ++i) engine_->seed(ids.data != nullptr ? ids.data[i] : i, data + 4 * i);
+  }
+
+  void rebuild(std::int32_t env_id, std::uint8_t phase) {
+    CallerGuard guard(*engine_);
+    engine_->rebuild(env_id, phase);
   }
 
   void set_reset_options(std::vector<std::pair<std::string, double>> options) {
@@ -212,6 +218,7 @@ class NativePool {
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
+  bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step() { return engine_->ns_per_step(); }
   std::int64_t num_buffers() const { return engine_->num_buffers(); }
 
@@ -252,16 +259,10 @@ class NativePool {
            actions_->store(*engine_, PyArray_DATA(array), dtype, ids.data, ids.count);
   }
 
-  void apply_seeds(const Ids& ids, nb::handle seeds) {
-    if (seeds.is_none()) return;
-    PyArrayObject* array = as_plain_array(seeds.ptr());
-    if (array == nullptr || PyArray_TYPE(array) != NPY_UINT32 || PyArray_SIZE(array) != 4 * ids.count) {
-      throw nb::value_error("seeds must be a contiguous uint32 array of shape (rows, 4)");
-    }
-    const auto* words = static_cast<const std::uint32_t*>(PyArray_DATA(array));
-    for (std::int64_t i = 0; i < ids.count; ++i) {
-      engine_->seed(ids.data != nullptr ? ids.data[i] : static_cast<std::int32_t>(i), words + 4 * i);
-    }
+  Ids checked_ids(nb::handle given) {
+    const Ids ids = plain_ids(given);
+    if (!ids.are_plain) throw nb::value_error("env_ids must be idle, distinct and in range, as int32");
+    return ids;
   }
 
   void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag) {
@@ -340,11 +341,12 @@ void bind_pool(nb::module_& module) {
       .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
       .def("recv", &NativePool::recv, nb::arg("timeout_s"))
-      .def("reset", &NativePool::reset, nb::arg("env_ids").none(), nb::arg("seeds").none(), nb::arg("timeout_s"))
-      .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none(), nb::arg("seeds").none())
+      .def("reset", &NativePool::reset, nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none())
+      .def("seed", &NativePool::seed, nb::arg("env_ids").none(), nb::arg("words"))
       .def("observe", &NativePool::observe)
       .def("abandon", &NativePool::abandon, nb::arg("timeout_s"))
-      .def("rebuild", &NativePool::rebuild, nb::arg("env_id"))
+      .def("rebuild", &NativePool::rebuild, nb::arg("env_id"), nb::arg("phase"))
       .def("set_reset_options", &NativePool::set_reset_options, nb::arg("options"))
       .def("get_state", &NativePool::get_state, nb::arg("env_id"))
       .def("set_state", &NativePool::set_state, nb::arg("env_id"), nb::arg("state"))
@@ -354,6 +356,7 @@ void bind_pool(nb::module_& module) {
       .def("phases", &NativePool::phases)
       .def("in_flight", &NativePool::in_flight)
       .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
+      .def_prop_ro("has_render", &NativePool::has_render)
       .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
       .def_prop_ro("num_buffers", &NativePool::num_buffers)
       .def("close", &NativePool::close);

@@ -13,11 +13,7 @@ AsyncQueue::AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_env
   const auto capacity = std::bit_ceil(static_cast<std::uint64_t>(num_envs));
   ring_mask_ = static_cast<std::int64_t>(capacity) - 1;
   ring_.reset(new std::atomic<std::int32_t>[capacity]);
-  for (OpenBatch& open : open_) open.buffer = buffers_->acquire();
-}
-
-AsyncQueue::~AsyncQueue() {
-  for (OpenBatch& open : open_) BufferPool::release(open.buffer);
+  for (OpenBatch& open : open_) open.buffer.reset(buffers_->acquire());
 }
 
 void AsyncQueue::post(const std::int32_t* entries, std::int64_t count) {
@@ -100,8 +96,9 @@ bool AsyncQueue::wait_until(Ready&& ready, std::int64_t timeout_ns, bool may_spi
 BatchBuffer* AsyncQueue::take(std::int64_t timeout_ns, bool may_spin) {
   if (!wait_until([&] { return is_ready(); }, timeout_ns, may_spin)) return nullptr;
   OpenBatch& open = open_[taken_ % open_.size()];
-  BatchBuffer* full = open.buffer;
-  open.buffer = buffers_->acquire();
+  BatchBuffer* fresh = buffers_->acquire();  // first: when it throws, the full batch can still be taken
+  BatchBuffer* full = open.buffer.release();
+  open.buffer.reset(fresh);
   open.num_filled.store(0, std::memory_order_seq_cst);
   ++taken_;
   full->num_rows = batch_size_;

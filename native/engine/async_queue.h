@@ -24,7 +24,6 @@ namespace envfleet::engine {
 class AsyncQueue {
  public:
   AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size);
-  ~AsyncQueue();
 
   // An entry is an env id, or the complement of it (~id) for a reset.
   void post(const std::int32_t* entries, std::int64_t count);
@@ -42,9 +41,13 @@ class AsyncQueue {
   bool drain(std::int64_t timeout_ns);
 
  private:
+  struct Release {
+    void operator()(BatchBuffer* buffer) const { BufferPool::release(buffer); }
+  };
   struct OpenBatch {
     alignas(64) std::atomic<std::int64_t> num_filled{0};
-    BatchBuffer* buffer = nullptr;
+    // Owned: a constructor that runs out of memory half way would leak the buffers it has, and their pool.
+    std::unique_ptr<BatchBuffer, Release> buffer;
   };
 
   template <class Ready>

@@ -92,8 +92,11 @@ bool Crew::stop(std::int64_t timeout_ns) {
 
 void Crew::run(const std::shared_ptr<Shared>& shared, const Work& work, int worker_index, bool may_spin) {
   AdaptiveSpin spin(may_spin);
-  while (!shared->stopping.load(std::memory_order_acquire)) {
+  for (;;) {
+    // The bell before the flag: the other way round a stop() in between rings a bell that this
+    // thread then takes for an old one, and it sleeps through its dismissal for ever.
     const std::uint32_t seen = shared->bell.load(std::memory_order_acquire);
+    if (shared->stopping.load(std::memory_order_acquire)) break;
     if (work(worker_index) || spin.watch(shared->bell, seen)) continue;
     shared->sleepers.fetch_add(1, std::memory_order_seq_cst);
     // Looked at again after the count: a summon() in between saw no sleeper and woke nobody.

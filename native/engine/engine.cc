@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 
 #include "cores.h"
 #include "envfleet/fleet.h"
@@ -77,6 +79,10 @@ Engine::~Engine() {
 // ------------------------------------------------------------------------ synchronous
 
 void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+  // Threads that run the other batch find its buffer through started_: they would go on in this one.
+  if (started_ != nullptr) {
+    throw std::logic_error("expected no other batch in flight, got one that was started; finish() or abandon() it first");
+  }
   BatchBuffer* buffer = sync_buffers_->acquire();
   buffer->num_rows = num_rows;
   buffer->is_whole = env_ids == nullptr;
@@ -102,16 +108,17 @@ void Engine::publish(double ns_per_row) {
 }
 
 void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
-  prepare(request, env_ids, num_rows);
   const double ns_per_row = cost_.estimate();
   const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
+  // At least one: a caller who goes off to compute, or who may time out, does not help. Before the
+  // batch is published: when no thread can be had this throws, and the batch would stay with nobody.
+  if (!is_quick) start_crew(std::max(crew_size(), 1));
+  prepare(request, env_ids, num_rows);
   publish(ns_per_row);
   if (is_quick) {
     job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
     return;
   }
-  // At least one: a caller who goes off to compute, or who may time out, does not help.
-  start_crew(std::max(crew_size(), 1));
   crew_.summon(crew_.size());
 }
 
@@ -129,9 +136,10 @@ BatchBuffer* Engine::hand_over() {
 }
 
 BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
-  prepare(request, env_ids, num_rows);
   const double ns_per_row = cost_.estimate();
   const bool alone = crew_size() <= 0 || num_rows == 1 || chooser_.choose_inline(num_rows, ns_per_row);
+  if (!alone) start_crew(crew_size());  // may throw, so before the batch exists; see start()
+  prepare(request, env_ids, num_rows);
   if (crew_size() <= 0) {
     run_range(request, started_->rows(), 0, num_rows);
     return hand_over();
@@ -141,7 +149,6 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
     run_range(request, started_->rows(), 0, num_rows);
   } else {
     publish(ns_per_row);
-    start_crew(crew_size());
     crew_.summon(crew_.size());
     job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
     job_.wait(-1, may_spin_);
@@ -185,14 +192,16 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
   }
   const double ns_per_row = cost_.estimate();
   async_block_.store(async_block_rows(ns_per_row), std::memory_order_relaxed);
+  const std::int64_t num_waiting = queue_->num_waiting() + num_rows;
+  const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_waiting) < kInlinePostNs;
+  if (!is_quick) start_crew(crew_size());  // may throw, so before the envs are queued; see start()
   queue_->post(entries, num_rows);
-  if (ns_per_row > 0 && ns_per_row * static_cast<double>(queue_->num_waiting()) < kInlinePostNs) {
+  if (is_quick) {
     async_block_.store(staging_[0]->num_rows, std::memory_order_relaxed);
     while (run_async_block(options_.num_threads)) {
     }
     return;
   }
-  start_crew(crew_size());
   crew_.summon(static_cast<int>(std::min<std::int64_t>(num_rows, crew_.size())));
 }
 
@@ -244,9 +253,11 @@ bool Engine::abandon(std::int64_t timeout_ns) {
   return queue_ == nullptr || queue_->drain(timeout_ns);
 }
 
-void Engine::rebuild(std::int32_t env_id) {
+void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   ef_error error{};
+  set_attention(true);
   if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
+  phases_[env_id] = phase;
 }
 
 std::string Engine::get_state(std::int32_t env_id) {
@@ -266,6 +277,12 @@ void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size)
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
+  if (options == reset_option_values_) return;
+  // Resets in flight read the present ones; to change them would pull the names from under an env.
+  if (num_in_flight > 0) {
+    throw std::logic_error("expected nothing in flight when the reset options change, got " + std::to_string(num_in_flight) +
+                           " envs; recv() or abandon() them first");
+  }
   reset_option_values_ = std::move(options);
   reset_options_.clear();
   for (const auto& [name, value] : reset_option_values_) reset_options_.push_back({name.c_str(), value});
@@ -295,6 +312,7 @@ bool Engine::is_forked() const { return fork_generation() != fork_generation_; }
 
 bool Engine::close(std::int64_t timeout_ns) {
   closed_ = true;
+  job_.cancel();
   return crew_.stop(timeout_ns);
 }
 

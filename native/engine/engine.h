@@ -71,7 +71,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // --- between batches ---------------------------------------------------------------
   void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
-  void rebuild(std::int32_t env_id);
+  // Leaves the env in this phase: ENDED makes the next step start its episode.
+  void rebuild(std::int32_t env_id, std::uint8_t phase);
   std::string get_state(std::int32_t env_id);
   void set_state(std::int32_t env_id, const void* data, std::int64_t size);
   void set_reset_options(std::vector<std::pair<std::string, double>> options);
@@ -138,7 +139,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<std::pair<std::string, double>> reset_option_values_;
   std::vector<ef_option> reset_options_;
   std::vector<std::int32_t> entries_;
-  bool closed_ = false;
 
   // The batch that start() began; read by whoever claimed a block of it.
   BatchBuffer* started_ = nullptr;
@@ -152,6 +152,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
 
   // Any thread's.
   CostMeter cost_;
+  std::atomic<bool> closed_{false};  // asked by threads that have not entered
   std::atomic<bool> occupied_{false};
   std::atomic<bool> needs_attention_{true};
   std::atomic<std::int64_t> num_faults_{0};

@@ -4,7 +4,7 @@
 // env stays in the same core's cache from step to step; a thread that is done with its own
 // share helps with the others', so that a late or slow thread holds up nobody.
 //
-// Thread safety: publish() and the waiting from the caller's thread; run_blocks() from any.
+// Thread safety: publish(), cancel() and the waiting from the caller's thread; run_blocks() from any.
 // Lock-free between those. Invariant: a job's fields change only while no block of it is
 // unclaimed or unfinished, so whoever has claimed a block may read them.
 #pragma once
@@ -51,11 +51,19 @@ class SyncJob {
         const std::int64_t end = begin + block_rows_ < num_rows_ ? begin + block_rows_ : num_rows_;
         run(begin, end);
         ran = true;
-        finish_block();
+        finish_blocks(1);
         unclaimed = share.unclaimed.load(std::memory_order_relaxed);
       }
     }
     return ran;
+  }
+
+  // Takes back what nobody has claimed: otherwise a thread told to leave would first run the rest of
+  // the batch. The rows are worth nothing then; they count as finished so that no wait() hangs on them.
+  void cancel() {
+    std::int64_t taken_back = 0;
+    for (int i = 0; i < max_shares_; ++i) taken_back += shares_[i].unclaimed.exchange(0, std::memory_order_relaxed);
+    if (taken_back > 0) finish_blocks(taken_back);
   }
 
   bool is_done() const { return blocks_left_.load(std::memory_order_acquire) == 0; }
@@ -92,8 +100,8 @@ class SyncJob {
     std::int64_t first_block = 0;
   };
 
-  void finish_block() {
-    if (blocks_left_.fetch_sub(1, std::memory_order_seq_cst) != 1) return;
+  void finish_blocks(std::int64_t count) {
+    if (blocks_left_.fetch_sub(count, std::memory_order_seq_cst) != count) return;
     finished_.fetch_add(1, std::memory_order_seq_cst);
     if (caller_waits_.load(std::memory_order_seq_cst)) wake_all(finished_);
   }

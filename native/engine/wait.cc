@@ -44,7 +44,8 @@ struct ParkingPlace {
 
 // Words share a few places by address: a wake-up may reach a stranger, who looks and waits again.
 ParkingPlace& place_of(const void* word) {
-  static std::array<ParkingPlace, 64> places;
+  // Never destroyed: at exit a crew may still sleep in one.
+  static auto& places = *new std::array<ParkingPlace, 64>;
   return places[(reinterpret_cast<std::uintptr_t>(word) >> 6) % places.size()];
 }
 

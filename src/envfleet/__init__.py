@@ -1,1 +1,70 @@
-"""x"""
+"""envfleet: thousands of reinforcement-learning environments behind one pool."""
+
+from envfleet.batch import Batch, Fault
+from envfleet.compiling import compile, get_include, load_plugin
+from envfleet.errors import (
+    ActionError,
+    CallOrderError,
+    CompileError,
+    ConfigError,
+    EnvError,
+    EnvfleetError,
+    EnvIdError,
+    ForkedPoolError,
+    InputError,
+    MissingExtraError,
+    PoolClosedError,
+    RecvTimeout,
+    SeedError,
+    StateError,
+    UnknownEnvError,
+)
+from envfleet.pool import Pool, PoolState
+from envfleet.registry import (
+    list_all_envs,
+    make,
+    make_dm,
+    make_gym,
+    make_gymnasium,
+    make_pool,
+    make_spec,
+    register,
+)
+from envfleet.spec import EnvSpec, PoolConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ActionError",
+    "Batch",
+    "CallOrderError",
+    "CompileError",
+    "ConfigError",
+    "EnvError",
+    "EnvIdError",
+    "EnvSpec",
+    "EnvfleetError",
+    "Fault",
+    "ForkedPoolError",
+    "InputError",
+    "MissingExtraError",
+    "Pool",
+    "PoolClosedError",
+    "PoolConfig",
+    "PoolState",
+    "RecvTimeout",
+    "SeedError",
+    "StateError",
+    "UnknownEnvError",
+    "compile",
+    "get_include",
+    "list_all_envs",
+    "load_plugin",
+    "make",
+    "make_dm",
+    "make_gym",
+    "make_gymnasium",
+    "make_pool",
+    "make_spec",
+    "register",
+]

@@ -1,0 +1,61 @@
+# Everything a newcomer needs: make demo, make test. The rest is for developers.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
+CPP := $(shell find native examples docs -name '*.cc' -o -name '*.h' 2>/dev/null)
+
+.PHONY: help demo test build lint format bench sanitize clean
+
+help:
+	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
+	@echo "make test      build, then run all tests"
+	@echo "make build     (re)build the native module; quick when little changed"
+	@echo "make lint      ruff, mypy, clang-format"
+	@echo "make format    let ruff and clang-format rewrite the files"
+	@echo "make bench     envfleet against its peers (installs them in .venv-bench)"
+	@echo "make sanitize  the engine's C++ tests under ThreadSanitizer and Address+UBSanitizer"
+
+demo: $(VENV)/.built
+	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31"
+	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
+
+test: $(VENV)/.tests
+	$(BIN)/python -m pytest
+
+build: $(VENV)/.built
+
+# The build's own tools are installed beside it, not fetched anew into a folder of another
+# name each time: that is what keeps CMake's cache, and so rebuilds, quick.
+$(VENV)/.tools:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --upgrade "pip>=25.1"
+	$(PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	touch $@
+
+$(VENV)/.built: $(VENV)/.tools $(NATIVE)
+	$(PIP) install --no-build-isolation --editable .
+	touch $@
+
+$(VENV)/.tests: $(VENV)/.built
+	$(PIP) install --group test
+	touch $@
+
+$(VENV)/.lint: $(VENV)/.tests
+	$(PIP) install --group lint
+	touch $@
+
+lint: $(VENV)/.lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/clang-format --dry-run --Werror $(CPP)
+
+format: $(VENV)/.lint
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(CPP)
+
+clean:
+	rm -rf build $(VENV) .venv-bench

@@ -1,0 +1,68 @@
+"""A pool in the old gym's API (before 0.26), as EnvPool's env_type="gym".
+
+obs = reset(); obs, reward, done, info = step(action), rewards float32, and
+info["TimeLimit.truncated"] for an end by the clock alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.apis.gymnasium import GymnasiumPool, Step
+from envfleet.seeding import Seed
+
+OldStep = tuple[Any, NDArray[np.float32], NDArray[np.bool_], dict[str, Any]]
+
+
+class GymPool:
+    """num_envs envs in the old gym's API. Made by envfleet.make_gym().
+
+    The spaces are the single env's, as in EnvPool. What is not here (config, all_env_ids,
+    close, get_state ...) is the Gymnasium pool's.
+    """
+
+    def __init__(self, envs: GymnasiumPool, reset_returns_info: bool) -> None:
+        self.envs = envs
+        self.observation_space = envs.single_observation_space
+        self.action_space = envs.single_action_space
+        self._reset_returns_info = reset_returns_info
+
+    def reset(self, env_id: Any = None, *, seed: Seed = None, options: Any = None) -> Any:
+        """The first observations; with gym_reset_return_info also the info."""
+        obs, info = self.envs.reset(env_id, seed=seed, options=options)
+        return (obs, info) if self._reset_returns_info else obs
+
+    def step(self, action: Any, env_id: Any = None) -> OldStep:
+        """Steps all envs, or those of env_id."""
+        return _as_old(self.envs.step(action, env_id))
+
+    def recv(self, timeout: float | None = None) -> OldStep:
+        """The rows that are ready."""
+        return _as_old(self.envs.recv(timeout))
+
+    def __getattr__(self, name: str) -> Any:
+        # Only for names that are not set: code such as CleanRL's assigns num_envs and the spaces.
+        if name.startswith("__") or name == "envs":
+            raise AttributeError(name)
+        return getattr(self.envs, name)
+
+    def __len__(self) -> int:
+        return len(self.envs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.envs})"
+
+    def __enter__(self) -> GymPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.envs.close()
+
+
+def _as_old(step: Step) -> OldStep:
+    obs, reward, terminated, truncated, info = step
+    info["TimeLimit.truncated"] = truncated & ~terminated
+    return obs, reward.astype(np.float32), terminated | truncated, info

@@ -1,0 +1,274 @@
+"""A pool as a gymnasium.vector.VectorEnv, with EnvPool's calls beside it.
+
+    obs, info = envs.reset(seed=0)                                  # Gymnasium
+    obs, reward, terminated, truncated, info = envs.step(actions)
+
+    envs.async_reset()                                              # EnvPool
+    obs, reward, terminated, truncated, info = envs.recv()
+    envs.send(actions, info["env_id"])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.batch import Batch
+from envfleet.envs.family import Family, Renderer
+from envfleet.errors import ConfigError, StateError
+from envfleet.pool import Pool, PoolState
+from envfleet.seeding import Seed
+from envfleet.spaces import map_obs
+from envfleet.spec import EnvSpec
+
+Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
+
+
+class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
+    """num_envs envs as one VectorEnv. Made by envfleet.make()."""
+
+    spec: EnvSpec | None
+
+    def __init__(self, pool: Pool, family: Family) -> None:
+        self.pool = pool
+        self.num_envs = pool.num_envs
+        self.spec = pool.spec
+        self.render_mode = pool.config.render_mode
+        self.autoreset_mode: AutoresetMode = pool.config.autoreset_mode
+        self.metadata = {
+            "render_modes": ["rgb_array"],
+            "render_fps": family.render_fps.get(pool.spec.id, 30),
+            "autoreset_mode": self.autoreset_mode,
+        }
+        self.single_observation_space = pool.spec.observation_space
+        self.single_action_space = pool.spec.action_space
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self._family = family
+        self._renderer: Renderer | None = None
+        # Keys with a value on some rows only: their masks differ from batch to batch.
+        self._sometimes = {a.name: a.on_step for a in pool.spec.info_arrays if not (a.on_step and a.on_reset)}
+        self._all_true = _all_true(self.num_envs)
+
+    # --- Gymnasium ---------------------------------------------------------------------------
+
+    def reset(  # type: ignore[override]  # EnvPool's reset takes ids by position, Gymnasium's nothing
+        self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets all envs, those of env_id (only their rows come back), or those of
+        options["reset_mask"] (all rows come back)."""
+        if options is not None and "reset_mask" in options:
+            return self._reset_masked(env_id, seed, options)
+        batch = self.pool.reset(env_id, seed=seed, options=options)
+        return batch.obs, self._info(batch)
+
+    def step(self, actions: Any, env_id: Any = None, *, timeout: float | None = None) -> Step:  # type: ignore[override]
+        """Steps all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
+        batch = self.pool.step(actions, env_id, timeout)
+        return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
+
+    def render(self) -> tuple[NDArray[np.uint8], ...]:
+        """An RGB picture of each env."""
+        if self.render_mode is None:
+            raise ConfigError("render() expected render_mode='rgb_array' at make(), got None; pass it there")
+        return tuple(self.render_env(env_id) for env_id in range(self.num_envs))
+
+    def render_env(self, env_id: int) -> NDArray[np.uint8]:
+        """An RGB picture of one env."""
+        frame = self.pool.render(env_id)
+        if frame is not None:
+            return frame
+        if self._family.make_renderer is None:
+            raise ConfigError(f"{self.pool.spec.id} cannot draw itself; give the env a render() hook")
+        if self._renderer is None:
+            self._renderer = self._family.make_renderer(self.pool.spec.id, self.pool.spec.config)
+        return self._renderer(self.pool.attributes_of(env_id))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """An attribute of each env; native envs have no methods but render."""
+        if name == "render":
+            return self.render()
+        if args or kwargs:
+            raise ConfigError(f"call() expected the name of an attribute, got the method {name!r} with arguments")
+        return self.get_attr(name)
+
+    def get_attr(self, name: str) -> tuple[Any, ...]:
+        """An attribute of each env."""
+        shared = {
+            "render_mode": self.render_mode,
+            "spec": self.spec,
+            "observation_space": self.single_observation_space,
+            "action_space": self.single_action_space,
+        }
+        if name in shared:
+            return (shared[name],) * self.num_envs
+        if name in ("np_random", "np_random_seed"):
+            return self.np_random if name == "np_random" else self.np_random_seed
+        return self.pool.get_attr(name)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        self.pool.set_attr(name, values)
+
+    @property  # type: ignore[override]  # a tuple, as SyncVectorEnv and AsyncVectorEnv give it
+    def np_random_seed(self) -> tuple[int, ...]:
+        """The seed that each env was last given."""
+        return self.pool.seeds
+
+    @property  # type: ignore[override]
+    def np_random(self) -> tuple[np.random.Generator, ...]:
+        """A copy of each env's generator as it stands; drawing from it leaves the env alone."""
+        return tuple(_generator_of(state) for state in self.pool.get_state().states)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the pool."""
+        self.pool.close()
+
+    def __del__(self) -> None:
+        # The pool closes itself; this stops VectorEnv's destructor from a half-made object.
+        pass
+
+    def __enter__(self) -> GymnasiumPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- EnvPool -------------------------------------------------------------------------------
+
+    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
+        """Starts a reset of all envs; recv() gives their rows."""
+        self.pool.async_reset(seed=seed, options=options)
+
+    def send(self, actions: Any, env_id: Any = None) -> None:
+        """Starts a step of these envs and returns."""
+        self.pool.send(actions, env_id)
+
+    def recv(self, timeout: float | None = None) -> Step:
+        """The rows that are ready; info["env_id"] says whose they are."""
+        batch = self.pool.recv(timeout)
+        return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
+
+    def get_state(self) -> PoolState:
+        """The state of every env; see Pool.get_state."""
+        return self.pool.get_state()
+
+    def set_state(self, state: PoolState | bytes) -> None:
+        """Goes back to a state of get_state(); see Pool.set_state."""
+        self.pool.set_state(state)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The pool's options and the env's parameters, as EnvPool's flat dict."""
+        return dict(self.pool.spec.config)
+
+    @property
+    def all_env_ids(self) -> NDArray[np.int32]:
+        """0 to num_envs-1."""
+        return np.arange(self.num_envs, dtype=np.int32)
+
+    @property
+    def is_async(self) -> bool:
+        """Whether batches hold fewer rows than there are envs."""
+        return self.pool.config.is_async
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    # --- infos ---------------------------------------------------------------------------------
+
+    def _info(self, batch: Batch) -> dict[str, Any]:
+        """Gymnasium's vector info: arrays by key, and under _key which rows have a value."""
+        env_id = batch.env_id
+        everywhere = self._all_true if len(env_id) == self.num_envs else _all_true(len(env_id))
+        elapsed_step = batch.elapsed_step
+        info = {"env_id": env_id, "_env_id": everywhere, "elapsed_step": elapsed_step, "_elapsed_step": everywhere}
+        if batch.info:
+            self._add_columns(info, batch.info, elapsed_step, everywhere)
+        if batch.final is not None:
+            self._add_final(info, batch)
+        return info
+
+    def _add_columns(
+        self,
+        info: dict[str, Any],
+        columns: Mapping[str, Any],
+        elapsed_step: NDArray[np.int32],
+        everywhere: NDArray[np.bool_],
+    ) -> None:
+        for key, column in columns.items():
+            info[key] = column
+            if key == "error":
+                info["_error"] = np.array([error is not None for error in column], dtype=np.bool_)
+            elif key in self._sometimes:
+                info[f"_{key}"] = (elapsed_step > 0) == self._sometimes[key]
+            else:
+                info[f"_{key}"] = everywhere
+
+    def _add_final(self, info: dict[str, Any], batch: Batch) -> None:
+        ended = batch.terminated | batch.truncated
+        final = batch.final
+        if final is None or not ended.any():
+            return
+        last = np.full(len(batch), None, dtype=object)
+        for row in np.flatnonzero(ended):
+            last[row] = map_obs(lambda column, row=row: column[row].copy(), final.obs)
+        final_info: dict[str, Any] = {}
+        for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():
+            final_info[key] = np.where(ended.reshape(-1, *(1,) * (column.ndim - 1)), column, np.zeros_like(column))
+            final_info[f"_{key}"] = ended.copy()
+        info.update(final_obs=last, _final_obs=ended, final_info=final_info, _final_info=ended.copy())
+
+    def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Gymnasium's partial reset: all rows come back, infos of the reset envs alone."""
+        if env_id is not None:
+            raise ConfigError("reset() expected env_id or options['reset_mask'], got both; pass one")
+        mask = options["reset_mask"]
+        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
+            got = f"{mask.dtype} of shape {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
+            kind = ConfigError if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ else _MaskTypeError
+            raise kind(f"options['reset_mask'] expected a bool array of shape ({self.num_envs},), got {got}")
+        if not mask.any():
+            raise ConfigError("options['reset_mask'] expected at least one True, got none; skip the call instead")
+        rows = np.flatnonzero(mask).astype(np.int32)
+        if isinstance(seed, Sequence) and not isinstance(seed, (str, bytes)) and len(seed) == self.num_envs:
+            seed = [seed[int(row)] for row in rows]
+        others = {key: value for key, value in options.items() if key != "reset_mask"}
+        part = self._info(self.pool.reset(rows, seed=seed, options=others))
+        info: dict[str, Any] = {}
+        for key, column in part.items():
+            info[key] = np.zeros((self.num_envs, *column.shape[1:]), dtype=column.dtype)
+            info[key][rows] = column
+        return self.pool.observe(), info
+
+
+class _MaskTypeError(ConfigError, TypeError):
+    """Gymnasium raises TypeError for a mask of the wrong type."""
+
+
+def _all_true(count: int) -> NDArray[np.bool_]:
+    mask = np.ones(count, dtype=np.bool_)
+    # Shared between batches.
+    mask.flags.writeable = False
+    return mask
+
+
+def _generator_of(state: bytes) -> np.random.Generator:
+    """numpy's generator from the first bytes of a native env's state (Rng::State in rng.h)."""
+    if len(state) < 40:
+        raise StateError(f"expected a native env's state of at least 40 bytes, got {len(state)}")
+    words = np.frombuffer(state[:32], dtype="<u8")
+    has_spare, spare = np.frombuffer(state[32:40], dtype="<u4")
+    generator = np.random.Generator(np.random.PCG64())
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": int(words[0]) << 64 | int(words[1]), "inc": int(words[2]) << 64 | int(words[3])},
+        "has_uint32": int(has_spare),
+        "uinteger": int(spare),
+    }
+    return generator

@@ -1,0 +1,72 @@
+"""Batch: what recv gives, and who owns its arrays.
+
+The arrays belong to whoever holds them and never change afterwards. They share one buffer,
+which goes back to its pool when the last of them dies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Fault:
+    """An env that raised: which, where, and what it said."""
+
+    env_id: int
+    method: str
+    message: str
+    traceback: str = ""
+
+
+class Final:
+    """What the last rows of episodes held that ended in a same_step batch.
+
+    Only the rows where the batch is terminated or truncated mean anything.
+    """
+
+    __slots__ = ("elapsed_step", "info", "obs")
+
+    def __init__(self, obs: Any, elapsed_step: NDArray[np.int32], info: dict[str, NDArray[Any]]) -> None:
+        self.obs = obs
+        self.elapsed_step = elapsed_step
+        self.info = info
+
+
+class Batch:
+    """Rows of observations, rewards, flags and ids. Row r is env env_id[r].
+
+    obs has the structure of the observation space: an array, a dict or a tuple of arrays.
+    info holds the env's own columns. final is set in same_step mode alone.
+    """
+
+    __slots__ = ("elapsed_step", "env_id", "faults", "final", "info", "obs", "reward", "terminated", "truncated")
+
+    def __init__(
+        self,
+        obs: Any,
+        reward: NDArray[np.float64],
+        terminated: NDArray[np.bool_],
+        truncated: NDArray[np.bool_],
+        env_id: NDArray[np.int32],
+        elapsed_step: NDArray[np.int32],
+        info: dict[str, Any],
+        final: Final | None,
+        faults: tuple[Fault, ...],
+    ) -> None:
+        self.obs = obs
+        self.reward = reward
+        self.terminated = terminated
+        self.truncated = truncated
+        self.env_id = env_id
+        self.elapsed_step = elapsed_step
+        self.info = info
+        self.final = final
+        self.faults = faults
+
+    def __len__(self) -> int:
+        return len(self.reward)

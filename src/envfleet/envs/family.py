@@ -1,0 +1,32 @@
+"""Family: a group of ids with what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Draws one env: from its attributes and parameters to an RGB picture.
+Renderer = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
+
+
+def _as_given(params: Mapping[str, Any]) -> dict[str, Any]:
+    return dict(params)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A group of native ids.
+
+    translate turns what the user may pass into what the native env declares. make_renderer
+    gives a renderer for an id and its parameters; None: the env draws itself, or not at all.
+    """
+
+    name: str
+    ids: tuple[str, ...]
+    translate: Callable[[Mapping[str, Any]], dict[str, Any]] = _as_given
+    make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
+    render_fps: Mapping[str, int] = field(default_factory=dict)

@@ -1,0 +1,1 @@
+"""What runs the envs of a pool; one module each."""

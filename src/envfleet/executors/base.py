@@ -1,0 +1,125 @@
+"""Executor: the seam between a Pool and what runs its envs.
+
+An executor runs envs and fills rows; it knows no api and keeps no call-order rules beyond
+its own safety. The Pool decides what is allowed, explains what is wrong, and handles what
+an env's fault means.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.batch import Batch
+from envfleet.seeding import Words
+from envfleet.spec import EnvSpec
+
+
+class Refused:
+    """The answer to input that is not plainly right; nothing has moved."""
+
+
+REFUSED: Final = Refused()
+
+
+class Executor(ABC):
+    """Runs num_envs envs. One caller at a time.
+
+    Input is taken or REFUSED: an executor takes what it sees at once to be right (arrays in
+    canonical form: contiguous, the space's dtype, int32 ids that are distinct and idle) and
+    refuses the rest. It must take whatever envfleet.inputs has passed. env_ids None stands
+    for all envs.
+
+    An env that raises completes its row (zeros, and a Fault in the batch) and is BROKEN
+    until rebuild().
+    """
+
+    spec: EnvSpec
+    num_envs: int
+
+    # --- stepping ------------------------------------------------------------------------
+
+    @abstractmethod
+    def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        """Steps these envs and gives their rows in that order.
+
+        None after timeout_s (negative: no limit): then the batch is in flight.
+        """
+
+    @abstractmethod
+    def send(self, actions: Any, env_ids: Any) -> bool:
+        """Starts a step of these envs. False: refused."""
+
+    @abstractmethod
+    def recv(self, timeout_s: float) -> Batch | None:
+        """The batch that was sent (synchronous), or the batch_size rows that were finished
+        first (asynchronous). None after timeout_s."""
+
+    @abstractmethod
+    def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
+        """Resets idle envs and gives their rows in that order. None after timeout_s."""
+
+    @abstractmethod
+    def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
+        """Starts a reset of idle envs."""
+
+    @abstractmethod
+    def abandon(self, timeout_s: float) -> bool:
+        """Waits for all that is in flight and throws it away. False after timeout_s."""
+
+    # --- between batches -----------------------------------------------------------------
+
+    @abstractmethod
+    def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
+        """Seeds these envs; their next reset draws from it."""
+
+    @abstractmethod
+    def rebuild(self, env_id: int, phase: int) -> None:
+        """Builds one env anew and leaves it in this phase. Raises EnvError when its constructor does."""
+
+    @abstractmethod
+    def observe(self) -> Any:
+        """The present observations of all envs."""
+
+    @abstractmethod
+    def get_state(self, env_id: int) -> bytes:
+        """The env's whole state. Raises StateError when it has none to give."""
+
+    @abstractmethod
+    def set_state(self, env_id: int, state: bytes) -> None:
+        """Brings a state of get_state() back. Raises StateError when it does not fit."""
+
+    @abstractmethod
+    def render(self, env_id: int) -> NDArray[np.uint8] | None:
+        """An RGB picture of one env, or None when it cannot draw itself."""
+
+    @abstractmethod
+    def get_attrs(self, env_id: int) -> dict[str, Any]:
+        """The attributes of one env by name."""
+
+    @abstractmethod
+    def set_attr(self, env_id: int, name: str, value: Any) -> None:
+        """Sets one attribute. Raises AttributeError when there is none of that name."""
+
+    # --- what is known ---------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def num_in_flight(self) -> int:
+        """How many envs were sent and not received yet."""
+
+    @abstractmethod
+    def in_flight(self) -> NDArray[np.bool_]:
+        """Which of them, by env id."""
+
+    @abstractmethod
+    def phases(self) -> NDArray[np.uint8]:
+        """Where each env stands (autoreset.Phase), by env id."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends threads or processes. Idempotent, bounded in time."""

@@ -1,0 +1,203 @@
+"""The native executor: C++ envs on the engine's threads.
+
+Thin on purpose: native/bindings/bind_pool.cc checks and runs, this turns its tuples of
+arrays into Batches.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet import _native
+from envfleet.autoreset import NATIVE_CODES
+from envfleet.batch import Batch, Fault, Final
+from envfleet.errors import ConfigError, EnvError, StateError
+from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.seeding import Words
+from envfleet.spaces import assembler_of
+from envfleet.spec import EnvSpec, PoolConfig
+
+# By ef_method of abi.h.
+_METHODS = ("__init__", "reset", "step", "observe")
+
+
+class NativeExecutor(Executor):
+    """Runs envs of a native type."""
+
+    def __init__(
+        self, native_id: str, spec: EnvSpec, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """params: the env's parameters, one mapping for all envs or one for each."""
+        self.spec = spec
+        self.num_envs = config.num_envs
+        all_ids = np.arange(config.num_envs, dtype=np.int32)
+        # Handed out with every whole batch, so nobody may write to it.
+        all_ids.flags.writeable = False
+        try:
+            self._native = _native.NativePool(
+                native_id,
+                config.num_envs,
+                config.batch_size,
+                config.num_threads,
+                config.thread_affinity_offset,
+                config.max_episode_steps or 0,
+                NATIVE_CODES[config.autoreset_mode],
+                [dict(values) for values in params],
+                all_ids,
+            )
+        except _native.FleetError as error:
+            raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
+        names = [array.name for array in spec.observation_arrays]
+        self._obs_of = assembler_of(spec.observation_space, names)
+        self._info_names = tuple(array.name for array in spec.info_arrays)
+        self._num_obs = len(names)
+        self._is_plain = len(names) == 1 and not self._info_names
+        self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
+
+    # --- stepping ------------------------------------------------------------------------
+
+    def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        columns = self._native.step(actions, env_ids, timeout_s)
+        if columns is None:
+            return None if timeout_s >= 0 and self._native.num_in_flight else REFUSED
+        return self._batch(columns)
+
+    def send(self, actions: Any, env_ids: Any) -> bool:
+        return self._native.send(actions, env_ids)
+
+    def recv(self, timeout_s: float) -> Batch | None:
+        columns = self._native.recv(timeout_s)
+        return None if columns is None else self._batch(columns)
+
+    def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
+        self._set_options(options)
+        columns = self._native.reset(env_ids, timeout_s)
+        return None if columns is None else self._batch(columns)
+
+    def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
+        self._set_options(options)
+        self._native.send_reset(env_ids)
+
+    def abandon(self, timeout_s: float) -> bool:
+        return self._native.abandon(timeout_s)
+
+    def _set_options(self, options: Mapping[str, Any]) -> None:
+        numbers = []
+        for name, value in options.items():
+            if name not in self.spec.reset_options:
+                valid = list(self.spec.reset_options) or "none"
+                raise ConfigError(f"reset() expected options among {valid} (or reset_mask), got {name!r}")
+            try:
+                numbers.append((name, float(value)))
+            except (TypeError, ValueError) as error:
+                raise ConfigError(f"reset() expected a number for option {name!r}, got {value!r}") from error
+        self._native.set_reset_options(numbers)
+
+    def _batch(self, columns: tuple[Any, ...]) -> Batch:
+        if self._is_plain and not self._has_finals:
+            obs, reward, terminated, truncated, env_id, elapsed_step, faults = columns
+            return Batch(
+                obs, reward, terminated, truncated, env_id, elapsed_step, {}, None, () if faults is None else _faults(faults)
+            )
+        k, names = self._num_obs, self._info_names
+        info_end = k + 5 + len(names)
+        final = None
+        if self._has_finals:
+            final = Final(
+                self._obs_of(columns[info_end : info_end + k]),
+                columns[info_end + k],
+                dict(zip(names, columns[info_end + k + 1 : -1], strict=True)),
+            )
+        return Batch(
+            self._obs_of(columns[:k]),
+            columns[k],
+            columns[k + 1],
+            columns[k + 2],
+            columns[k + 3],
+            columns[k + 4],
+            dict(zip(names, columns[k + 5 : info_end], strict=True)),
+            final,
+            () if columns[-1] is None else _faults(columns[-1]),
+        )
+
+    # --- between batches -----------------------------------------------------------------
+
+    def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
+        self._native.seed(env_ids, words)
+
+    def rebuild(self, env_id: int, phase: int) -> None:
+        try:
+            self._native.rebuild(env_id, phase)
+        except _native.FleetError as error:
+            fault = Fault(env_id, "__init__", str(error))
+            raise EnvError((fault,), None, "its constructor must not throw") from error
+
+    def observe(self) -> Any:
+        columns = self._native.observe()
+        if columns[-1] is not None:
+            raise EnvError(_faults(columns[-1]), None, "reset the env, which rebuilds it")
+        return self._obs_of(columns[: self._num_obs])
+
+    def get_state(self, env_id: int) -> bytes:
+        try:
+            return self._native.get_state(env_id)
+        except _native.FleetError as error:
+            raise StateError(f"env {env_id} of {self.spec.id} cannot be saved: {error}") from error
+
+    def set_state(self, env_id: int, state: bytes) -> None:
+        try:
+            self._native.set_state(env_id, state)
+        except _native.FleetError as error:
+            raise StateError(f"env {env_id} of {self.spec.id} cannot take this state: {error}") from error
+
+    def render(self, env_id: int) -> NDArray[np.uint8] | None:
+        if not self._native.has_render:
+            return None
+        try:
+            height, width, rgb = self._native.render(env_id)
+        except _native.FleetError as error:
+            raise EnvError((Fault(env_id, "render", str(error)),), None, "mend its render()") from error
+        return np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
+
+    def get_attrs(self, env_id: int) -> dict[str, Any]:
+        return self._native.get_fields(env_id)
+
+    def set_attr(self, env_id: int, name: str, value: Any) -> None:
+        if not self._native.set_field(env_id, name, value):
+            known = sorted(self._native.get_fields(env_id)) or "none"
+            raise AttributeError(f"{self.spec.id} has no attribute {name!r} that can be set; it has {known}")
+
+    # --- what is known ---------------------------------------------------------------------
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._native.num_in_flight
+
+    def in_flight(self) -> NDArray[np.bool_]:
+        return np.frombuffer(self._native.in_flight(), dtype=np.bool_)
+
+    def phases(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._native.phases(), dtype=np.uint8)
+
+    @property
+    def ns_per_step(self) -> float:
+        """What one env's step costs, as the engine measured it; 0 before the first."""
+        return self._native.ns_per_step
+
+    def close(self) -> None:
+        if not self._native.close():
+            warnings.warn(
+                f"an env of {self.spec.id} did not return from its step within 5 s of close(); its thread was left behind",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:
+    return tuple(Fault(env_id, _METHODS[method], what) for env_id, method, what in raw)

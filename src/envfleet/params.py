@@ -1,0 +1,92 @@
+"""An env's own parameters: checked by name and type, for all envs or each."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from envfleet.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Param:
+    """A parameter that an env declares. kind: integer, real, flag, text or reals."""
+
+    name: str
+    kind: str
+    default: Any
+    doc: str = ""
+
+
+def spread(
+    env_id: str, declared: Sequence[Param], given: Mapping[str, Any], num_envs: int, pool_options: Iterable[str]
+) -> list[dict[str, Any]]:
+    """The values of every parameter: one dict for all envs, or one an env when a list was given.
+
+    pool_options: what else make() takes, to be named when an option is unknown.
+    """
+    by_name = {param.name: param for param in declared}
+    for name in given:
+        if name not in by_name:
+            raise unknown_option(env_id, name, by_name, pool_options)
+    shared = {param.name: param.default for param in declared}
+    per_env: dict[str, list[Any]] = {}
+    for name, value in given.items():
+        param = by_name[name]
+        if not _is_list_of_values(param, value):
+            shared[name] = _checked(env_id, param, value)
+            continue
+        if len(value) != num_envs:
+            raise ConfigError(
+                f"{env_id} expected {num_envs} values of {name}, one for each env, got {len(value)}; "
+                "pass a single value to give it to all"
+            )
+        per_env[name] = [_checked(env_id, param, own) for own in value]
+    if not per_env:
+        return [shared]
+    return [{**shared, **{name: values[i] for name, values in per_env.items()}} for i in range(num_envs)]
+
+
+def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: Iterable[str]) -> ConfigError:
+    """The error for an option that does not exist, with the nearest and the valid ones."""
+    own, common = sorted(params), sorted(pool_options)
+    nearest = difflib.get_close_matches(name, [*own, *common], n=1)
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    return ConfigError(
+        f"{env_id} got the unknown option {name!r}; {hint}"
+        f"Expected the env's own parameters {own} or options of the pool {common}"
+    )
+
+
+def _is_list_of_values(param: Param, value: Any) -> bool:
+    if not isinstance(value, (list, tuple, np.ndarray)):
+        return False
+    if param.kind == "reals":
+        return len(value) > 0 and isinstance(value[0], (list, tuple, np.ndarray))
+    return True
+
+
+def _checked(env_id: str, param: Param, value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if param.kind == "flag" and isinstance(value, bool):
+        return value
+    if param.kind == "integer" and is_number and isinstance(value, int) and abs(value) < 2**63:
+        return value
+    if param.kind == "real" and is_number:
+        return float(value)
+    if param.kind == "text" and isinstance(value, str):
+        return value
+    if param.kind == "reals" and not isinstance(value, (str, bytes)):
+        try:
+            return [float(own) for own in value]
+        except (TypeError, ValueError):
+            pass
+    kinds = {"flag": "True or False", "integer": "an integer", "real": "a number", "text": "a string"}
+    expected = kinds.get(param.kind, "a list of numbers")
+    raise ConfigError(f"{env_id} expected {expected} for {param.name}, got {type(value).__name__}: {value!r}")

@@ -1,0 +1,366 @@
+"""Pool: num_envs envs behind reset, step, send and recv.
+
+The Pool holds the rules that are the same for every executor: what may be called when,
+which env gets which seed, and what becomes of an env that raises. Apis are views of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import pickle
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.autoreset import Phase
+from envfleet.batch import Batch
+from envfleet.errors import CallOrderError, ConfigError, EnvError, PoolClosedError, RecvTimeout, StateError
+from envfleet.executors.base import Executor, Refused
+from envfleet.inputs import check_env_ids, check_step
+from envfleet.seeding import Seed, fresh_seeds, restart_seed, seeds_for, to_words
+from envfleet.spec import EnvSpec, PoolConfig
+
+_NO_TIMEOUT = -1.0
+_open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all_pools() -> None:
+    for pool in list(_open_pools):
+        pool.close()
+
+
+@dataclass(frozen=True)
+class PoolState:
+    """The state of a whole pool between batches. Pickles; fits pools of the same env and size."""
+
+    env_id: str
+    num_envs: int
+    states: tuple[bytes, ...]
+    seeds: tuple[int, ...]
+    num_restarts: tuple[int, ...]
+
+
+class Pool:
+    """num_envs envs, stepped in batches by an executor. One caller at a time.
+
+    Synchronous (batch_size == num_envs): row i is env i. Asynchronous: rows come in order of
+    completion and batch.env_id says whose they are.
+    """
+
+    def __init__(self, executor: Executor, config: PoolConfig, seed: Seed = None) -> None:
+        self.config = config
+        self.spec: EnvSpec = executor.spec
+        self.num_envs = config.num_envs
+        self._executor = executor
+        self._all_ids = np.arange(config.num_envs, dtype=np.int32)
+        given = seeds_for(seed, self._all_ids, config.num_envs)
+        if None in given:
+            drawn = fresh_seeds(config.num_envs)
+            given = [drawn[i] if own is None else own for i, own in enumerate(given)]
+        self._seeds: list[int] = [int(own) for own in given if own is not None]
+        self._num_restarts = [0] * config.num_envs
+        self._has_broken = False
+        self._closed = False
+        executor.seed(self._all_ids, to_words(self._seeds))
+        _open_pools.add(self)
+
+    # --- synchronous ---------------------------------------------------------------------
+
+    def reset(
+        self,
+        env_ids: Any = None,
+        *,
+        seed: Seed = None,
+        options: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> Batch:
+        """Resets these envs (default: all) and gives their rows in that order.
+
+        A reset of all envs may come at any time: what is in flight is waited for and dropped.
+        """
+        if env_ids is None and self._executor.num_in_flight:
+            self._check_open("reset()")
+            if not self._executor.abandon(_seconds(timeout)):
+                raise RecvTimeout(f"reset() waited {timeout} s for envs in flight; call it again or recv() them")
+        elif self._executor.num_in_flight and not self.config.is_async:
+            raise CallOrderError("reset(env_id) came while a batch is in flight; recv() it first, or reset() all")
+        ids = self._prepare_reset("reset()", env_ids, seed)
+        batch = self._executor.reset(ids, options or {}, _seconds(timeout))
+        if batch is None:
+            raise RecvTimeout(f"reset() was not done after {timeout} s; recv() gets it when it is")
+        return self._settle(batch)
+
+    def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
+        """Steps these envs (default: all). Synchronous: their rows in that order.
+        Asynchronous: send() and recv() in one."""
+        if self.config.is_async:
+            self.send(actions, env_ids)
+            return self.recv(timeout)
+        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
+        batch = self._executor.step(actions, env_ids, timeout_s)
+        if isinstance(batch, Refused):
+            self._check_open("step()")
+            actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
+            batch = self._executor.step(actions, env_ids, timeout_s)
+            if isinstance(batch, Refused):
+                raise AssertionError("the executor refused input that was checked; please report this")
+        if batch is None:
+            raise RecvTimeout(f"step() was not done after {timeout} s; recv() gets it when it is")
+        return batch if not batch.faults else self._settle(batch)
+
+    # --- asynchronous, or a synchronous step in two halves ---------------------------------
+
+    def send(self, actions: Any, env_ids: Any = None) -> None:
+        """Starts a step of these envs and returns."""
+        if self._executor.send(actions, env_ids):
+            return
+        self._check_open("send()")
+        if not self.config.is_async and self._executor.num_in_flight:
+            raise CallOrderError("send() came while a batch is in flight; recv() it first")
+        actions, env_ids = check_step("send()", actions, env_ids, self._executor, self.config)
+        if not self._executor.send(actions, env_ids):
+            raise AssertionError("the executor refused input that was checked; please report this")
+
+    def recv(self, timeout: float | None = None) -> Batch:
+        """The rows that are ready: all that was sent, or the batch_size first finished."""
+        self._check_open("recv()")
+        num_in_flight = self._executor.num_in_flight
+        if num_in_flight == 0:
+            raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
+        if self.config.is_async and num_in_flight < self.config.batch_size:
+            raise CallOrderError(
+                f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
+                "send() more, or the batch could never fill"
+            )
+        batch = self._executor.recv(_seconds(timeout))
+        if batch is None:
+            raise RecvTimeout(f"recv() got nothing within {timeout} s; the next recv() gets what was late")
+        return batch if not batch.faults else self._settle(batch)
+
+    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
+        """Starts a reset of all envs; recv() gives their rows."""
+        if self._executor.num_in_flight:
+            raise CallOrderError(
+                f"async_reset() expected all envs idle, {self._executor.num_in_flight} are in flight; "
+                "recv() them first, or call reset(), which drops them"
+            )
+        self._executor.send_reset(self._prepare_reset("async_reset()", None, seed), options or {})
+
+    # --- between batches -------------------------------------------------------------------
+
+    def get_state(self) -> PoolState:
+        """The state of every env: what set_state() needs to go on from here, bit for bit."""
+        self._check_idle("get_state()")
+        states = tuple(self._executor.get_state(i) for i in range(self.num_envs))
+        return PoolState(self.spec.id, self.num_envs, states, tuple(self._seeds), tuple(self._num_restarts))
+
+    def set_state(self, state: PoolState | bytes) -> None:
+        """Goes back to a state of get_state(), or leaves all as it was and raises."""
+        self._check_idle("set_state()")
+        if isinstance(state, bytes):
+            state = pickle.loads(state)
+        if not isinstance(state, PoolState):
+            raise StateError(f"set_state() expected a PoolState of get_state(), got {type(state).__name__}")
+        if (state.env_id, state.num_envs) != (self.spec.id, self.num_envs):
+            raise StateError(
+                f"set_state() expected a state of {self.num_envs} x {self.spec.id}, "
+                f"got one of {state.num_envs} x {state.env_id}; make a pool like the one that was saved"
+            )
+        before = [self._executor.get_state(i) for i in range(self.num_envs)]
+        try:
+            self._load_states(state.states)
+        except StateError:
+            self._load_states(before)
+            raise
+        self._seeds, self._num_restarts = list(state.seeds), list(state.num_restarts)
+        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
+
+    def _load_states(self, states: Iterable[bytes]) -> None:
+        for env_id, own in enumerate(states):
+            self._executor.set_state(env_id, own)
+
+    def observe(self) -> Any:
+        """The present observations of all envs, as the last rows had them."""
+        self._check_idle("observe()")
+        return self._executor.observe()
+
+    def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """An attribute of each env."""
+        self._check_idle("get_attr()")
+        values = []
+        for env_id in self._chosen("get_attr()", env_ids):
+            attributes = self._executor.get_attrs(int(env_id))
+            if name not in attributes:
+                raise AttributeError(f"{self.spec.id} has no attribute {name!r}; it has {sorted(attributes) or 'none'}")
+            values.append(attributes[name])
+        return tuple(values)
+
+    def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
+        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        self._check_idle("set_attr()")
+        chosen = self._chosen("set_attr()", env_ids)
+        per_env = list(values) if isinstance(values, (list, tuple)) else [values] * len(chosen)
+        if len(per_env) != len(chosen):
+            raise ConfigError(f"set_attr() expected {len(chosen)} values, one for each env, got {len(per_env)}")
+        for env_id, value in zip(chosen, per_env, strict=True):
+            self._executor.set_attr(int(env_id), name, value)
+
+    def render(self, env_id: int) -> NDArray[np.uint8] | None:
+        """A picture of one env by its own hook, or None when it has none."""
+        self._check_idle("render()")
+        return self._executor.render(env_id)
+
+    def attributes_of(self, env_id: int) -> dict[str, Any]:
+        """All attributes of one env: what a renderer draws from."""
+        self._check_idle("attributes_of()")
+        return self._executor.get_attrs(env_id)
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seed that each env was last given."""
+        return tuple(self._seeds)
+
+    @property
+    def num_in_flight(self) -> int:
+        """How many envs were sent and not received yet."""
+        return self._executor.num_in_flight
+
+    @property
+    def executor(self) -> Executor:
+        """What runs the envs; for tests and tools."""
+        return self._executor
+
+    # --- life --------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._closed
+
+    def close(self) -> None:
+        """Ends the workers. Idempotent; also run by `with`, garbage collection and at exit."""
+        if not self._closed:
+            self._closed = True
+            self._executor.close()
+            _open_pools.discard(self)
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        # A pool whose constructor raised has no executor to close.
+        if not getattr(self, "_closed", True):
+            self.close()
+
+    # --- rules -------------------------------------------------------------------------------
+
+    def _check_open(self, call: str) -> None:
+        if self._closed:
+            raise PoolClosedError(f"{call} came after close(); make a new pool")
+
+    def _check_idle(self, call: str) -> None:
+        self._check_open(call)
+        if self._executor.num_in_flight:
+            raise CallOrderError(
+                f"{call} expected all envs idle, {self._executor.num_in_flight} are in flight; recv() them first"
+            )
+
+    def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
+        return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
+
+    def _prepare_reset(self, call: str, env_ids: Any, seed: Seed) -> NDArray[np.int32] | None:
+        """Checks ids and seeds, rebuilds what is broken, seeds what is asked. The ids, None for all."""
+        self._check_open(call)
+        ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
+        chosen = self._all_ids if ids is None else ids
+        new_seeds = seeds_for(seed, chosen, self.num_envs)
+        if self._has_broken:
+            self._rebuild_broken(chosen)
+        seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
+        if seeded:
+            self._executor.seed(
+                np.array([env_id for env_id, _ in seeded], dtype=np.int32), to_words([own for _, own in seeded])
+            )
+            for env_id, own in seeded:
+                self._seeds[env_id] = own
+        return ids
+
+    def _rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
+        phases = self._executor.phases()
+        for env_id in chosen[phases[chosen] == Phase.BROKEN]:
+            self._rebuild(int(env_id), Phase.UNSTARTED)
+        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
+
+    def _rebuild(self, env_id: int, phase: Phase) -> None:
+        self._executor.rebuild(env_id, int(phase))
+        self._num_restarts[env_id] += 1
+        fresh = restart_seed(self._seeds[env_id], self._num_restarts[env_id])
+        self._executor.seed(np.array([env_id], dtype=np.int32), to_words([fresh]))
+
+    def _settle(self, batch: Batch) -> Batch:
+        """What becomes of envs that raised: an exception, or a truncated row and a rebuilt env."""
+        if not batch.faults:
+            return batch
+        self._has_broken = True
+        if self.config.on_error == "raise":
+            raise EnvError(batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it")
+        errors = np.full(len(batch), None, dtype=object)
+        for fault in batch.faults:
+            if self._num_restarts[fault.env_id] >= self.config.max_restarts:
+                raise EnvError(
+                    (fault, *(other for other in batch.faults if other is not fault)),
+                    batch,
+                    f"it was restarted max_restarts={self.config.max_restarts} times already",
+                )
+            self._rebuild(fault.env_id, Phase.ENDED)
+            row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
+            batch.truncated[row] = True
+            errors[row] = f"{fault.method}(): {fault.message}"
+        self._finish_restarts(batch, errors)
+        batch.info["error"] = errors
+        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
+        return batch
+
+    def _finish_restarts(self, batch: Batch, errors: NDArray[Any]) -> None:
+        """In same_step mode the row of a restarted env already shows its next episode."""
+        if batch.final is None:
+            return
+        rows = np.flatnonzero(errors != None)  # noqa: E711 (elementwise on purpose)
+        fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
+        assert fresh is not None, "a reset without a time limit came back without rows"
+        copy_rows(batch.obs, rows, fresh.obs)
+        batch.elapsed_step[rows] = 0
+        for name, column in fresh.info.items():
+            batch.info[name][rows] = column
+
+
+def copy_rows(target: Any, rows: NDArray[np.intp], source: Any) -> None:
+    """Writes the rows of a structured observation into these rows of another."""
+    if isinstance(target, dict):
+        for key, column in target.items():
+            copy_rows(column, rows, source[key])
+    elif isinstance(target, tuple):
+        for column, other in zip(target, source, strict=True):
+            copy_rows(column, rows, other)
+    else:
+        target[rows] = source
+
+
+def _seconds(timeout: float | None) -> float:
+    if timeout is None:
+        return _NO_TIMEOUT
+    seconds = float(timeout)
+    if not seconds >= 0:
+        raise ConfigError(f"timeout expected seconds from 0 on, or None for no limit, got {timeout!r}")
+    return seconds

@@ -1,0 +1,85 @@
+"""Seeds: which env gets which, in one place.
+
+A seed travels as four 32-bit words, as numpy's SeedSequence takes an integer below 2**128.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import SeedError
+
+Seed: TypeAlias = int | Sequence[int | None] | None
+Words: TypeAlias = NDArray[np.uint32]
+
+_LIMIT = 1 << 128
+
+
+def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int | None]:
+    """The seed of each env in env_ids: seed+i for an int, its own for a list.
+
+    A list has one entry for each of env_ids, or one for each env of the pool.
+    """
+    if seed is None:
+        return [None] * len(env_ids)
+    if _is_integer(seed):
+        base = _checked(int(seed), "seed")
+        _checked(base + num_envs - 1, "seed + num_envs - 1")
+        return [base + int(env_id) for env_id in env_ids]
+    if isinstance(seed, (str, bytes)) or not hasattr(seed, "__len__"):
+        raise SeedError(f"seed expected an int, a list of ints or None, got {type(seed).__name__}: {seed!r}")
+    if len(seed) == len(env_ids):
+        chosen = list(seed)
+    elif len(seed) == num_envs:
+        chosen = [seed[int(env_id)] for env_id in env_ids]
+    else:
+        raise SeedError(
+            f"seed expected a list of {len(env_ids)} entries, one for each env, got {len(seed)}; "
+            "pass an int to give env i the seed seed+i"
+        )
+    return [_checked_entry(entry, position) for position, entry in enumerate(chosen)]
+
+
+def fresh_seeds(count: int) -> list[int]:
+    """Seeds from the operating system's entropy, all different."""
+    words = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
+    return [int(word) for word in words]
+
+
+def restart_seed(seed: int, restarts: int) -> int:
+    """The seed of an env that is built anew for the restarts-th time.
+
+    A function of the env's seed and the count alone, so that every executor gives a
+    rebuilt env the same stream.
+    """
+    state = np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(2, np.uint64)
+    return int(state[0]) | int(state[1]) << 64
+
+
+def to_words(seeds: Sequence[int]) -> Words:
+    """Shape (len(seeds), 4), little-endian."""
+    data = b"".join(int(seed).to_bytes(16, "little") for seed in seeds)
+    return np.frombuffer(data, dtype="<u4").reshape(len(seeds), 4).astype(np.uint32, copy=False)
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _checked(seed: int, name: str) -> int:
+    if not 0 <= seed < _LIMIT:
+        raise SeedError(f"{name} expected an integer from 0 to 2**128-1, got {seed}")
+    return seed
+
+
+def _checked_entry(entry: Any, position: int) -> int | None:
+    if entry is None:
+        return None
+    if not _is_integer(entry):
+        raise SeedError(f"seed[{position}] expected an int or None, got {type(entry).__name__}: {entry!r}")
+    return _checked(int(entry), f"seed[{position}]")

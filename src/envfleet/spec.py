@@ -1,0 +1,101 @@
+"""What is known before any env runs: spaces, dtypes, limits, config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+from gymnasium.vector import AutoresetMode
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One array of an observation or info: its space, and on which rows it has a value."""
+
+    name: str
+    space: gymnasium.Space[Any]
+    on_step: bool = True
+    on_reset: bool = True
+
+
+@dataclass(frozen=True)
+class PoolConfig:
+    """How a pool runs its envs. The defaults are those of make()."""
+
+    num_envs: int = 1
+    batch_size: int = 1  # below num_envs: asynchronous
+    num_threads: int = 1
+    thread_affinity_offset: int = -1  # below 0: threads are not pinned
+    autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
+    render_mode: str | None = None
+    on_error: str = "raise"  # or "restart"
+    max_restarts: int = 100  # of one env, with on_error="restart"
+    copy: bool = True  # False: the executor may hand out views that the next recv overwrites
+
+    @property
+    def is_async(self) -> bool:
+        return self.batch_size < self.num_envs
+
+
+@dataclass
+class EnvSpec(GymnasiumSpec):
+    """A Gymnasium EnvSpec that also knows the spaces and the config, as EnvPool's does."""
+
+    observation_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Discrete(1))
+    action_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Discrete(1))
+    observation_arrays: tuple[ArraySpec, ...] = ()
+    info_arrays: tuple[ArraySpec, ...] = ()
+    reset_options: tuple[str, ...] = ()
+    backend: str = "native"
+    has_state: bool = False
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def observation_spec(self) -> Any:
+        """The observation as dm_env specs."""
+        from envfleet.apis.dm import spec_of_space
+
+        return spec_of_space(self.observation_space, "obs")
+
+    def action_spec(self) -> Any:
+        """The action as a dm_env spec."""
+        from envfleet.apis.dm import spec_of_space
+
+        return spec_of_space(self.action_space, "action")
+
+
+def space_from_native(array: Mapping[str, Any]) -> gymnasium.Space[Any]:
+    """The Gymnasium space of an array as the native module describes it."""
+    kind, dtype, shape = array["kind"], np.dtype(array["dtype"]), array["shape"]
+    if kind == "discrete":
+        return spaces.Discrete(array["count"], start=array["start"])
+    if kind == "multi_discrete":
+        return spaces.MultiDiscrete(np.array(array["nvec"], dtype=np.int64))
+    if kind == "multi_binary":
+        return spaces.MultiBinary(shape[0])
+    low, high = (np.array(array[side], dtype=np.float64) for side in ("low", "high"))
+    if low.size == 1:
+        low, high = np.full(shape, low[0]), np.full(shape, high[0])
+    if np.issubdtype(dtype, np.floating):
+        return spaces.Box(low.reshape(shape).astype(dtype), high.reshape(shape).astype(dtype), shape, dtype.type)
+    limits = np.iinfo(dtype) if dtype != np.bool_ else None
+    lowest, highest = (limits.min, limits.max) if limits else (0, 1)
+    # Clipped as integers: 2**63-1 has no float, so a bound of infinity must not pass through one.
+    bounds = [
+        np.array([lowest if b <= lowest else highest if b >= highest else int(b) for b in side.ravel()], dtype=dtype)
+        for side in (low, high)
+    ]
+    return spaces.Box(bounds[0].reshape(shape), bounds[1].reshape(shape), shape, dtype.type)
+
+
+def config_as_dict(config: PoolConfig, params: Mapping[str, Any], seed: Any) -> dict[str, Any]:
+    """The flat dict that EnvPool's `config` is: pool options and the env's own together."""
+    flat = asdict(config)
+    flat["autoreset_mode"] = config.autoreset_mode.value
+    return {**flat, "seed": seed, "max_num_players": 1, "gym_reset_return_info": True, **params}

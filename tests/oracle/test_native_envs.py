@@ -1,0 +1,281 @@
+"""The built-in native envs against Gymnasium as oracle.
+
+The reference is a list of Gymnasium's own envs, stepped one by one in Python and reset as
+next_step autoreset says: the call after an episode's end starts the next one with the same
+generator, ignores the action and gives reward 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+
+# Integer observations, and floats that both sides compute with the same roundings.
+EXACT = 0.0
+# One float32 rounding either way: the double results differ by a last bit at most (pow and
+# sine of another library), and rarely that shows when they are rounded to float32.
+FLOAT32 = 2.0**-22
+
+
+class Catch(gymnasium.Env):
+    """bsuite's catch, restated on Gymnasium's generator."""
+
+    def __init__(self, rows: int = 10, columns: int = 5) -> None:
+        self.rows, self.columns = rows, columns
+        self.observation_space = gymnasium.spaces.Box(0, 1, (rows, columns), np.float32)
+        self.action_space = gymnasium.spaces.Discrete(3)
+
+    def board(self) -> np.ndarray:
+        board = np.zeros((self.rows, self.columns), np.float32)
+        board[self.ball_y, self.ball_x] = board[-1, self.paddle_x] = 1
+        return board
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.ball_x, self.ball_y, self.paddle_x = self.np_random.integers(self.columns), 0, self.columns // 2
+        return self.board(), {}
+
+    def step(self, action):
+        self.paddle_x = np.clip(self.paddle_x + action - 1, 0, self.columns - 1)
+        self.ball_y += 1
+        ended = self.ball_y == self.rows - 1
+        reward = (1.0 if self.paddle_x == self.ball_x else -1.0) if ended else 0.0
+        return self.board(), reward, ended, False, {}
+
+
+def at_random(rng, space, obs, info):
+    if isinstance(space, gymnasium.spaces.Box):
+        return rng.uniform(1.25 * space.low, 1.25 * space.high).astype(space.dtype)  # some beyond the bounds
+    return rng.integers(space.n)
+
+
+def by_momentum(rng, space, obs, info):
+    """Reaches MountainCar's flag, with noise."""
+    if rng.random() < 0.1:
+        return at_random(rng, space, obs, info)
+    forward = obs[1] >= 0
+    if isinstance(space, gymnasium.spaces.Box):
+        return np.array([rng.uniform(0.5, 1.2) * (1 if forward else -1)], np.float32)
+    return 2 if forward else 0
+
+
+def by_swinging(rng, space, obs, info):
+    """Swings Acrobot up, with noise."""
+    if rng.random() < 0.1:
+        return at_random(rng, space, obs, info)
+    return 0 if obs[4] > 0 else 2
+
+
+def to_the_right(rng, space, obs, info):
+    """Crosses CliffWalking's grid now and then."""
+    return rng.choice(4, p=[0.3, 0.45, 0.2, 0.05])
+
+
+def by_mask(rng, space, obs, info):
+    """Finishes Taxi's errands now and then: mostly actions that do something, dropping off when possible."""
+    mask = info["action_mask"]
+    if rng.random() < 0.05:
+        return at_random(rng, space, obs, info)
+    if mask[4] or mask[5]:
+        return 4 if mask[4] else 5
+    return rng.choice(np.flatnonzero(mask))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One env with one set of parameters, and how to drive and compare it."""
+
+    id: str
+    params: dict[str, Any] = field(default_factory=dict)
+    choose: Any = at_random
+    tolerance: float = EXACT
+    steps: int = 600
+    reference_id: str = ""  # the id that stands for one that Gymnasium lacks
+
+    def make_reference(self) -> gymnasium.Env:
+        if self.id == "Catch-v0":
+            return Catch(**self.params)
+        return gymnasium.make(self.reference_id or self.id, disable_env_checker=True, **self.params)
+
+    def __str__(self) -> str:
+        return "-".join([self.id, *(f"{name}={value}" for name, value in self.params.items())])
+
+
+TWO_STARTS = ["FSFH", "SFFF", "FHSG"]
+
+CASES = [
+    Case("CartPole-v0", tolerance=FLOAT32),
+    Case("CartPole-v1", tolerance=FLOAT32),
+    Case("CartPole-v1", {"sutton_barto_reward": True}, tolerance=FLOAT32),
+    Case("MountainCar-v0", choose=by_momentum, tolerance=FLOAT32),
+    Case("MountainCar-v0", {"goal_velocity": 0.02}, choose=by_momentum, tolerance=FLOAT32),
+    Case("MountainCarContinuous-v0", choose=by_momentum, tolerance=FLOAT32),
+    Case("MountainCarContinuous-v0", steps=2100, tolerance=FLOAT32),
+    Case("MountainCarContinuous-v0", {"goal_velocity": 0.03}, choose=by_momentum, tolerance=FLOAT32),
+    Case("Pendulum-v1", tolerance=FLOAT32),
+    Case("Pendulum-v1", {"g": 9.81}, tolerance=FLOAT32),
+    Case("Acrobot-v1", choose=by_swinging, tolerance=FLOAT32),
+    Case("Acrobot-v1", steps=1100, tolerance=FLOAT32),
+    Case("FrozenLake-v1"),
+    Case("FrozenLake-v1", {"is_slippery": False}),
+    Case("FrozenLake-v1", {"success_rate": 0.7}),
+    Case("FrozenLake-v1", {"reward_schedule": (10, -5, -0.1)}),
+    Case("FrozenLake-v1", {"map_name": "8x8"}),
+    Case("FrozenLake-v1", {"desc": TWO_STARTS}),
+    Case("FrozenLake8x8-v1"),
+    Case("FrozenLake8x8-v1", {"map_name": "4x4"}),
+    Case("CliffWalking-v1", choose=to_the_right, steps=1500),
+    Case("CliffWalking-v1", {"is_slippery": True}, choose=to_the_right, steps=1500),
+    Case("CliffWalking-v0", choose=to_the_right, steps=1500, reference_id="CliffWalking-v1"),
+    Case("CliffWalkingSlippery-v1", choose=to_the_right, steps=1500),
+    Case("CliffWalkingSlippery-v1", {"is_slippery": False}, choose=to_the_right, steps=1500),
+    Case("Taxi-v4", choose=by_mask),
+    Case("Taxi-v4"),
+    Case("Taxi-v4", {"is_rainy": True}, choose=by_mask),
+    Case("Taxi-v4", {"is_rainy": True, "rainy_probability": 0.4}, choose=by_mask),
+    Case("Taxi-v4", {"fickle_passenger": True, "fickle_probability": 0.9}, choose=by_mask),
+    Case("Taxi-v4", {"is_rainy": True, "fickle_passenger": True}, choose=by_mask, steps=1500),
+    Case("Taxi-v3", choose=by_mask, reference_id="Taxi-v4"),
+    Case("Blackjack-v1"),
+    Case("Blackjack-v1", {"sab": False}),
+    Case("Blackjack-v1", {"sab": False, "natural": True}),
+    Case("Blackjack-v1", {"natural": True}),
+    Case("Catch-v0"),
+    Case("Catch-v0", {"rows": 6, "columns": 9}),
+]
+
+every_case = pytest.mark.parametrize("case", CASES, ids=str)
+NUM_ENVS = 5
+
+
+def rows_of(obs: Any, num_envs: int) -> list[Any]:
+    """A batch of observations as one observation an env."""
+    if isinstance(obs, tuple):
+        return list(zip(*obs, strict=True))
+    return list(obs[:num_envs])
+
+
+def assert_close(actual: Any, expected: Any, tolerance: float, context: str) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=tolerance, atol=tolerance, err_msg=context)
+
+
+def assert_same_infos(infos: dict[str, Any], row: int, expected: dict[str, Any], context: str) -> None:
+    for key, value in expected.items():
+        np.testing.assert_array_equal(infos[key][row], value, err_msg=f"{context}: {key}")
+        assert np.asarray(infos[key][row]).dtype == (np.int8 if key == "action_mask" else np.float64)
+
+
+@every_case
+def test_spaces_and_limits_equal_the_reference(case: Case) -> None:
+    envs = envfleet.make(case.id, num_envs=1, **case.params)
+    reference = case.make_reference()
+    assert envs.single_observation_space == reference.observation_space
+    assert envs.single_action_space == reference.action_space
+    envs.close()
+
+
+@every_case
+def test_initial_observations_equal_the_reference(case: Case) -> None:
+    num_envs, first_seed = 200, 1000
+    envs = envfleet.make(case.id, num_envs=num_envs, **case.params)
+    reference = case.make_reference()
+    obs, infos = envs.reset(seed=first_seed)
+    # numpy's float32 sine and cosine, which Acrobot's first observation goes through, depend on
+    # the CPU and are up to 1.5 ulp off; every other env's first observation is exact.
+    tolerance = FLOAT32 if case.id == "Acrobot-v1" else EXACT
+    for row, actual in enumerate(rows_of(obs, num_envs)):
+        expected, info = reference.reset(seed=first_seed + row)
+        assert_close(actual, expected, tolerance, f"seed {first_seed + row}")
+        assert_same_infos(infos, row, info, f"seed {first_seed + row}")
+    envs.close()
+
+
+@every_case
+def test_rollouts_through_autoresets_equal_the_reference(case: Case) -> None:
+    rng = np.random.default_rng(7)
+    envs = envfleet.make(case.id, num_envs=NUM_ENVS, **case.params)
+    references = [case.make_reference() for _ in range(NUM_ENVS)]
+    space = references[0].action_space
+    envs.reset(seed=42)
+    last = [reference.reset(seed=42 + i) for i, reference in enumerate(references)]
+    ended = [False] * NUM_ENVS
+    num_ends = 0
+    for step in range(case.steps):
+        actions = [case.choose(rng, space, *row) for row in last]
+        obs, rewards, terminated, truncated, infos = envs.step(np.array(actions, dtype=space.dtype))
+        for i, actual in enumerate(rows_of(obs, NUM_ENVS)):
+            context = f"env {i}, step {step}"
+            if ended[i]:
+                last[i] = references[i].reset()
+                expected = (0.0, False, False)
+            else:
+                next_obs, *expected, info = references[i].step(actions[i])
+                last[i] = (next_obs, info)
+            assert_close(actual, last[i][0], case.tolerance, context)
+            assert_close(rewards[i], expected[0], case.tolerance, context)
+            assert (terminated[i], truncated[i]) == tuple(expected[1:]), context
+            assert_same_infos(infos, i, last[i][1], context)
+            ended[i] = bool(expected[1] or expected[2])
+            num_ends += ended[i]
+    assert num_ends >= 2 * NUM_ENVS, "too few episodes ended for this test to mean anything"
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("CartPole-v1", {"low": -0.01, "high": 0.2}),
+        ("MountainCar-v0", {"low": -0.9, "high": 0.1}),
+        ("MountainCar-v0", {"high": -0.2}),
+        ("MountainCarContinuous-v0", {"low": -0.9, "high": 0.1}),
+        ("Acrobot-v1", {"low": -3.0, "high": 3.0}),
+        ("Pendulum-v1", {"x_init": 0.5, "y_init": 3.0}),
+        ("Pendulum-v1", {"y_init": 0.0}),
+    ],
+)
+def test_reset_options_equal_the_reference(env_id: str, options: dict[str, float]) -> None:
+    envs = envfleet.make(env_id, num_envs=50)
+    reference = gymnasium.make(env_id, disable_env_checker=True)
+    obs, _ = envs.reset(seed=3, options=options)
+    tolerance = FLOAT32 if env_id == "Acrobot-v1" else EXACT  # as above
+    for i in range(50):
+        assert_close(obs[i], reference.reset(seed=3 + i, options=options)[0], tolerance, f"seed {3 + i}")
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options", "message"),
+    [
+        ("MountainCar-v0", {"low": 1.0, "high": 0.0}, "low <= high"),
+        ("MountainCarContinuous-v0", {"low": 1.0, "high": 0.0}, "low <= high"),
+        ("Acrobot-v1", {"low": 1.0, "high": 0.0}, "low <= high"),
+        ("Pendulum-v1", {"x_init": -1.0}, "x_init >= 0"),
+    ],
+)
+def test_reset_options_that_make_no_interval_raise(env_id: str, options: dict[str, float], message: str) -> None:
+    envs = envfleet.make(env_id, num_envs=2)
+    with pytest.raises(Exception, match=message):
+        envs.reset(seed=0, options=options)
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "params", "message"),
+    [
+        ("FrozenLake-v1", {"desc": ["SF", "FFG"]}, "rows of one length"),
+        ("FrozenLake-v1", {"desc": ["SF", "XG"]}, "tiles S, F, H or G, got 'X' in row 1"),
+        ("FrozenLake-v1", {"desc": ["FF", "FG"]}, "a start tile S, got none"),
+        ("FrozenLake-v1", {"map_name": "5x5"}, "expected 4x4 or 8x8, got 5x5"),
+        ("FrozenLake-v1", {"reward_schedule": (1.0, 0.0)}, "expected 3 rewards"),
+        ("Catch-v0", {"rows": 1}, "rows >= 2"),
+    ],
+)
+def test_invalid_parameters_say_what_was_expected(env_id: str, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        envfleet.make(env_id, num_envs=2, **params)
