@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <deque>
 #include <memory>
 #include <optional>
 
@@ -47,7 +48,7 @@ class NativePool {
              nb::object whole_ids) {
     const ef_env_type* type = engine::find_env_type(id);
     if (type == nullptr) throw nb::key_error(id.c_str());
-    std::vector<ConfigValues> values;
+    std::deque<ConfigValues> values;  // never relocated
     for (nb::handle config : configs) values.emplace_back(*type, nb::cast<nb::dict>(config));
     std::vector<const ef_value*> raw;
     for (const ConfigValues& value : values) raw.push_back(value.data());

@@ -17,6 +17,9 @@ class ConfigValues {
   // values: a mapping that holds every parameter of the type. The Python layer has
   // checked their types.
   ConfigValues(const ef_env_type& type, nanobind::dict values);
+  // A copy's values would point into the original's texts and lists.
+  ConfigValues(const ConfigValues&) = delete;
+  ConfigValues& operator=(const ConfigValues&) = delete;
   const ef_value* data() const { return values_.data(); }
 
  private:

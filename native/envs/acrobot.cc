@@ -44,8 +44,7 @@ State derivative(const State& state, double torque) {
   const auto [theta1, theta2, dtheta1, dtheta2] = state;
   const double sine2 = std::sin(theta2);
   const double cosine2 = std::cos(theta2);
-  const double d1 =
-      m1 * (lc1 * lc1) + m2 * (l1 * l1 + lc2 * lc2 + 2 * l1 * lc2 * cosine2) + kLinkInertia + kLinkInertia;
+  const double d1 = m1 * (lc1 * lc1) + m2 * (l1 * l1 + lc2 * lc2 + 2 * l1 * lc2 * cosine2) + kLinkInertia + kLinkInertia;
   const double d2 = m2 * (lc2 * lc2 + l1 * lc2 * cosine2) + kLinkInertia;
   const double phi2 = m2 * lc2 * kGravity * std::cos(theta1 + theta2 - pi / 2);
   const double phi1 = -m2 * l1 * lc2 * squared(dtheta2) * sine2 - 2 * m2 * l1 * lc2 * dtheta2 * dtheta1 * sine2 +
@@ -76,7 +75,8 @@ State integrate(const State& start, double torque) {
 // Into [-pi, pi] by whole turns, which round as Gymnasium's do. An angle that grew without
 // bounds (a state set from outside) would keep a worker in the loops for ever.
 double wrapped(double angle) {
-  if (!(std::abs(angle) < 1e3)) [[unlikely]] return std::remainder(angle, 2 * pi);
+  if (!(std::abs(angle) < 1e3)) [[unlikely]]
+    return std::remainder(angle, 2 * pi);
   while (angle > pi) angle -= 2 * pi;
   while (angle < -pi) angle += 2 * pi;
   return angle;
@@ -87,8 +87,8 @@ class Acrobot {
   static constexpr bool writes_every_element = true;
 
   static void spec(const Config&, Spec& spec) {
-    spec.observation(envfleet::box<float>({-1, -1, -1, -1, -kMaxVelocity1, -kMaxVelocity2},
-                                          {1, 1, 1, 1, kMaxVelocity1, kMaxVelocity2}));
+    spec.observation(
+        envfleet::box<float>({-1, -1, -1, -1, -kMaxVelocity1, -kMaxVelocity2}, {1, 1, 1, 1, kMaxVelocity1, kMaxVelocity2}));
     spec.action(envfleet::discrete(3));
     spec.reset_option("low").reset_option("high");
     spec.max_episode_steps(500).reward_threshold(-100.0);

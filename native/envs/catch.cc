@@ -2,7 +2,13 @@
 //
 // This is the env to copy when you write your own. Built alone it is a plug-in:
 //
-//   c++ -std=c++20 -O3 -shared -fPIC -I native/include native/envs/catch.cc -o catch.so
+//   envfleet.compile("catch.cc")
+//
+// or by hand, where hidden visibility keeps two plug-ins apart in one process,
+//
+//   c++ -std=c++20 -O3 -shared -fPIC -fvisibility=hidden -I INCLUDE catch.cc -o catch.so
+//
+// with what envfleet.get_include() says for INCLUDE.
 //
 // An env needs spec, reset and step. All else here is optional and says so.
 #include <algorithm>

@@ -23,14 +23,13 @@ using envfleet::Rng;
 using envfleet::Spec;
 
 constexpr const char* kMap4x4 = "SFFF\nFHFH\nFFFH\nHFFG";
-constexpr const char* kMap8x8 =
-    "SFFFFFFF\nFFFFFFFF\nFFFHFFFF\nFFFFFHFF\nFFFHFFFF\nFHHFFFHF\nFHFFHFHF\nFFFHFFFG";
+constexpr const char* kMap8x8 = "SFFFFFFF\nFFFFFFFF\nFFFHFFFF\nFFFFFHFF\nFFFHFFFF\nFHHFFFHF\nFHFFHFHF\nFFFHFFFG";
 
 constexpr double kRewards[3] = {1, 0, 0};
 
 struct Lake {
   int rows = 0, columns = 0;
-  std::string tiles;              // row by row, of S (start), F (frozen), H (hole), G (goal)
+  std::string tiles;                 // row by row, of S (start), F (frozen), H (hole), G (goal)
   std::vector<std::int32_t> starts;  // the S tiles
 
   // Headings are 0 left, 1 down, 2 right, 3 up; the edge of the lake stops a move.
@@ -74,8 +73,8 @@ Lake parse(std::string_view desc) {
   for (std::size_t tile = 0; tile < lake.tiles.size(); ++tile) {
     const char letter = lake.tiles[tile];
     if (std::string_view("SFHG").find(letter) == std::string_view::npos) {
-      throw std::invalid_argument(std::string("FrozenLake's desc expected tiles S, F, H or G, got '") + letter + "' in row " +
-                                  std::to_string(tile / lake.columns));
+      throw std::invalid_argument(std::string("FrozenLake's desc expected tiles S, F, H or G, got '") + letter +
+                                  "' in row " + std::to_string(tile / lake.columns));
     }
     if (letter == 'S') lake.starts.push_back(static_cast<std::int32_t>(tile));
   }
@@ -118,7 +117,8 @@ std::shared_ptr<const Lake> lake_of(const Config& config) {
   const std::string name = config.text("map_name");
   if (name == "4x4") return shared_lake(kMap4x4);
   if (name == "8x8") return shared_lake(kMap8x8);
-  throw std::invalid_argument("FrozenLake's map_name expected 4x4 or 8x8, got " + name + "; pass desc for a map of your own");
+  throw std::invalid_argument("FrozenLake's map_name expected 4x4 or 8x8, got " + name +
+                              "; pass desc for a map of your own");
 }
 
 class FrozenLake {

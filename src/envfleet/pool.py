@@ -84,14 +84,15 @@ class Pool:
 
         A reset of all envs may come at any time: what is in flight is waited for and dropped.
         """
-        if env_ids is None and self._executor.num_in_flight:
-            self._check_open("reset()")
-            if not self._executor.abandon(_seconds(timeout)):
+        timeout_s = _seconds(timeout)
+        ids, new_seeds = self._check_reset("reset()", env_ids, seed, options)
+        if self._executor.num_in_flight and ids is None:
+            if not self._executor.abandon(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for envs in flight; call it again or recv() them")
         elif self._executor.num_in_flight and not self.config.is_async:
             raise CallOrderError("reset(env_id) came while a batch is in flight; recv() it first, or reset() all")
-        ids = self._prepare_reset("reset()", env_ids, seed)
-        batch = self._executor.reset(ids, options or {}, _seconds(timeout))
+        self._prepare_reset(ids, new_seeds)
+        batch = self._executor.reset(ids, options or {}, timeout_s)
         if batch is None:
             raise RecvTimeout(f"reset() was not done after {timeout} s; recv() gets it when it is")
         return self._settle(batch)
@@ -130,6 +131,7 @@ class Pool:
     def recv(self, timeout: float | None = None) -> Batch:
         """The rows that are ready: all that was sent, or the batch_size first finished."""
         self._check_open("recv()")
+        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
         num_in_flight = self._executor.num_in_flight
         if num_in_flight == 0:
             raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
@@ -138,19 +140,21 @@ class Pool:
                 f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
                 "send() more, or the batch could never fill"
             )
-        batch = self._executor.recv(_seconds(timeout))
+        batch = self._executor.recv(timeout_s)
         if batch is None:
             raise RecvTimeout(f"recv() got nothing within {timeout} s; the next recv() gets what was late")
         return batch if not batch.faults else self._settle(batch)
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Starts a reset of all envs; recv() gives their rows."""
+        ids, new_seeds = self._check_reset("async_reset()", None, seed, options)
         if self._executor.num_in_flight:
             raise CallOrderError(
                 f"async_reset() expected all envs idle, {self._executor.num_in_flight} are in flight; "
                 "recv() them first, or call reset(), which drops them"
             )
-        self._executor.send_reset(self._prepare_reset("async_reset()", None, seed), options or {})
+        self._prepare_reset(ids, new_seeds)
+        self._executor.send_reset(ids, options or {})
 
     # --- between batches -------------------------------------------------------------------
 
@@ -279,12 +283,18 @@ class Pool:
     def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
         return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
 
-    def _prepare_reset(self, call: str, env_ids: Any, seed: Seed) -> NDArray[np.int32] | None:
-        """Checks ids and seeds, rebuilds what is broken, seeds what is asked. The ids, None for all."""
+    def _check_reset(
+        self, call: str, env_ids: Any, seed: Seed, options: Mapping[str, Any] | None
+    ) -> tuple[NDArray[np.int32] | None, list[int | None]]:
+        """The ids, None for all, and the seed of each; raises before anything has moved."""
         self._check_open(call)
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
+        self._executor.check_reset_options(options or {})
+        return ids, seeds_for(seed, self._all_ids if ids is None else ids, self.num_envs)
+
+    def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
+        """Rebuilds what is broken among these envs, then seeds what is asked."""
         chosen = self._all_ids if ids is None else ids
-        new_seeds = seeds_for(seed, chosen, self.num_envs)
         if self._has_broken:
             self._rebuild_broken(chosen)
         seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
@@ -294,7 +304,6 @@ class Pool:
             )
             for env_id, own in seeded:
                 self._seeds[env_id] = own
-        return ids
 
     def _rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
         phases = self._executor.phases()

@@ -59,6 +59,9 @@ class Executor(ABC):
         """The batch that was sent (synchronous), or the batch_size rows that were finished
         first (asynchronous). None after timeout_s."""
 
+    def check_reset_options(self, options: Mapping[str, Any]) -> None:
+        """Raises when an env of this executor could not take these options."""
+
     @abstractmethod
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         """Resets idle envs and gives their rows in that order. None after timeout_s."""

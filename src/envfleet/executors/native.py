@@ -76,28 +76,26 @@ class NativeExecutor(Executor):
         return None if columns is None else self._batch(columns)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
-        self._set_options(options)
+        self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         columns = self._native.reset(env_ids, timeout_s)
         return None if columns is None else self._batch(columns)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
-        self._set_options(options)
+        self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         self._native.send_reset(env_ids)
 
     def abandon(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
-    def _set_options(self, options: Mapping[str, Any]) -> None:
-        numbers = []
+    def check_reset_options(self, options: Mapping[str, Any]) -> None:
         for name, value in options.items():
             if name not in self.spec.reset_options:
                 valid = list(self.spec.reset_options) or "none"
                 raise ConfigError(f"reset() expected options among {valid} (or reset_mask), got {name!r}")
             try:
-                numbers.append((name, float(value)))
+                float(value)
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"reset() expected a number for option {name!r}, got {value!r}") from error
-        self._native.set_reset_options(numbers)
 
     def _batch(self, columns: tuple[Any, ...]) -> Batch:
         if self._is_plain and not self._has_finals:

@@ -1,0 +1,153 @@
+"""The contenders: one function each, giving a Loop over its public step().
+
+What they have in common, so that only the engine differs: the same pre-drawn action
+batches, cycled; the whole public step with its checks; the observations received and held
+until the next batch. Each peer is imported where it is made, so that a missing one is
+missed there.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Sequence
+from itertools import cycle, islice
+from typing import Any
+
+import numpy as np
+from harness import Loop
+from numpy.typing import NDArray
+
+_NUM_ACTION_BATCHES = 64
+Actions = Sequence[NDArray[np.int64]]
+
+
+def actions_for(num_rows: int, num_actions: int = 2) -> Actions:
+    """The same for every peer, of the dtype that Gymnasium's own spaces sample."""
+    rng = np.random.default_rng(0)
+    return list(rng.integers(0, num_actions, size=(_NUM_ACTION_BATCHES, num_rows), dtype=np.int64))
+
+
+def sync_loop(step: Callable[[Any], Any], num_envs: int, close: Callable[[], None], in_us: bool = False) -> Loop:
+    """A loop over step(actions)."""
+    batches = cycle(actions_for(num_envs))
+
+    def run(num_batches: int) -> None:
+        for actions in islice(batches, num_batches):
+            held = step(actions)  # noqa: F841 (held, as a training loop holds it, until the next)
+
+    return Loop(run, num_envs, close, in_us)
+
+
+def async_loop(pool: Any, batch_size: int, close: Callable[[], None], before_send: Callable[[], None] | None = None) -> Loop:
+    """A loop over recv() and send() to the envs that came. before_send: the learner's work."""
+    batches = cycle(actions_for(batch_size))
+    recv, send = pool.recv, pool.send
+
+    def run(num_batches: int) -> None:
+        for actions in islice(batches, num_batches):
+            obs, reward, terminated, truncated, info = recv()
+            if before_send is not None:
+                before_send()
+            send(actions, info["env_id"])
+
+    return Loop(run, batch_size, close)
+
+
+def envfleet_sync(num_envs: int, num_threads: int, env_id: str = "CartPole-v1", **options: Any) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=num_threads, seed=0, **options)
+    pool.reset()
+    return sync_loop(pool.step, num_envs, pool.close)
+
+
+def envfleet_async(num_envs: int, batch_size: int, num_threads: int, env_id: str = "CartPole-v1", **options: Any) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(
+        env_id, num_envs=num_envs, batch_size=batch_size, num_threads=num_threads, seed=0, **options
+    )
+    pool.async_reset()
+    return async_loop(pool, batch_size, pool.close)
+
+
+def envpool_sync(num_envs: int, num_threads: int) -> Loop:
+    import envpool
+
+    pool = envpool.make("CartPole-v1", env_type="gymnasium", num_envs=num_envs, num_threads=num_threads, seed=0)
+    pool.reset()
+    return sync_loop(pool.step, num_envs, pool.close)
+
+
+def envpool_async(num_envs: int, batch_size: int, num_threads: int) -> Loop:
+    import envpool
+
+    pool = envpool.make(
+        "CartPole-v1",
+        env_type="gymnasium",
+        num_envs=num_envs,
+        batch_size=batch_size,
+        num_threads=num_threads,
+        seed=0,
+    )
+    pool.async_reset()
+    return async_loop(pool, batch_size, pool.close)
+
+
+def gymnasium_numpy(num_envs: int) -> Loop:
+    """Gymnasium's own CartPole on numpy arrays: no env object at all."""
+    import gymnasium
+
+    env = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
+    env.reset(seed=0)
+    return sync_loop(env.step, num_envs, env.close)
+
+
+def gymnasium_sync(num_envs: int) -> Loop:
+    import gymnasium
+
+    env = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="sync")
+    env.reset(seed=0)
+    return sync_loop(env.step, num_envs, env.close)
+
+
+def gymnasium_async(num_envs: int) -> Loop:
+    import gymnasium
+
+    _preload_forkserver()
+    env = gymnasium.make_vec(
+        "CartPole-v1", num_envs, vectorization_mode="async", vector_kwargs={"context": "forkserver"}
+    )
+    env.reset(seed=0)
+    return sync_loop(env.step, num_envs, env.close)
+
+
+def sb3_dummy(num_envs: int) -> Loop:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    env = DummyVecEnv([_make_cartpole] * num_envs)
+    env.seed(0)
+    env.reset()
+    return sync_loop(env.step, num_envs, env.close)
+
+
+def sb3_subproc(num_envs: int) -> Loop:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    _preload_forkserver()
+    env = SubprocVecEnv([_make_cartpole] * num_envs, start_method="forkserver")
+    env.seed(0)
+    env.reset()
+    return sync_loop(env.step, num_envs, env.close)
+
+
+def _make_cartpole() -> Any:
+    import gymnasium
+
+    return gymnasium.make("CartPole-v1")
+
+
+def _preload_forkserver() -> None:
+    # A plain fork would copy a process that has EnvPool's and envfleet's threads; a server
+    # without these imports would do them (torch: seconds) again in each of 64 workers.
+    multiprocessing.set_forkserver_preload(["gymnasium", "stable_baselines3.common.vec_env"])

@@ -1,0 +1,172 @@
+// What an env throws: a fault and a completed, cleared row; the others go on.
+#include <algorithm>
+
+#include "test_envs.h"
+
+using namespace test;
+
+namespace {
+
+EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
+  EngineOptions options;
+  options.num_envs = num_envs;
+  options.batch_size = batch_size;
+  options.num_threads = num_threads;
+  return options;
+}
+
+bool has_fault(const std::vector<Fault>& faults, std::int32_t id) {
+  return std::any_of(faults.begin(), faults.end(), [&](const Fault& fault) { return fault.env_id == id; });
+}
+
+}  // namespace
+
+TEST(step_that_throws) {
+  for (int num_threads = 1; num_threads <= 3; ++num_threads) {
+    Bench<Thrower> bench(options_of(9, 9, num_threads), {.burn_ns = 20'000});
+    bench.run_and_check(Request::reset, nullptr);
+    CHECK(!bench.engine->has_faults());
+    for (int i = 0; i < 50; ++i) {
+      bench.expect(Request::step, bench.all());
+      bench.set_action(2, kThrowException);
+      bench.set_action(5, kThrowNumber);
+      Batch batch(bench.engine->run(Request::step, nullptr, 9));
+      CHECK(bench.engine->has_faults());
+      CHECK(bench.engine->needs_attention());
+      for (int row = 0; row < 9; ++row) {
+        if (row == 2 || row == 5) {
+          bench.check_failed_row(*batch, row, row);
+        } else {
+          bench.check_row(*batch, row, row);
+        }
+      }
+      // Asked by env: the faults of others wait for their own batch.
+      const std::int32_t asked[] = {5, 7};
+      const auto of_five = bench.engine->take_faults(asked, 2);
+      CHECK_EQUAL(of_five.size(), 1u);
+      CHECK_EQUAL(of_five[0].env_id, 5);
+      CHECK_EQUAL(of_five[0].method, EF_IN_STEP);
+      CHECK(of_five[0].what == "threw something that is not a std::exception");
+      CHECK(bench.engine->has_faults());
+      const auto of_two = bench.engine->take_faults(nullptr, 0);
+      CHECK_EQUAL(of_two.size(), 1u);
+      CHECK(of_two[0].what == "step of 2");
+      CHECK(!bench.engine->has_faults());
+      for (const std::int32_t id : {2, 5}) bench.engine->rebuild(id, EF_UNSTARTED);
+      bench.run_and_check(Request::reset, nullptr);
+    }
+  }
+}
+
+TEST(reset_that_throws) {
+  Bench<Thrower> bench(options_of(5, 5, 2), {.burn_ns = 20'000});
+  bench.run_and_check(Request::reset, nullptr);
+  bench.engine->set_reset_options({{"throw", 1.0}});
+  const std::vector<std::int32_t> ids = {3, 1};
+  bench.expect(Request::reset, ids);
+  Batch batch(bench.engine->run(Request::reset, ids.data(), 2));
+  bench.check_failed_row(*batch, 0, 3);
+  bench.check_failed_row(*batch, 1, 1);
+  const auto faults = bench.engine->take_faults(ids.data(), 2);
+  CHECK_EQUAL(faults.size(), 2u);
+  CHECK_EQUAL(faults[0].method, EF_IN_RESET);
+  bench.engine->set_reset_options({});
+  for (const std::int32_t id : ids) bench.engine->rebuild(id, EF_UNSTARTED);
+  bench.run_and_check(Request::reset, nullptr);
+}
+
+TEST(observe_that_throws) {
+  for (int num_threads = 1; num_threads <= 3; ++num_threads) {
+    Bench<Thrower> bench(options_of(8, 8, num_threads));
+    bench.engine->set_reset_options({{"throw_in_observe", 1.0}});
+    bench.run_and_check(Request::reset, nullptr);
+    Batch batch(bench.engine->run(Request::observe, nullptr, 8));
+    const auto faults = bench.engine->take_faults(nullptr, 0);
+    CHECK_EQUAL(faults.size(), 4u);
+    for (int row = 0; row < 8; ++row) {
+      const bool throws = row % 2 == 1;
+      CHECK_EQUAL(has_fault(faults, row), throws);
+      CHECK_EQUAL(Bench<Thrower>::obs<std::int32_t>(*batch, 0)[3 * row], throws ? 0 : row);
+      CHECK_EQUAL(bench.engine->phases()[row], throws ? EF_BROKEN : EF_RUNNING);
+    }
+    for (const Fault& fault : faults) CHECK_EQUAL(fault.method, EF_IN_OBSERVE);
+  }
+}
+
+TEST(random_faults_complete_their_rows_asynchronously) {
+  std::minstd_rand random(9);
+  for (const int num_threads : {1, 3}) {
+    for (const int batch_size : {1, 5, 18}) {
+      Bench<Thrower> bench(options_of(19, batch_size, num_threads), {.burn_ns = 20'000, .chance = 0.05});
+      bench.expect(Request::reset, bench.all());
+      bench.engine->post(Request::reset, bench.all().data(), 19);
+      std::int64_t num_faults = 0;
+      for (std::int64_t taken = 0; taken < 6000; taken += batch_size) {
+        Batch batch(bench.engine->take(-1));
+        const auto faults = bench.engine->take_faults(batch->env_ids(), batch_size);
+        num_faults += static_cast<std::int64_t>(faults.size());
+        std::vector<std::int32_t> failed, well;
+        for (int row = 0; row < batch_size; ++row) {
+          const std::int32_t id = batch->env_ids()[row];
+          if (has_fault(faults, id)) {
+            bench.check_failed_row(*batch, row, id);
+            bench.engine->rebuild(id, EF_UNSTARTED);
+            failed.push_back(id);
+          } else {
+            bench.check_row(*batch, row, id);
+            well.push_back(id);
+          }
+        }
+        CHECK_EQUAL(failed.size(), faults.size());
+        bench.expect(Request::reset, failed);
+        bench.engine->post(Request::reset, failed.data(), failed.size());
+        bench.expect(Request::step, well);
+        bench.engine->post(Request::step, well.data(), well.size());
+      }
+      CHECK(num_faults > 100);
+      CHECK(bench.engine->abandon(-1));
+    }
+  }
+}
+
+TEST(random_faults_complete_their_rows_in_order) {
+  for (int num_threads = 1; num_threads <= 4; ++num_threads) {
+    Bench<Thrower> bench(options_of(21, 21, num_threads), {.burn_ns = 10'000, .chance = 0.1});
+    std::vector<std::int32_t> to_reset = bench.all(), well;
+    const auto run = [&](Request request, const std::vector<std::int32_t>& ids, std::vector<std::int32_t>& failed) {
+      if (ids.empty()) return;
+      bench.expect(request, ids);
+      bench.engine->start(request, ids.data(), ids.size());
+      Batch batch(bench.engine->finish(-1, true));
+      const auto faults = bench.engine->take_faults(nullptr, 0);
+      for (std::size_t row = 0; row < ids.size(); ++row) {
+        if (has_fault(faults, ids[row])) {
+          bench.check_failed_row(*batch, row, ids[row]);
+          bench.engine->rebuild(ids[row], EF_UNSTARTED);
+          failed.push_back(ids[row]);
+        } else {
+          bench.check_row(*batch, row, ids[row]);
+          well.push_back(ids[row]);
+        }
+      }
+    };
+    for (int i = 0; i < 300; ++i) {
+      std::vector<std::int32_t> failed;
+      const std::vector<std::int32_t> stepping = std::exchange(well, {});
+      run(Request::step, stepping, failed);
+      run(Request::reset, to_reset, failed);
+      to_reset = failed;
+      CHECK_EQUAL(well.size() + to_reset.size(), 21u);
+    }
+  }
+}
+
+TEST(reset_options_do_not_change_under_an_env) {
+  Bench<Thrower> bench(options_of(4, 2, 2));
+  bench.engine->set_reset_options({{"throw", 0.0}});
+  bench.engine->num_in_flight = 4;
+  CHECK_THROWS(bench.engine->set_reset_options({}), std::logic_error, "expected nothing in flight");
+  bench.engine->set_reset_options({{"throw", 0.0}});  // the same: nothing changes
+  bench.engine->num_in_flight = 0;
+  bench.engine->set_reset_options({});
+}

@@ -1,0 +1,118 @@
+// get_state and set_state: an env goes on, bit for bit, from where it was saved, in this engine or another.
+#include "fleet.h"
+#include "test_envs.h"
+
+using namespace test;
+using envfleet::StateReader;
+using envfleet::StateWriter;
+using envfleet::engine::FleetError;
+
+namespace {
+
+// Depends on its own generator and on the whole past: any bit that a state forgets shows up.
+struct Walker {
+  static void spec(const Config&, Spec& spec) {
+    spec.observation(envfleet::box<double>({2}));
+    spec.action(envfleet::discrete(3));
+  }
+  void reset(Rng& rng, Out& out) {
+    trail = {rng.random()};
+    write(out);
+  }
+  void step(int action, Rng& rng, Out& out) {
+    trail.push_back(trail.back() * 0.5 + action + rng.normal());
+    if (trail.size() > 9) trail.erase(trail.begin());
+    calls[action] += 1;
+    out.terminated = rng.integers(0, 20) == 0;
+    write(out);
+  }
+  void write(Out& out) {
+    auto* obs = out.obs<double>();
+    for (const double value : trail) obs[0] += value;
+    obs[1] = calls[0] + 100 * calls[1] + 10000 * calls[2];
+  }
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("trail", trail);
+    visit("calls", calls);
+  }
+  std::vector<double> trail;
+  std::int32_t calls[3] = {0, 0, 0};
+};
+
+// The same with save() and load(), for state that fields() cannot name.
+struct OpaqueWalker : private Walker {
+  using Walker::reset;
+  using Walker::spec;
+  using Walker::step;
+  void save(StateWriter& writer) { Walker::fields(writer); }
+  void load(StateReader& reader) { Walker::fields(reader); }
+};
+
+constexpr int kNumEnvs = 5;
+
+template <class Env>
+std::shared_ptr<Engine> make_walkers() {
+  EngineOptions options;
+  options.num_envs = options.batch_size = kNumEnvs;
+  options.num_threads = 2;
+  options.max_episode_steps = 15;
+  auto engine = Engine::make(type_of<Env>(), options, {nullptr});
+  for (int env = 0; env < kNumEnvs; ++env) {
+    const std::uint32_t words[4] = {static_cast<std::uint32_t>(env), 0, 0, 0};
+    engine->seed(env, words);
+  }
+  Batch(engine->run(Request::reset, nullptr, kNumEnvs));
+  return engine;
+}
+
+// Everything that a number of steps gave out.
+std::vector<double> trace(Engine& engine, int num_steps, int first) {
+  std::vector<double> seen;
+  for (int i = first; i < first + num_steps; ++i) {
+    for (int env = 0; env < kNumEnvs; ++env) {
+      const std::int32_t action = (i + env) % 3;
+      std::memcpy(engine.action_slot(env), &action, sizeof(action));
+    }
+    Batch batch(engine.run(Request::step, nullptr, kNumEnvs));
+    const auto* obs = static_cast<double*>(batch->rows().obs[0]);
+    seen.insert(seen.end(), obs, obs + 2 * kNumEnvs);
+    for (int env = 0; env < kNumEnvs; ++env) {
+      seen.push_back(batch->rows().terminated[env] + 2 * batch->rows().truncated[env]);
+      seen.push_back(batch->rows().elapsed_step[env]);
+    }
+  }
+  return seen;
+}
+
+template <class Env>
+void check_round_trip() {
+  const auto engine = make_walkers<Env>();
+  trace(*engine, 50, 0);
+  std::vector<std::string> states;
+  for (int env = 0; env < kNumEnvs; ++env) states.push_back(engine->get_state(env));
+  const std::vector<double> expected = trace(*engine, 100, 50);
+  const auto other = make_walkers<Env>();
+  for (Engine* target : {engine.get(), other.get()}) {
+    for (int env = 0; env < kNumEnvs; ++env) target->set_state(env, states[env].data(), states[env].size());
+    for (int env = 0; env < kNumEnvs; ++env) CHECK(target->get_state(env) == states[env]);
+    CHECK(trace(*target, 100, 50) == expected);
+  }
+  const std::string& state = states[0];
+  CHECK_THROWS(engine->set_state(0, state.data(), state.size() - 1), FleetError, "shorter");
+  CHECK_THROWS(engine->set_state(0, (state + "x").data(), state.size() + 1), FleetError, "longer");
+  CHECK_THROWS(engine->set_state(0, "", 0), FleetError, "shorter");
+  for (Engine* target : {engine.get(), other.get()}) CHECK(target->close(-1));
+}
+
+}  // namespace
+
+TEST(fields_round_trip) { check_round_trip<Walker>(); }
+
+TEST(save_and_load_round_trip) { check_round_trip<OpaqueWalker>(); }
+
+TEST(env_without_state_says_so) {
+  const auto engine = make_engine<Marked>(EngineOptions{});
+  CHECK_EQUAL(engine->spec().has_state, 0);
+  CHECK_THROWS(engine->get_state(0), FleetError, "neither fields() nor save() and load()");
+}

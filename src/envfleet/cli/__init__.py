@@ -1,0 +1,49 @@
+"""The command line: envfleet run, bench, list and doctor.
+
+Exit codes: 0 done, 1 doctor found something broken, 2 wrong input or a failure that
+envfleet explains (one line on stderr, no traceback), 130 ended by Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from envfleet import __version__
+from envfleet.cli import bench, doctor, list_envs, run
+from envfleet.cli.arguments import Parser
+from envfleet.errors import EnvfleetError
+
+__all__ = ["main"]
+
+_INTERRUPTED = 130  # what a shell reports for a program that SIGINT ended
+_BROKEN_PIPE = 141  # the same for SIGPIPE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; argv without the program's name, None for that of this process."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.command(arguments))
+    except SystemExit as leaving:  # argparse: --help, --version, or a wrong argument
+        return leaving.code if isinstance(leaving.code, int) else 2
+    except KeyboardInterrupt:
+        print("envfleet: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # `envfleet list | head`. Python flushes stdout once more at exit, which would fail again, loudly.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except (EnvfleetError, OSError) as error:
+        print(f"envfleet: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> Parser:
+    parser = Parser(prog="envfleet", description="Thousands of reinforcement-learning environments behind one pool.")
+    parser.add_argument("--version", action="version", version=f"envfleet {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (run, bench, list_envs, doctor):
+        command.add_parser(commands)
+    return parser

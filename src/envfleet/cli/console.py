@@ -1,0 +1,87 @@
+"""What the commands print with rich: tables on stdout, the progress bar on stderr."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+from envfleet.errors import MissingExtraError
+
+try:
+    from rich import box
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.table import Table
+    from rich.text import Text
+except ImportError as error:
+    raise MissingExtraError("rich", "cli", "this command's tables") from error
+
+_WIDTH_OF_FILES = 200  # columns where there is no terminal to fit: a cut table is of no use in a log
+
+
+def print_fields(title: str, fields: Mapping[str, str]) -> None:
+    """A table of two columns: names and values."""
+    table = Table(title=title, title_justify="left", box=box.ROUNDED, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(justify="right")
+    for name, value in fields.items():
+        table.add_row(name, Text(value))
+    _stdout().print(table)
+
+
+def print_rows(title: str, columns: Mapping[str, bool], rows: Iterable[Sequence[str]]) -> None:
+    """A table with a header; columns maps each name to whether it holds numbers."""
+    table = Table(title=title, title_justify="left", box=box.ROUNDED)
+    for name, is_number in columns.items():
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    _stdout().print(table)
+
+
+def say(text: str) -> None:
+    """One line on stdout, never wrapped."""
+    _stdout().print(Text(text), soft_wrap=True)
+
+
+class ProgressBar:
+    """A bar with a line of text beside it; silent where stderr is no terminal.
+
+    Drawn by update() alone, so that no drawing thread runs while something is timed.
+    """
+
+    def __init__(self, title: str) -> None:
+        console = Console(stderr=True, highlight=False)
+        self._progress = Progress(
+            TextColumn("[bold]{task.description}"),
+            BarColumn(),
+            TextColumn("{task.percentage:>3.0f}%"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[beside]}", markup=False),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(title, total=1.0, beside="")
+
+    def update(self, share: float, beside: str) -> None:
+        """share: how much of the work is done, from 0 to 1."""
+        self._progress.update(self._task, completed=min(share, 1.0), beside=beside, refresh=True)
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+
+def _stdout() -> Console:
+    console = Console(highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = _WIDTH_OF_FILES
+    return console

@@ -1,0 +1,122 @@
+"""Statistics of the episodes in a stream of batches.
+
+RowLog copies what counts of each batch while the clock runs; EpisodeStatistics works it
+out, many batches at a time, while it stands.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.batch import Batch
+
+
+class RowLog:
+    """Rewards, ends and ids of up to `capacity` batches."""
+
+    def __init__(self, capacity: int, batch_size: int) -> None:
+        shape = (capacity, batch_size)
+        self.capacity = capacity
+        self.num_batches = 0
+        self._env_id = np.empty(shape, np.int32)
+        self._reward = np.empty(shape, np.float64)
+        self._terminated = np.empty(shape, np.bool_)
+        self._truncated = np.empty(shape, np.bool_)
+        self._elapsed_step = np.empty(shape, np.int32)
+
+    def append(self, batch: Batch) -> None:
+        """Copies the batch's rows, so that its buffer can go back to the pool."""
+        row = self.num_batches
+        self._env_id[row] = batch.env_id
+        self._reward[row] = batch.reward
+        self._terminated[row] = batch.terminated
+        self._truncated[row] = batch.truncated
+        self._elapsed_step[row] = batch.elapsed_step
+        self.num_batches = row + 1
+
+    def drain(self) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
+        """(env_id, reward, whether the row ended an episode, whether it was a step) of all rows in order."""
+        rows = slice(0, self.num_batches)
+        self.num_batches = 0
+        ended = (self._terminated[rows] | self._truncated[rows]).ravel()
+        # The reset rows of next_step have elapsed_step 0. So have ends in same_step, and those are steps.
+        stepped = (self._elapsed_step[rows].ravel() > 0) | ended
+        return self._env_id[rows].ravel(), self._reward[rows].ravel(), ended, stepped
+
+
+class Moments:
+    """Count, mean, standard deviation and range of numbers that come in portions."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = math.nan
+        self.lowest = math.nan
+        self.highest = math.nan
+        self._squares = 0.0  # sum of squared distances from the mean
+
+    @property
+    def std(self) -> float:
+        """Of the numbers as they are (no Bessel correction)."""
+        return math.sqrt(self._squares / self.count) if self.count else math.nan
+
+    def add(self, values: NDArray[Any]) -> None:
+        """Chan's merge of two sets: no cancellation, whatever the mean."""
+        if not values.size:
+            return
+        mean = float(values.mean())
+        squares = float(np.square(values - mean).sum())
+        if not self.count:
+            self.count, self.mean, self._squares = values.size, mean, squares
+            self.lowest, self.highest = float(values.min()), float(values.max())
+            return
+        total = self.count + values.size
+        distance = mean - self.mean
+        self._squares += squares + distance * distance * self.count * values.size / total
+        self.mean += distance * values.size / total
+        self.count = total
+        self.lowest = min(self.lowest, float(values.min()))
+        self.highest = max(self.highest, float(values.max()))
+
+
+class EpisodeStatistics:
+    """Returns and lengths of the episodes that ended; those still running do not count."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.returns = Moments()
+        self.lengths = Moments()
+        self._running_return = np.zeros(num_envs, np.float64)
+        self._running_length = np.zeros(num_envs, np.int64)
+        # numpy sorts 16-bit integers by radix: several times faster, and the sort is most of the work.
+        self._sort_dtype = np.dtype(np.uint16 if num_envs <= 1 << 16 else np.int32)
+
+    def add(
+        self,
+        env_id: NDArray[np.int32],
+        reward: NDArray[np.float64],
+        ended: NDArray[np.bool_],
+        stepped: NDArray[np.bool_],
+    ) -> None:
+        """Rows as RowLog.drain() gives them: those of one env in the order of its steps."""
+        if not env_id.size:
+            return
+        order = np.argsort(env_id.astype(self._sort_dtype), kind="stable")
+        env_id, reward, ended, stepped = env_id[order], reward[order], ended[order], stepped[order]
+        # A segment is a run of rows of one env in one episode.
+        new_env = np.concatenate(([True], env_id[1:] != env_id[:-1]))
+        begins = np.flatnonzero(new_env | np.concatenate(([False], ended[:-1])))
+        closed = ended[np.append(begins[1:], len(env_id)) - 1]
+        sums = np.add.reduceat(reward, begins)
+        lengths = np.add.reduceat(stepped, begins, dtype=np.int64)
+        owners, continues = env_id[begins], new_env[begins]
+        for totals, running, finished in (
+            (sums, self._running_return, self.returns),
+            (lengths, self._running_length, self.lengths),
+        ):
+            totals[continues] += running[owners[continues]]
+            running[owners[continues]] = 0
+            running[owners[~closed]] = totals[~closed]
+            finished.add(totals[closed])

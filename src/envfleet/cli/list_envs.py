@@ -1,0 +1,88 @@
+"""envfleet list: the ids that make() knows."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import re
+
+import numpy as np
+from gymnasium import Space, spaces
+
+import envfleet
+from envfleet.cli import arguments as args
+from envfleet.errors import MissingExtraError, UnknownEnvError
+from envfleet.registry import family_of
+
+_COLUMNS = {
+    "family": False,
+    "id": False,
+    "backend": False,
+    "time limit": True,
+    "observation": False,
+    "action": False,
+    "extra": False,
+}
+
+
+def add_parser(commands: args.Subparsers) -> None:
+    """Declares the command."""
+    parser = commands.add_parser(
+        "list",
+        help="list the environments",
+        description='Lists the environments. The column `extra` names what `pip install "envfleet[EXTRA]"` must add.',
+    )
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
+    args.add_plugin_argument(parser)
+    parser.set_defaults(command=list_envs)
+
+
+def list_envs(arguments: argparse.Namespace) -> int:
+    """The command."""
+    from envfleet.cli import console
+
+    args.compile_plugins(arguments)
+    known = envfleet.list_all_envs()
+    ids = [env_id for env_id in known if arguments.pattern is None or matches(env_id, arguments.pattern)]
+    if not ids:
+        raise UnknownEnvError(f"no id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all")
+    rows = sorted((_row(env_id) for env_id in ids), key=lambda row: row[:2])
+    console.print_rows(f"{len(rows)} environments" if len(rows) > 1 else "1 environment", _COLUMNS, rows)
+    return 0
+
+
+def matches(env_id: str, pattern: str) -> bool:
+    """Whether the pattern, or without wildcards a part, fits the id; case does not matter."""
+    if re.search(r"[*?\[]", pattern):
+        return fnmatch.fnmatchcase(env_id.lower(), pattern.lower())
+    return pattern.lower() in env_id.lower()
+
+
+def brief(space: Space[object]) -> str:
+    """A space in a few words: without the bounds, which can be long."""
+    if isinstance(space, spaces.Box):
+        return f"Box{_shape(space.shape)} {space.dtype}"
+    if isinstance(space, spaces.Discrete):
+        return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
+    if isinstance(space, spaces.MultiDiscrete):
+        return f"MultiDiscrete({np.array2string(space.nvec, separator=', ', threshold=8)})"
+    if isinstance(space, spaces.Dict):
+        return "{" + ", ".join(f"{name}: {brief(part)}" for name, part in space.items()) + "}"
+    if isinstance(space, spaces.Tuple):
+        return "(" + ", ".join(brief(part) for part in space.spaces) + ")"
+    return str(space)
+
+
+def _row(env_id: str) -> tuple[str, ...]:
+    family = family_of(env_id).name
+    try:
+        spec = envfleet.make_spec(env_id)
+    except MissingExtraError as error:
+        extra = re.search(r"envfleet\[(.+?)\]", str(error))
+        return family, env_id, "?", "?", "?", "?", extra.group(1) if extra else str(error)
+    limit = "-" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
+    return family, env_id, spec.backend, limit, brief(spec.observation_space), brief(spec.action_space), "-"
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return "(" + ", ".join(map(str, shape)) + ")"

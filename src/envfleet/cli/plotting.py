@@ -1,0 +1,72 @@
+"""The chart of envfleet bench: steps/s against pool size, both logarithmic."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envfleet.cli.machine import describe_machine
+from envfleet.errors import MissingExtraError
+
+try:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullLocator
+except ImportError as error:
+    raise MissingExtraError("matplotlib", "cli", "--plot") from error
+
+if TYPE_CHECKING:
+    from envfleet.cli.bench import Case
+
+_COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
+
+
+def plot(path: Path, env_id: str, cases: Sequence[Case], rounds: str) -> None:
+    """Medians as lines, one a backend and mode; bars from the slowest to the fastest round."""
+    figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
+    # The canvas by hand, not pyplot: no display is looked for, whatever MPLBACKEND says.
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    series = dict.fromkeys((case.backend, case.mode) for case in cases)
+    for color, (backend, mode) in zip(_COLORS * len(series), series, strict=False):
+        own = sorted((c for c in cases if (c.backend, c.mode) == (backend, mode)), key=lambda c: c.num_envs)
+        medians = [case.median for case in own]
+        below = [case.median - min(case.steps_per_s) for case in own]
+        above = [max(case.steps_per_s) - case.median for case in own]
+        axes.errorbar(
+            [case.num_envs for case in own],
+            medians,
+            yerr=[below, above],
+            color=color,
+            marker="o",
+            markersize=5,
+            linewidth=1.8,
+            linestyle="-" if mode == "sync" else "--",
+            capsize=3,
+            label=f"{backend}, {mode}",
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(sorted({case.num_envs for case in cases})))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.set_xlabel("num_envs")
+    axes.set_ylabel("steps/s")
+    axes.set_title(f"{env_id}: steps/s by pool size", loc="left", fontweight="bold")
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    figure.text(0.01, -0.02, _footnote(rounds), fontsize=7, color="#666666", va="top")
+    figure.savefig(path, bbox_inches="tight")
+
+
+def _footnote(rounds: str) -> str:
+    machine = describe_machine()
+    return (
+        f"Median of {rounds}, bars from the slowest to the fastest. {machine['cpu']}, "
+        f"{machine['usable_cores']} usable cores.\n"
+        f"envfleet {machine['envfleet']}, Python {machine['python']}, numpy {machine['numpy']}, {machine['date']}."
+    )

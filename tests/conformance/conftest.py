@@ -1,0 +1,19 @@
+"""make: pools of the executor under test, closed afterwards."""
+
+from __future__ import annotations
+
+import pytest
+from subjects import SUBJECTS
+
+
+@pytest.fixture(params=SUBJECTS)
+def make(request):
+    pools = []
+
+    def make(env_id, **options):
+        pools.append(SUBJECTS[request.param](env_id, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()

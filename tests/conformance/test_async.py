@@ -1,0 +1,134 @@
+"""Asynchronous batches and the two halves of a synchronous step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from envfleet import CallOrderError, EnvIdError, Pool, RecvTimeout
+
+
+def collect(pool: Pool, actions_of, num_steps: int) -> dict[int, list]:
+    """The rows of every env, in its own order, after num_steps steps of each."""
+    rows: dict[int, list] = {env_id: [] for env_id in range(pool.num_envs)}
+    pool.async_reset(seed=4)
+    left = pool.num_envs
+    while left:
+        batch = pool.recv()
+        again = []
+        for row, env_id in enumerate(batch.env_id.tolist()):
+            rows[env_id].append((batch.obs[row].tolist(), batch.reward[row], bool(batch.terminated[row])))
+            if len(rows[env_id]) <= num_steps:
+                again.append(env_id)
+            else:
+                left -= 1
+        if again:
+            actions = [actions_of(env_id, len(rows[env_id]) - 1) for env_id in again]
+            pool.send(np.array(actions), np.array(again, dtype=np.int32))
+        # The tail: fewer envs in flight than a batch holds can never fill one.
+        if pool.num_in_flight < pool.config.batch_size:
+            break
+    return rows
+
+
+@pytest.mark.parametrize(("num_envs", "batch_size", "num_threads"), [(8, 3, 1), (8, 1, 2), (9, 4, 5), (64, 16, 2)])
+def test_async_rollouts_equal_synchronous_ones(make, num_envs, batch_size, num_threads):
+    """Reassembled by env_id, whatever the batch size, the threads and the timing."""
+    table = np.random.default_rng(0).integers(0, 2, (num_envs, 61))
+    pool = make("CartPole-v1", num_envs=num_envs, batch_size=batch_size, num_threads=num_threads)
+    rows = collect(pool, lambda env_id, k: table[env_id, k], 60)
+    twin = make("CartPole-v1", num_envs=num_envs, num_threads=1)
+    batches = [twin.reset(seed=4), *(twin.step(table[:, k]) for k in range(60))]
+    for env_id, own in rows.items():
+        assert len(own) > 30
+        for k, row in enumerate(own):
+            batch = batches[k]
+            assert row == (batch.obs[env_id].tolist(), batch.reward[env_id], bool(batch.terminated[env_id]))
+
+
+def test_first_finished_comes_first(make):
+    pool = make("Sleepy-v0", num_envs=4, batch_size=1, num_threads=4)
+    pool.reset()
+    pool.send(np.array([400, 200, 2, 100], dtype=np.float32), np.arange(4, dtype=np.int32))
+    assert [int(pool.recv().env_id[0]) for _ in range(4)] == [2, 3, 1, 0]
+
+
+def test_a_slow_env_holds_up_no_batch_of_others(make):
+    pool = make("Sleepy-v0", num_envs=3, batch_size=2, num_threads=3)
+    pool.reset()
+    pool.send(np.array([1500, 1, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
+    for _ in range(5):
+        batch = pool.recv()
+        assert sorted(batch.env_id.tolist()) == [1, 2]
+        pool.send(np.array([1, 1], dtype=np.float32), batch.env_id)
+
+
+def test_a_timeout_loses_nothing(make):
+    pool = make("Sleepy-v0", num_envs=2, num_threads=2)
+    pool.reset()
+    with pytest.raises(RecvTimeout, match=r"0\.01"):
+        pool.step(np.array([300, 1], dtype=np.float32), timeout=0.01)
+    with pytest.raises(CallOrderError, match="in flight"):
+        pool.step(np.zeros(2, dtype=np.float32))
+    with pytest.raises(RecvTimeout):
+        pool.recv(timeout=0.0)
+    assert pool.recv().obs.tolist() == [1, 1]
+    assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
+
+
+def test_an_async_timeout_loses_nothing(make):
+    pool = make("Sleepy-v0", num_envs=3, batch_size=2, num_threads=1)
+    pool.reset()
+    pool.send(np.array([200, 1, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
+    with pytest.raises(RecvTimeout):
+        pool.recv(timeout=0.01)
+    assert len(pool.recv().env_id) == 2
+    with pytest.raises(CallOrderError, match="batch_size=2"):
+        pool.recv()
+
+
+def test_send_and_recv_of_a_synchronous_pool(make):
+    pool = make("Faulty-v0", num_envs=3)
+    pool.async_reset(seed=1)
+    first = pool.recv()
+    assert first.env_id.tolist() == [0, 1, 2]
+    pool.send([0, 0, 0])
+    with pytest.raises(CallOrderError, match="recv"):
+        pool.send([0, 0, 0])
+    assert pool.recv().obs[:, 1].tolist() == [1, 1, 1]
+    with pytest.raises(CallOrderError, match="nothing in flight"):
+        pool.recv()
+    pool.send([0], [2])
+    assert pool.recv().env_id.tolist() == [2]
+
+
+def test_reset_drops_what_is_in_flight(make):
+    for batch_size in (2, 4):
+        pool = make("Sleepy-v0", num_envs=4, batch_size=batch_size, num_threads=2)
+        pool.reset()
+        pool.send(np.array([50, 1, 1, 1], dtype=np.float32), np.arange(4, dtype=np.int32))
+        batch = pool.reset()
+        assert batch.env_id.tolist() == [0, 1, 2, 3]
+        assert batch.obs.tolist() == [0, 0, 0, 0]
+        assert pool.num_in_flight == 0
+
+
+def test_idle_envs_of_an_async_pool_may_be_reset_while_others_run(make):
+    pool = make("Sleepy-v0", num_envs=3, batch_size=1, num_threads=2)
+    pool.reset()
+    pool.send(np.array([150], dtype=np.float32), [1])
+    assert pool.reset([2, 0]).env_id.tolist() == [2, 0]
+    with pytest.raises(EnvIdError, match="env 1, which is in flight"):
+        pool.reset([1])
+    assert pool.recv().env_id.tolist() == [1]
+
+
+def test_async_step_is_send_and_recv(make):
+    pool = make("CartPole-v1", num_envs=6, batch_size=2)
+    pool.async_reset(seed=0)
+    batch = pool.recv()
+    for _ in range(50):
+        batch = pool.step(np.zeros(2, dtype=np.int64), batch.env_id)
+        assert len(batch) == 2
+    with pytest.raises(EnvIdError, match="env_id"):
+        pool.step(np.zeros(2, dtype=np.int64))

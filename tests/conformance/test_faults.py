@@ -1,0 +1,150 @@
+"""An env that raises: the others' rows are kept, the pool stays usable, a restart goes on."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+
+from envfleet import CallOrderError, EnvError, Pool
+from envfleet.seeding import restart_seed
+
+STEP, THROW, THROW_INT, THROW_AT_RESET, END = range(5)
+
+
+def test_the_exception_names_env_and_method_and_keeps_the_other_rows(make):
+    pool: Pool = make("Faulty-v0", num_envs=4, num_threads=2)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match=r"env 2 raised in step\(\).*joint 3 exploded") as caught:
+        pool.step([STEP, STEP, THROW, STEP])
+    error = caught.value
+    assert (error.env_id, error.method) == (2, "step")
+    assert error.batch.obs[:, 1].tolist() == [1, 1, 0, 1]
+    assert error.batch.reward.tolist() == [1, 1, 0, 1]
+    again = pickle.loads(pickle.dumps(error))
+    assert str(again) == str(error)
+    assert again.faults == error.faults
+
+
+def test_a_broken_env_is_refused_until_its_reset_rebuilds_it(make):
+    pool: Pool = make("Faulty-v0", num_envs=3)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError):
+        pool.step([STEP, THROW, STEP])
+    with pytest.raises(CallOrderError, match=r"env 1 raised earlier.*reset\(env_id=\[1\]\)"):
+        pool.step([STEP, STEP, STEP])
+    assert pool.step([STEP, STEP], [0, 2]).obs[:, 1].tolist() == [2, 2]
+    assert pool.reset([1]).obs[0, 1] == 0
+    assert pool.step([STEP, STEP, STEP]).obs[:, 1].tolist() == [3, 1, 3]
+
+
+def test_a_rebuilt_env_gets_the_same_stream_on_every_executor(make):
+    """From its seed and the count of restarts alone."""
+    starts = []
+    for _ in range(2):
+        pool: Pool = make("Faulty-v0", num_envs=2, seed=9)
+        pool.reset()
+        with pytest.raises(EnvError):
+            pool.step([THROW, STEP])
+        starts.append(int(pool.reset([0]).obs[0, 0]))
+    assert starts[0] == starts[1]
+    fresh = np.random.default_rng(restart_seed(9, 1))
+    assert starts[0] == fresh.integers(0, 1_000_000)
+
+
+def test_throwing_something_that_is_no_exception(make):
+    pool: Pool = make("Faulty-v0", num_envs=1)
+    pool.reset()
+    with pytest.raises(EnvError, match="env 0 raised in step"):
+        pool.step([THROW_INT])
+
+
+def test_all_envs_may_raise_at_once(make):
+    pool: Pool = make("Faulty-v0", num_envs=50, num_threads=2)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match="49 more") as caught:
+        pool.step([THROW] * 50)
+    assert sorted(fault.env_id for fault in caught.value.faults) == list(range(50))
+    assert pool.reset().obs[:, 1].tolist() == [0] * 50
+
+
+def test_an_exception_in_a_reset_inside_step(make):
+    pool: Pool = make("Faulty-v0", num_envs=2)
+    pool.reset(seed=0)
+    pool.step([THROW_AT_RESET, STEP])
+    pool.step([END, STEP])
+    with pytest.raises(EnvError, match=r"env 0 raised in reset\(\).*level file"):
+        pool.step([STEP, STEP])
+    pool.reset([0])
+    assert pool.step([STEP, STEP]).obs[:, 1].tolist() == [1, 4]
+
+
+def test_an_exception_in_a_same_step_reset(make):
+    pool: Pool = make("Faulty-v0", num_envs=2, autoreset_mode="same_step")
+    pool.reset(seed=0)
+    pool.step([THROW_AT_RESET, STEP])
+    with pytest.raises(EnvError, match="level file"):
+        pool.step([END, STEP])
+    pool.reset()
+    assert pool.step([STEP, STEP]).obs[:, 1].tolist() == [1, 1]
+
+
+def test_an_async_env_that_raises_completes_its_row(make):
+    pool: Pool = make("Faulty-v0", num_envs=4, batch_size=2, num_threads=2)
+    pool.reset(seed=0)
+    pool.send([STEP, THROW, STEP, STEP], [0, 1, 2, 3])
+    seen, faults = [], []
+    for _ in range(2):
+        try:
+            batch = pool.recv()
+        except EnvError as error:
+            batch = error.batch
+            faults.append(error.env_id)
+        seen += batch.env_id.tolist()
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert faults == [1]
+    with pytest.raises(CallOrderError, match="env 1 raised earlier"):
+        pool.send([STEP], [1])
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_restart_reports_a_truncated_row_and_goes_on(make, mode):
+    pool: Pool = make("Faulty-v0", num_envs=3, on_error="restart", autoreset_mode=mode)
+    pool.reset(seed=0)
+    batch = pool.step([STEP, THROW, STEP])
+    assert batch.truncated.tolist() == [False, True, False]
+    assert batch.terminated.tolist() == [False, False, False]
+    assert batch.info["error"].tolist() == [None, "step(): joint 3 exploded", None]
+    if mode == "disabled":
+        with pytest.raises(CallOrderError, match="env 1 has ended"):
+            pool.step([STEP] * 3)
+        pool.reset([1])
+    elif mode == "next_step":
+        assert pool.step([STEP] * 3).elapsed_step.tolist() == [2, 0, 2]
+    batch = pool.step([STEP] * 3)
+    assert batch.elapsed_step[1] == 1
+    assert "error" not in batch.info
+
+
+def test_restarts_are_bounded(make):
+    pool: Pool = make("Faulty-v0", num_envs=2, on_error="restart", max_restarts=2, autoreset_mode="same_step")
+    pool.reset(seed=0)
+    for _ in range(2):
+        assert pool.step([THROW, STEP]).truncated.tolist() == [True, False]
+    with pytest.raises(EnvError, match="max_restarts=2"):
+        pool.step([THROW, STEP])
+
+
+def test_a_long_run_survives_random_faults(make):
+    pool: Pool = make("Faulty-v0", num_envs=16, on_error="restart", max_restarts=10_000, num_threads=2)
+    rng = np.random.default_rng(0)
+    pool.reset(seed=0)
+    num_errors = 0
+    for _ in range(500):
+        actions = rng.choice([STEP, THROW, THROW_INT, END], 16, p=[0.9, 0.04, 0.03, 0.03])
+        batch = pool.step(actions)
+        errors = batch.info.get("error")
+        num_errors += 0 if errors is None else sum(error is not None for error in errors)
+        assert (batch.elapsed_step >= 0).all()
+    assert num_errors > 300

@@ -1,0 +1,202 @@
+// Test envs that do on demand what real envs do by accident.
+#include <chrono>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "envfleet/env.h"
+
+namespace {
+
+using envfleet::Config;
+using envfleet::Out;
+using envfleet::Rng;
+using envfleet::Spec;
+
+// Counts its steps; the action says what goes wrong.
+class Faulty {
+ public:
+  enum Action { kStep, kThrow, kThrowInt, kThrowAtNextReset, kEnd, kThrowInObserve, kNumActions };
+
+  static envfleet::Params params() {
+    return {{"fail_construction", false, "throw in the constructor"},
+            {"length", 1000, "steps until the episode terminates"}};
+  }
+  static void spec(const Config&, Spec& spec) {
+    spec.observation(envfleet::box<std::int64_t>({2}));
+    spec.action(envfleet::discrete(kNumActions));
+    spec.info("total", envfleet::scalar<std::int64_t>());
+    spec.info("last_action", envfleet::scalar<std::int32_t>(), EF_ON_STEP);
+  }
+  explicit Faulty(const Config& config) : length_(config.integer("length")) {
+    if (config.flag("fail_construction")) throw std::runtime_error("no licence for this simulator");
+  }
+  void reset(Rng& rng, Out& out) {
+    if (throw_at_reset_) throw std::runtime_error("the level file is gone");
+    start_ = rng.integers(0, 1'000'000);
+    count_ = 0;
+    *out.info<std::int64_t>(0) = total_;
+    observe(out);
+  }
+  void step(int action, Out& out) {
+    if (action == kThrow) throw std::runtime_error("joint 3 exploded");
+    if (action == kThrowInt) throw 42;
+    if (action == kThrowAtNextReset) throw_at_reset_ = true;
+    if (action == kThrowInObserve) throw_at_observe_ = true;
+    ++count_;
+    ++total_;
+    out.reward = static_cast<double>(count_);
+    out.terminated = action == kEnd || count_ >= length_;
+    *out.info<std::int64_t>(0) = total_;
+    *out.info<std::int32_t>(1) = action;
+    write(out);
+  }
+  void observe(Out& out) {
+    if (throw_at_observe_) throw std::runtime_error("the camera is gone");
+    write(out);
+  }
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("start", start_);
+    visit("count", count_);
+    visit("total", total_);
+    visit("throw_at_reset", throw_at_reset_);
+  }
+
+ private:
+  void write(Out& out) {
+    out.obs<std::int64_t>()[0] = start_;
+    out.obs<std::int64_t>()[1] = count_;
+  }
+  std::int64_t length_;
+  std::int64_t start_ = 0, count_ = 0, total_ = 0;
+  bool throw_at_reset_ = false;
+  bool throw_at_observe_ = false;
+};
+
+// Sleeps as many milliseconds as its action says.
+class Sleepy {
+ public:
+  static void spec(const Config&, Spec& spec) {
+    spec.observation(envfleet::box<std::int32_t>({}));
+    spec.action(envfleet::box<float>({}, 0, 10000));
+  }
+  void reset(Rng&, Out& out) {
+    count_ = 0;
+    *out.obs<std::int32_t>() = count_;
+  }
+  void step(const float* milliseconds, Out& out) {
+    std::this_thread::sleep_for(std::chrono::duration<float, std::milli>(*milliseconds));
+    *out.obs<std::int32_t>() = ++count_;
+  }
+
+ private:
+  std::int32_t count_ = 0;
+};
+
+// Every kind of array in a Dict observation; skips elements on purpose now and then, which must read as zero.
+class Sink {
+ public:
+  static envfleet::Params params() {
+    static const double weights[] = {0.5, 0.25};
+    return {{"size", 3, "elements of each array"}, {"scale", 1.0, "multiplies the reward"}, {"loud", false, "adds 100 to the reward"},
+            {"label", "plain", "a text"},          {"weights", weights, "a list of numbers"}};
+  }
+  static void spec(const Config& config, Spec& spec) {
+    const std::int64_t size = config.integer("size");
+    if (size < 1) throw std::invalid_argument("size expected a positive number, got " + std::to_string(size));
+    spec.observation("zulu", envfleet::box<std::uint8_t>({size, 2}, 0, 255));
+    spec.observation("alpha", envfleet::box<double>({size}));
+    spec.observation("mike", envfleet::discrete(1000, -5));
+    spec.observation("flags", envfleet::multi_binary(size));
+    spec.observation("small", envfleet::box<std::int16_t>({1}, -7, 7));
+    spec.action(envfleet::multi_discrete({3, 4}));
+    spec.info("draw", envfleet::scalar<double>());
+    spec.max_episode_steps(7);
+  }
+  explicit Sink(const Config& config)
+      : size_(config.integer("size")), scale_(config.real("scale")), bonus_(config.flag("loud") ? 100 : 0) {
+    for (double weight : config.reals("weights")) bonus_ += weight;
+    bonus_ += static_cast<double>(config.text("label").size());
+  }
+  void reset(Rng& rng, Out& out) {
+    draw_ = rng.normal();
+    count_ = 0;
+    write(out);
+  }
+  void step(const std::int32_t* action, Rng& rng, Out& out) {
+    draw_ = rng.normal();
+    ++count_;
+    out.reward = scale_ * (action[0] * 10 + action[1]) + bonus_;
+    write(out);
+  }
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("draw", draw_);
+    visit("count", count_);
+  }
+
+ private:
+  void write(Out& out) {
+    for (std::int64_t i = 0; i < size_; ++i) {
+      if (count_ % 2 == 0) out.obs<std::uint8_t>(0)[2 * i] = static_cast<std::uint8_t>(count_ + i);
+      out.obs<double>(1)[i] = draw_ * static_cast<double>(i);
+      out.obs<std::int8_t>(3)[i] = static_cast<std::int8_t>((count_ + i) % 2);
+    }
+    *out.obs<std::int64_t>(2) = count_ - 5;
+    *out.obs<std::int16_t>(4) = static_cast<std::int16_t>(-count_);
+    *out.info<double>(0) = draw_;
+  }
+  std::int64_t size_;
+  double scale_, bonus_;
+  double draw_ = 0;
+  std::int32_t count_ = 0;
+};
+
+// Takes MultiBinary actions, draws itself, and saves opaque bytes.
+class Lamp {
+ public:
+  static void spec(const Config&, Spec& spec) {
+    spec.observation_member(envfleet::discrete(2));
+    spec.observation_member(envfleet::box<float>({2}, 0, 1));
+    spec.action(envfleet::multi_binary(2));
+  }
+  void reset(Rng& rng, Out& out) {
+    lit_ = static_cast<std::int8_t>(rng.integers(0, 2));
+    write(out);
+  }
+  void step(const std::int8_t* action, Out& out) {
+    lit_ = action[0] ^ action[1];
+    out.truncated = action[0] == 1 && action[1] == 1;
+    write(out);
+  }
+  void render(envfleet::Frame& frame) { frame.resize(4, 6, lit_ != 0 ? 255 : 0); }
+  void save(envfleet::StateWriter& writer) { writer.put(lit_); }
+  void load(envfleet::StateReader& reader) { lit_ = reader.get<std::int8_t>(); }
+
+ private:
+  void write(Out& out) {
+    *out.obs<std::int64_t>(0) = lit_;
+    out.obs<float>(1)[lit_] = 1.0f;
+  }
+  std::int8_t lit_ = 0;
+};
+
+// Writes a float64 where it declared float32.
+class Confused {
+ public:
+  static void spec(const Config&, Spec& spec) {
+    spec.observation(envfleet::box<float>({1}));
+    spec.action(envfleet::discrete(2));
+  }
+  void reset(Rng&, Out& out) { *out.obs<double>() = 1; }
+  void step(int, Out&) {}
+};
+
+}  // namespace
+
+ENVFLEET_ENV("Faulty-v0", Faulty)
+ENVFLEET_ENV("Sleepy-v0", Sleepy)
+ENVFLEET_ENV("Sink-v0", Sink)
+ENVFLEET_ENV("Lamp-v0", Lamp)
+ENVFLEET_ENV("Confused-v0", Confused)

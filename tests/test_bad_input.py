@@ -1,0 +1,276 @@
+"""What crashes, hangs or slips through elsewhere is an exception here, and no env has moved."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet import (
+    ActionError,
+    CallOrderError,
+    ConfigError,
+    EnvIdError,
+    PoolClosedError,
+    SeedError,
+    StateError,
+    UnknownEnvError,
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_threads": -1}, r"num_threads expected an integer from 0 to 1024, got -1"),
+        ({"num_envs": 4, "batch_size": 5}, r"batch_size expected an integer from 1 to 4, got 5"),
+        ({"num_envs": 4, "batch_size": -2}, r"batch_size .* got -2"),
+        ({"num_envs": 0}, r"num_envs expected an integer from 1"),
+        ({"num_envs": -3}, r"num_envs .* got -3"),
+        ({"num_envs": 2.5}, r"num_envs .* got 2\.5"),
+        ({"num_envs": True}, r"num_envs .* got True"),
+        ({"num_envs": 2**40}, r"num_envs .* got 1099511627776"),
+        ({"thread_affinity_offset": -2}, r"thread_affinity_offset"),
+        ({"max_episode_steps": 0}, r"max_episode_steps expected an integer from 1"),
+        ({"autoreset_mode": "sometimes"}, r"autoreset_mode expected one of .*next_step"),
+        ({"on_error": "ignore"}, r"on_error expected 'raise' or 'restart'"),
+        ({"render_mode": "human"}, r"render_mode expected 'rgb_array'"),
+        ({"num_evns": 3}, r"'num_evns'; did you mean 'num_envs'\?"),
+        ({"sutton_barto_rewards": True}, r"did you mean 'sutton_barto_reward'\?"),
+        ({"sutton_barto_reward": "yes"}, r"expected True or False for sutton_barto_reward, got str"),
+        ({"num_envs": 3, "sutton_barto_reward": [True]}, r"expected 3 values of sutton_barto_reward"),
+        ({"backend": "gpu"}, r"backend expected one of"),
+        ({"env_type": "jax"}, r"env_type expected 'gymnasium', 'gym' or 'dm'"),
+    ],
+    ids=str,
+)
+def test_options_of_make(options, message):
+    with pytest.raises(ConfigError, match=message):
+        envfleet.make("CartPole-v1", **options)
+
+
+def test_seeds_of_make():
+    for seed in (-1, 2**128, 1.5, "7", [1, 2, 3], [1, "2"]):
+        with pytest.raises(SeedError):
+            envfleet.make("CartPole-v1", num_envs=2, seed=seed)
+
+
+def test_unknown_ids_come_with_the_nearest_names():
+    with pytest.raises(UnknownEnvError, match="got 'CartPole-v11'; did you mean CartPole-v1"):
+        envfleet.make("CartPole-v11")
+    with pytest.raises(UnknownEnvError, match="list_all_envs"):
+        envfleet.make("Chess")
+    with pytest.raises(UnknownEnvError, match="got int: 7"):
+        envfleet.make(7)
+
+
+def test_parameters_that_the_env_itself_refuses():
+    with pytest.raises(ConfigError, match="no licence for this simulator"):
+        envfleet.make("Faulty-v0", fail_construction=True)
+    with pytest.raises(ConfigError, match="size expected a positive number, got 0"):
+        envfleet.make("Sink-v0", size=0)
+    with pytest.raises(ConfigError, match="same spaces for all envs, env 1"):
+        envfleet.make("Sink-v0", num_envs=2, size=[2, 3])
+
+
+def test_an_env_that_writes_another_dtype_than_declared_is_told_so():
+    with pytest.raises(envfleet.EnvError, match=r"env 0 raised in reset\(\).*does not match spec\(\)"):
+        envfleet.make("Confused-v0").reset()
+
+
+GOOD = np.array([0, 1, 0], dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([0, 1], r"expected actions of shape \(3,\), got \(2,\); pass one row for each env"),
+        ([0, 1, 0, 1], r"got \(4,\)"),
+        (GOOD.reshape(3, 1), r"got \(3, 1\)"),
+        (0, r"got \(\)"),
+        (np.array([0.0, 1.0, 0.0]), r"expected integer actions for Discrete\(2\), got dtype float64"),
+        (np.array([np.nan, 1.0, 0.0]), r"expected integer actions"),
+        (np.array([True, False, True]), r"got dtype bool"),
+        (["a", "b", "c"], r"got dtype <U1"),
+        ([0, 1, None], r"got dtype object"),
+        (None, r"got \(\)"),
+        ([0, 1, 2], r"Discrete\(2\) \(from 0 to 1\), got 2 for env 2"),
+        ([0, -1, 0], r"got -1 for env 1"),
+        (np.array([0, 2**40, 0]), r"got 1099511627776 for env 1"),
+        (np.array([0, 2**63, 0], dtype=np.uint64), r"for env 1"),
+        ([[0], [0, 1], [0]], r"expected actions as an array"),
+    ],
+    ids=str,
+)
+def test_discrete_actions(actions, message):
+    envs = envfleet.make("CartPole-v1", num_envs=3)
+    twin = envfleet.make("CartPole-v1", num_envs=3)
+    envs.reset(seed=0)
+    twin.reset(seed=0)
+    for call in (envs.step, envs.send):
+        with pytest.raises(ActionError, match=message):
+            call(actions)
+    # Nobody has moved.
+    np.testing.assert_array_equal(envs.step(GOOD)[0], twin.step(GOOD)[0])
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, ">i4"])
+def test_integers_of_every_width_are_taken(dtype):
+    envs, twin = envfleet.make("CartPole-v1", num_envs=3), envfleet.make("CartPole-v1", num_envs=3)
+    envs.reset(seed=0)
+    twin.reset(seed=0)
+    np.testing.assert_array_equal(envs.step(GOOD.astype(dtype))[0], twin.step(GOOD)[0])
+    backwards = GOOD.astype(dtype)[::-1]  # not contiguous
+    np.testing.assert_array_equal(envs.step(backwards)[0], twin.step(GOOD[::-1].copy())[0])
+    np.testing.assert_array_equal(envs.step(list(GOOD))[0], twin.step(tuple(GOOD))[0])
+
+
+@pytest.mark.parametrize(
+    ("actions", "message"),
+    [
+        ([np.nan, 1.0], r"no NaN\), got nan for env 0"),
+        ([1.0, np.inf], r"got inf for env 1"),
+        ([1.0, -0.1], r"here from 0\.0 to 10000\.0.*got -0\.1 for env 1.*clip"),
+        ([1.0, 1e5], r"for env 1"),
+        ([1 + 2j, 0], r"expected actions of dtype float32, got complex128"),
+        ([[1.0], [2.0]], r"expected actions of shape \(2,\)"),
+    ],
+    ids=str,
+)
+def test_box_actions(actions, message):
+    envs = envfleet.make("Sleepy-v0", num_envs=2)
+    envs.reset()
+    with pytest.raises(ActionError, match=message):
+        envs.step(actions)
+    assert envs.step(np.zeros(2))[0].tolist() == [1, 1]
+    assert envs.step(np.zeros(2, dtype=np.int32))[0].tolist() == [2, 2]
+
+
+def test_multi_discrete_and_multi_binary_actions():
+    envs = envfleet.make("Sink-v0", num_envs=1)
+    envs.reset()
+    for actions, message in [([[0, 4]], "here from 0 to 3.*got 4"), ([[-1, 0]], "got -1"), ([[0]], r"\(1, 2\)")]:
+        with pytest.raises(ActionError, match=message):
+            envs.step(actions)
+    lamps = envfleet.make("Lamp-v0", num_envs=1)
+    lamps.reset()
+    with pytest.raises(ActionError, match="got 2"):
+        lamps.step([[0, 2]])
+    assert lamps.step([[1, 0]])[0][0].tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("ids", "message"),
+    [
+        ([3], r"from 0 to 2, got 3 in row 0"),
+        ([-1], r"got -1"),
+        ([0, 0], r"each env once, got env 0 2 times"),
+        ([], r"at least one row"),
+        ([0.0], r"expected integer env_id, got dtype float64"),
+        ([[0]], r"shape \(1, 1\)"),
+        ("a", r"env_id"),
+        ([2**40], r"got 1099511627776"),
+    ],
+    ids=str,
+)
+def test_env_ids(ids, message):
+    envs = envfleet.make("Faulty-v0", num_envs=3)
+    envs.reset(seed=0)
+    actions = np.zeros(max(1, np.size(ids)), dtype=np.int64)
+    for call in (envs.step, envs.send):
+        with pytest.raises(EnvIdError, match=message):
+            call(actions, ids)
+    with pytest.raises(EnvIdError, match=message):
+        envs.reset(ids)
+    assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]
+
+
+def test_call_order():
+    envs = envfleet.make("CartPole-v1", num_envs=4, batch_size=2)
+    with pytest.raises(CallOrderError, match="nothing in flight"):
+        envs.recv()
+    with pytest.raises(CallOrderError, match="was not; call reset"):
+        envs.send([0], [1])
+    envs.async_reset()
+    for _ in range(50):
+        with pytest.raises(CallOrderError, match="4 are in flight"):
+            envs.async_reset()
+    with pytest.raises(EnvIdError, match="expected env_id"):
+        envs.send([0, 0])
+    with pytest.raises(EnvIdError, match="env 0, which is in flight"):
+        envs.send([0, 0], [0, 1])
+    envs.recv()
+    envs.recv()
+    with pytest.raises(CallOrderError, match="nothing in flight"):
+        envs.recv()
+    with pytest.raises(ConfigError, match="timeout expected seconds"):
+        envs.recv(timeout=-1)
+
+
+def test_everything_after_close_says_so():
+    envs = envfleet.make("CartPole-v1", num_envs=2)
+    envs.reset()
+    envs.close()
+    envs.close()
+    assert envs.closed
+    calls = [
+        envs.reset,
+        lambda: envs.step([0, 0]),
+        lambda: envs.send([0, 0]),
+        envs.recv,
+        envs.async_reset,
+        envs.get_state,
+        lambda: envs.get_attr("gravity"),
+        lambda: envs.set_attr("gravity", 1.0),
+        lambda: envs.render_env(0),
+    ]
+    for call in calls:
+        with pytest.raises(PoolClosedError):
+            call()
+
+
+def test_reset_options():
+    envs = envfleet.make("CartPole-v1", num_envs=2)
+    obs, _ = envs.reset(seed=0, options={"low": 0.01, "high": 0.02})
+    assert ((obs >= 0.01) & (obs <= 0.02)).all()
+    assert not ((envs.reset(seed=0)[0] >= 0.01).all())
+    with pytest.raises(ConfigError, match=r"options among \['low', 'high'\]"):
+        envs.reset(options={"hihg": 1})
+    with pytest.raises(ConfigError, match="expected a number for option 'low'"):
+        envs.reset(options={"low": "x"})
+    for mask in ([True, False], np.array([1, 0]), np.array([True]), np.array([False, False])):
+        with pytest.raises(ConfigError, match="reset_mask"):
+            envs.reset(options={"reset_mask": mask})
+
+
+def test_states_that_do_not_fit():
+    envs = envfleet.make("CartPole-v1", num_envs=2)
+    envs.reset(seed=0)
+    saved = envs.get_state()
+    with pytest.raises(StateError, match="expected a PoolState"):
+        envs.set_state("x")
+    with pytest.raises(StateError, match="2 x CartPole-v1, got one of 2 x CartPole-v0"):
+        envs.set_state(envfleet.make("CartPole-v0", num_envs=2).get_state())
+    broken = envfleet.PoolState(saved.env_id, 2, (saved.states[0], saved.states[1][:-1]), saved.seeds, saved.num_restarts)
+    expected = envs.get_state()
+    with pytest.raises(StateError, match="env 1 .* shorter"):
+        envs.set_state(broken)
+    assert envs.get_state() == expected
+    with pytest.raises(StateError, match="cannot be saved"):
+        envfleet.make("Sleepy-v0").get_state()
+
+
+def test_attributes():
+    envs = envfleet.make("CartPole-v1", num_envs=2)
+    envs.reset(seed=0)
+    envs.set_attr("gravity", [9.8, 1.6])
+    assert envs.get_attr("gravity") == (9.8, 1.6)
+    obs = [envs.step([0, 0])[0] for _ in range(5)][-1]
+    assert not np.array_equal(obs[0], obs[1])
+    with pytest.raises(AttributeError, match=r"no attribute 'gravty'.*'gravity'"):
+        envs.get_attr("gravty")
+    with pytest.raises(AttributeError, match="that can be set"):
+        envs.set_attr("gravty", 1.0)
+    with pytest.raises(ConfigError, match="2 values"):
+        envs.set_attr("gravity", [1.0])
+    with pytest.raises(ValueError, match="expected 4 values, got 3"):
+        envs.set_attr("state", [np.zeros(3), np.zeros(3)])
