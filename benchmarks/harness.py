@@ -129,10 +129,11 @@ def summary(samples: Sequence[float]) -> dict[str, float]:
     }
 
 
-def run_case(case: Case, rounds: int, seconds: float, say: Callable[[str], None] = print) -> dict[str, Any]:
+def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
     """Measures a case and gives it as the JSON has it."""
-    say(f"{case.name} ...")
-    results: dict[str, dict[str, Any]] = {c.name: {"name": c.name, "status": "ok", "samples": []} for c in case.contenders}
+    results: dict[str, dict[str, Any]] = {
+        c.name: {"name": c.name, "status": "ok", "samples": []} for c in case.contenders
+    }
     subjects: dict[str, Subject] = {}
     for contender in case.contenders:
         if (made := _attempt(results[contender.name], contender.make)) is not None:
@@ -148,7 +149,10 @@ def run_case(case: Case, rounds: int, seconds: float, say: Callable[[str], None]
                     results[name]["samples"].append(value)
     finally:
         for name, subject in subjects.items():
-            _attempt(results[name], subject.close)
+            fault: dict[str, Any] = {}
+            _attempt(fault, subject.close)
+            if fault:  # its figures stand
+                results[name]["error_at_close"] = fault["error"]
     for result in results.values():
         if result["status"] == "ok":
             result.update(summary(result["samples"]))
@@ -219,7 +223,7 @@ def judged(target: Target, results: Mapping[str, Mapping[str, Any]], more_is_bet
 
 
 def machine() -> dict[str, Any]:
-    """The machine, and how busy it was with other things at the start."""
+    """The machine, and how busy it is with other things; to be asked while nothing is measured."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "usable_cores": usable_cores(),
@@ -227,8 +231,24 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(int((_first_value("/proc/meminfo", "MemTotal") or "0").split()[0]) / 2**20, 1),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "load_average_at_start": os.getloadavg()[0],
+        "busy_share": busy_share(),
     }
+
+
+def busy_share(seconds: float = 0.5) -> float:
+    """The share of all cores that runs something now: others' work, when we only sleep."""
+    idle, total = _cpu_times()
+    time.sleep(seconds)
+    later_idle, later_total = _cpu_times()
+    return round(1 - (later_idle - idle) / max(1, later_total - total), 3)
+
+
+def _cpu_times() -> tuple[int, int]:
+    """(idle, all) in clock ticks since boot."""
+    user, nice, system, idle, iowait, irq, softirq, steal = map(
+        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    )
+    return idle + iowait, user + nice + system + idle + iowait + irq + softirq + steal
 
 
 def usable_cores() -> int:
@@ -241,11 +261,12 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 def report(options: Mapping[str, Any], started: Mapping[str, Any], suites: Mapping[str, Any]) -> dict[str, Any]:
     """The whole JSON. started: machine() as it was before the first round."""
+    ended = {"busy_share_at_end": busy_share()}
     return {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.argv]),
-        "machine": dict(started),
+        "machine": {**started, **ended},
         "versions": versions(),
         "options": dict(options),
         "suites": dict(suites),

@@ -38,14 +38,16 @@ def sync_loop(step: Callable[[Any], Any], num_envs: int, close: Callable[[], Non
     return Loop(run, num_envs, close, in_us)
 
 
-def async_loop(pool: Any, batch_size: int, close: Callable[[], None], before_send: Callable[[], None] | None = None) -> Loop:
+def async_loop(
+    pool: Any, batch_size: int, close: Callable[[], None], before_send: Callable[[], None] | None = None
+) -> Loop:
     """A loop over recv() and send() to the envs that came. before_send: the learner's work."""
     batches = cycle(actions_for(batch_size))
     recv, send = pool.recv, pool.send
 
     def run(num_batches: int) -> None:
         for actions in islice(batches, num_batches):
-            obs, reward, terminated, truncated, info = recv()
+            *_held, info = recv()  # held, as in sync_loop
             if before_send is not None:
                 before_send()
             send(actions, info["env_id"])
@@ -61,14 +63,19 @@ def envfleet_sync(num_envs: int, num_threads: int, env_id: str = "CartPole-v1", 
     return sync_loop(pool.step, num_envs, pool.close)
 
 
-def envfleet_async(num_envs: int, batch_size: int, num_threads: int, env_id: str = "CartPole-v1", **options: Any) -> Loop:
+def envfleet_async(
+    num_envs: int,
+    batch_size: int,
+    num_threads: int,
+    env_id: str = "CartPole-v1",
+    before_send: Callable[[], None] | None = None,
+    **options: Any,
+) -> Loop:
     import envfleet
 
-    pool = envfleet.make(
-        env_id, num_envs=num_envs, batch_size=batch_size, num_threads=num_threads, seed=0, **options
-    )
+    pool = envfleet.make(env_id, num_envs=num_envs, batch_size=batch_size, num_threads=num_threads, seed=0, **options)
     pool.async_reset()
-    return async_loop(pool, batch_size, pool.close)
+    return async_loop(pool, batch_size, pool.close, before_send)
 
 
 def envpool_sync(num_envs: int, num_threads: int) -> Loop:

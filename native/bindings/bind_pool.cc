@@ -33,6 +33,7 @@ using engine::Request;
 
 constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
 constexpr double kHoldGilNs = 10'000;
+constexpr double kPatientNs = 20'000'000;
 
 // Ids that were given: none (all envs), or some, or not plainly right.
 struct Ids {
@@ -81,14 +82,7 @@ class NativePool {
     CallerGuard guard(*engine_);
     const Ids ids = plain_ids(env_ids);
     if (!ids.are_plain || !accept(ids, actions)) return nb::none();
-    if (timeout_s >= 0) {
-      start(Request::step, ids);
-      return finish(to_ns(timeout_s), false);
-    }
-    // Synchronous throughout: no other call sees these envs in flight.
-    BatchBuffer* batch =
-        without_gil_if(is_long(ids.count), [&] { return engine_->run(Request::step, ids.data, ids.count); });
-    return wrap(batch);
+    return run(Request::step, ids, timeout_s);
   }
 
   bool send(nb::handle actions, nb::handle env_ids) {
@@ -103,7 +97,7 @@ class NativePool {
   nb::object recv(double timeout_s) {
     CallerGuard guard(*engine_);
     const std::int64_t timeout_ns = to_ns(timeout_s);
-    if (!is_async()) return finish(timeout_ns, timeout_ns < 0);
+    if (!is_async()) return finish(timeout_ns);
     BatchBuffer* batch = engine_->take(0);
     if (batch == nullptr) batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
     if (batch == nullptr) return nb::none();
@@ -115,12 +109,7 @@ class NativePool {
   nb::object reset(nb::handle env_ids, double timeout_s) {
     CallerGuard guard(*engine_);
     const Ids ids = checked_ids(env_ids);
-    if (timeout_s >= 0) {
-      start(Request::reset, ids);
-      return finish(to_ns(timeout_s), false);
-    }
-    BatchBuffer* batch = without_gil_if(true, [&] { return engine_->run(Request::reset, ids.data, ids.count); });
-    return wrap(batch);
+    return run(Request::reset, ids, timeout_s);
   }
 
   void send_reset(nb::handle env_ids) {
@@ -131,9 +120,7 @@ class NativePool {
   // The present observations of all envs; only between batches.
   nb::object observe() {
     CallerGuard guard(*engine_);
-    BatchBuffer* batch =
-        without_gil_if(true, [&] { return engine_->run(Request::observe, nullptr, engine_->options().num_envs); });
-    return wrap(batch);
+    return run(Request::observe, {true, nullptr, engine_->options().num_envs}, -1);
   }
 
   // --- between batches -------------------------------------------------------------------
@@ -220,7 +207,7 @@ class NativePool {
   }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
   bool has_render() const { return engine_->spec().has_render != 0; }
-  double ns_per_step() { return engine_->ns_per_step(); }
+  double ns_per_step() { return engine_->expected_ns(Request::step, 1); }
   std::int64_t num_buffers() const { return engine_->num_buffers(); }
 
   // False: an env is stuck; its thread was left behind.
@@ -232,9 +219,21 @@ class NativePool {
  private:
   bool is_async() const { return engine_->options().batch_size < engine_->options().num_envs; }
   static std::int64_t to_ns(double seconds) { return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9); }
-  bool is_long(std::int64_t rows) {
-    const double ns_per_row = engine_->ns_per_step();
-    return ns_per_row == 0 || ns_per_row * static_cast<double>(rows) > kHoldGilNs;
+  bool is_expected_below(double limit_ns, Request request, std::int64_t rows) {
+    const double expected = engine_->expected_ns(request, rows);
+    return expected > 0 && expected < limit_ns;
+  }
+
+  // A batch from start to end. One that may take long, or of which nothing is known yet, is left
+  // to the crew: a caller who is inside an env hears no Ctrl-C.
+  nb::object run(Request request, const Ids& ids, double timeout_s) {
+    if (timeout_s >= 0 || !is_expected_below(kPatientNs, request, ids.count)) {
+      start(request, ids);
+      return finish(to_ns(timeout_s));
+    }
+    // Done before this call ends, so nobody sees these envs in flight.
+    const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+    return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
   }
 
   Ids plain_ids(nb::handle given) {
@@ -275,7 +274,8 @@ class NativePool {
   // A batch in the order of its ids.
   void start(Request request, const Ids& ids) {
     mark(ids.data, ids.count, 1);
-    without_gil_if(is_long(ids.count), [&] { engine_->start(request, ids.data, ids.count); });
+    const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+    without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count); });
   }
 
   void begin(Request request, const Ids& ids) {
@@ -287,17 +287,15 @@ class NativePool {
       for (std::int64_t i = 0; i < ids.count; ++i) whole_[i] = static_cast<std::int32_t>(i);
       data = whole_.data();
     }
-    without_gil_if(is_long(ids.count), [&] { engine_->post(request, data, ids.count); });
+    const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+    without_gil_if(release, [&] { engine_->post(request, data, ids.count); });
   }
 
-  nb::object finish(std::int64_t timeout_ns, bool may_help) {
+  nb::object finish(std::int64_t timeout_ns) {
     if (!engine_->has_started()) raise_error("CallOrderError", "recv() found nothing in flight; send() first");
     BatchBuffer* batch = engine_->finish(0, false);
     if (batch == nullptr) {
-      if (may_help) batch = without_gil_if(true, [&] { return engine_->finish(0, true); });
-      if (batch == nullptr) {
-        batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
-      }
+      batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
     }
     if (batch == nullptr) return nb::none();
     mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);

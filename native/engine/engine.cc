@@ -108,11 +108,12 @@ void Engine::publish(double ns_per_row) {
 }
 
 void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
-  const double ns_per_row = cost_.estimate();
+  const double ns_per_row = meter(request).estimate();
   const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
-  // At least one: a caller who goes off to compute, or who may time out, does not help. Before the
-  // batch is published: when no thread can be had this throws, and the batch would stay with nobody.
-  if (!is_quick) start_crew(std::max(crew_size(), 1));
+  // As many as may run: the caller goes off to compute, or waits where Ctrl-C reaches it, and does
+  // not help. Before the batch is published: when no thread can be had this throws, and the batch
+  // would stay with nobody.
+  if (!is_quick) start_crew(std::max(options_.num_threads, 1));
   prepare(request, env_ids, num_rows);
   publish(ns_per_row);
   if (is_quick) {
@@ -136,7 +137,7 @@ BatchBuffer* Engine::hand_over() {
 }
 
 BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
-  const double ns_per_row = cost_.estimate();
+  const double ns_per_row = meter(request).estimate();
   const bool alone = crew_size() <= 0 || num_rows == 1 || chooser_.choose_inline(num_rows, ns_per_row);
   if (!alone) start_crew(crew_size());  // may throw, so before the batch exists; see start()
   prepare(request, env_ids, num_rows);
@@ -149,7 +150,7 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
     run_range(request, started_->rows(), 0, num_rows);
   } else {
     publish(ns_per_row);
-    crew_.summon(crew_.size());
+    crew_.summon(crew_size());
     job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
     job_.wait(-1, may_spin_);
   }
@@ -159,13 +160,11 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
 
 void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
   const ef_env_type& type = fleet_->type();
+  const std::int64_t start = now_ns();
   switch (request) {
-    case Request::step: {
-      const std::int64_t start = now_ns();
+    case Request::step:
       type.step_range(fleet_->raw(), &rows, begin, end);
-      cost_.add(end - begin, now_ns() - start);
       break;
-    }
     case Request::reset:
       type.reset_range(fleet_->raw(), &rows, begin, end);
       break;
@@ -173,6 +172,7 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
       type.observe_range(fleet_->raw(), &rows, begin, end);
       break;
   }
+  meter(request).add(end - begin, now_ns() - start);
 }
 
 // ----------------------------------------------------------------------- asynchronous
@@ -190,7 +190,7 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
     for (std::int32_t& entry : entries_) entry = ~entry;
     entries = entries_.data();
   }
-  const double ns_per_row = cost_.estimate();
+  const double ns_per_row = meter(request).estimate();
   async_block_.store(async_block_rows(ns_per_row), std::memory_order_relaxed);
   const std::int64_t num_waiting = queue_->num_waiting() + num_rows;
   const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_waiting) < kInlinePostNs;

@@ -11,6 +11,7 @@
 // Invariant: every env that was started or posted completes its row, also one that throws.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -90,7 +91,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // True: some env may not be steppable, look at phases(). Otherwise all are.
   bool needs_attention() const { return needs_attention_.load(std::memory_order_relaxed); }
   void set_attention(bool needed) { needs_attention_.store(needed, std::memory_order_relaxed); }
-  double ns_per_step() { return cost_.estimate(); }
+  // What so many envs are expected to take in one thread, as measured; 0: nothing is known yet.
+  double expected_ns(Request request, std::int64_t num_rows) {
+    return meter(request).estimate() * static_cast<double>(num_rows);
+  }
   std::int64_t num_buffers() const { return sync_buffers_->num_allocated(); }
 
   // Faults of these envs since they were last asked for.
@@ -115,6 +119,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
   void publish(double ns_per_row);
   BatchBuffer* hand_over();
+  CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
@@ -151,7 +156,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<std::int64_t> async_block_{1};
 
   // Any thread's.
-  CostMeter cost_;
+  std::array<CostMeter, 3> costs_;  // by Request
   std::atomic<bool> closed_{false};  // asked by threads that have not entered
   std::atomic<bool> occupied_{false};
   std::atomic<bool> needs_attention_{true};

@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "envfleet/env.h"
+#include "reset_bounds.h"
 
 namespace {
 
@@ -22,7 +23,8 @@ struct SineAndCosine {
 // exact to the last bit or two of a double, and, unlike the library's functions, it is
 // inlined into the loop over envs: a third of a step's time.
 inline SineAndCosine sine_and_cosine(double angle) {
-  if (!(std::abs(angle) < 0.5)) [[unlikely]] return {std::sin(angle), std::cos(angle)};
+  if (!(std::abs(angle) < 0.5)) [[unlikely]]
+    return {std::sin(angle), std::cos(angle)};
   const double square = angle * angle;
   double sine = -1.0 / 1307674368000.0;  // 1/15!
   for (double divisor : {6227020800.0, -39916800.0, 362880.0, -5040.0, 120.0, -6.0}) sine = sine * square + 1.0 / divisor;
@@ -46,8 +48,7 @@ class CartPole {
   explicit CartPole(const Config& config) : sutton_barto_reward_(config.flag("sutton_barto_reward")) {}
 
   void reset(Rng& rng, Out& out) {
-    const double low = out.option("low", -0.05);
-    const double high = out.option("high", 0.05);
+    const auto [low, high] = envfleet::reset_bounds(out, -0.05, 0.05);
     for (double& value : state_) value = rng.uniform(low, high);
     observe(out);
   }
@@ -57,8 +58,8 @@ class CartPole {
     const double force = action == 1 ? force_mag_ : -force_mag_;
     const auto [sine, cosine] = sine_and_cosine(theta);
     const double temp = (force + polemass_length_ * (theta_dot * theta_dot) * sine) / total_mass_;
-    const double theta_acc = (gravity_ * sine - cosine * temp) /
-                             (length_ * (4.0 / 3.0 - masspole_ * (cosine * cosine) / total_mass_));
+    const double theta_acc =
+        (gravity_ * sine - cosine * temp) / (length_ * (4.0 / 3.0 - masspole_ * (cosine * cosine) / total_mass_));
     const double x_acc = temp - polemass_length_ * theta_acc * cosine / total_mass_;
     state_[0] += tau_ * x_dot;
     state_[1] += tau_ * x_acc;

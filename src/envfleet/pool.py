@@ -225,6 +225,10 @@ class Pool:
         self._check_idle("attributes_of()")
         return self._executor.get_attrs(env_id)
 
+    def params_of(self, env_id: int) -> Mapping[str, Any]:
+        """The parameters that one env was made with."""
+        return self._executor.params_of(env_id)
+
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed that each env was last given."""

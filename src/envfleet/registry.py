@@ -167,7 +167,8 @@ def _resolve(
     """The spec, the parameter values of each env, and the config with the spec's defaults filled in."""
     declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
     translate = _family_of_native(entry.native_id).translate
-    values = spread(env_id, declared, translate({**entry.params, **params}), config.num_envs, POOL_OPTIONS)
+    given = translate({**entry.params, **params})
+    values = spread(env_id, declared, given, config.num_envs, POOL_OPTIONS)
     described = [_describe(env_id, entry.native_id, own) for own in values]
     for position, other in enumerate(described):
         if _spaces_of(other) != _spaces_of(described[0]):
@@ -196,8 +197,9 @@ def _resolve(
             ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]
         ),
         reset_options=raw["reset_options"],
+        native_id=entry.native_id,
         has_state=raw["has_state"],
-        config=config_as_dict(config, {**values[0], **entry.params, **params}, seed),
+        config=config_as_dict(config, {**values[0], **given}, seed),
     )
     return spec, values, config
 

@@ -54,6 +54,7 @@ class EnvSpec(GymnasiumSpec):
     info_arrays: tuple[ArraySpec, ...] = ()
     reset_options: tuple[str, ...] = ()
     backend: str = "native"
+    native_id: str = ""  # the native env behind the id
     has_state: bool = False
     config: dict[str, Any] = field(default_factory=dict)
 

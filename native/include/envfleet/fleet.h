@@ -28,7 +28,8 @@
 
 namespace envfleet {
 
-namespace detail {
+// Hidden: two plug-ins in one process may define structs of the same name.
+namespace detail __attribute__((visibility("hidden"))) {
 
 template <class Env>
 concept HasParams = requires { Env::params(); };

@@ -17,7 +17,8 @@
 
 namespace envfleet {
 
-namespace detail {
+// Hidden: two plug-ins in one process may define structs of the same name.
+namespace detail __attribute__((visibility("hidden"))) {
 
 struct Column {
   std::int64_t row_bytes = 0;

@@ -42,7 +42,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         self.autoreset_mode: AutoresetMode = pool.config.autoreset_mode
         self.metadata = {
             "render_modes": ["rgb_array"],
-            "render_fps": family.render_fps.get(pool.spec.id, 30),
+            "render_fps": family.render_fps.get(pool.spec.native_id, 30),
             "autoreset_mode": self.autoreset_mode,
         }
         self.single_observation_space = pool.spec.observation_space
@@ -50,7 +50,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
-        self._renderer: Renderer | None = None
+        self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
         # Keys with a value on some rows only: their masks differ from batch to batch.
         self._sometimes = {a.name: a.on_step for a in pool.spec.info_arrays if not (a.on_step and a.on_reset)}
         self._all_true = _all_true(self.num_envs)
@@ -85,9 +85,11 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
             return frame
         if self._family.make_renderer is None:
             raise ConfigError(f"{self.pool.spec.id} cannot draw itself; give the env a render() hook")
-        if self._renderer is None:
-            self._renderer = self._family.make_renderer(self.pool.spec.id, self.pool.spec.config)
-        return self._renderer(self.pool.attributes_of(env_id))
+        params = self.pool.params_of(env_id)
+        key = repr(sorted(params.items()))
+        if key not in self._renderers:
+            self._renderers[key] = self._family.make_renderer(self.pool.spec.native_id, params)
+        return self._renderers[key](self.pool.attributes_of(env_id))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """An attribute of each env; native envs have no methods but render."""

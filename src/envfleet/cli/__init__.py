@@ -23,8 +23,10 @@ _BROKEN_PIPE = 141  # the same for SIGPIPE
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; argv without the program's name, None for that of this process."""
+    argv = sys.argv[1:] if argv is None else argv
     try:
         arguments = _parser().parse_args(argv)
+        arguments.argv = list(argv)
         return int(arguments.command(arguments))
     except SystemExit as leaving:  # argparse: --help, --version, or a wrong argument
         return leaving.code if isinstance(leaving.code, int) else 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import shlex
 import statistics
-import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
 
 _COLUMNS = {
-    "backend": False,
-    "mode": False,
-    "num_envs": True,
-    "batch_size": True,
-    "threads": True,
-    "steps/s (median)": True,
-    "min": True,
-    "max": True,
-    "spread": True,
+    "backend": "name",
+    "mode": "name",
+    "num_envs": "number",
+    "batch_size": "number",
+    "threads": "number",
+    "steps/s": "number",
+    "slowest": "number",
+    "fastest": "number",
 }
 _CLOCK_EVERY_S = 1e-3
 
@@ -52,11 +52,6 @@ class Case:
     def median(self) -> float:
         """Over the rounds."""
         return statistics.median(self.steps_per_s)
-
-    @property
-    def spread(self) -> float:
-        """(max - min) / median."""
-        return (max(self.steps_per_s) - min(self.steps_per_s)) / self.median
 
 
 def add_parser(commands: args.Subparsers) -> None:
@@ -100,9 +95,11 @@ def bench(arguments: argparse.Namespace) -> int:
         _measure(cases, arguments, bar)
     results = [case for case, _ in cases]
     rounds = f"{arguments.rounds} rounds of {arguments.seconds:g} s"
-    console.print_rows(f"{arguments.env_id}: {rounds}", _COLUMNS, map(_row, results))
+    console.print_rows(
+        f"{arguments.env_id}: median of {rounds}, and how far the extremes are", _COLUMNS, map(_row, results)
+    )
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(_report(arguments.env_id, results), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(_report(arguments, results), indent=2) + "\n")
         console.say(f"wrote {arguments.json}")
     if arguments.plot is not None:
         plotting.plot(arguments.plot, arguments.env_id, results, rounds)
@@ -111,27 +108,30 @@ def bench(arguments: argparse.Namespace) -> int:
 
 
 def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, Driver]]:
-    cases = []
-    for backend in arguments.backends:
-        for num_envs in arguments.num_envs:
-            batch_sizes = [num_envs]
-            if arguments.batch_fraction is not None and num_envs > 1:
-                batch_sizes.append(min(max(1, round(num_envs * arguments.batch_fraction)), num_envs - 1))
-            for batch_size in batch_sizes:
-                pool = open_pools.enter_context(
-                    envfleet.make_pool(
-                        arguments.env_id,
-                        num_envs=num_envs,
-                        batch_size=batch_size,
-                        num_threads=arguments.num_threads,
-                        backend=backend,
-                        seed=0,
-                        **dict(arguments.params),
-                    )
-                )
-                case = Case(pool.spec.backend, num_envs, batch_size, pool.config.num_threads)
-                cases.append((case, Driver(pool, seed=0)))
-    return cases
+    cases: dict[tuple[str, int, int], tuple[Case, Driver]] = {}
+    for asked, num_envs in itertools.product(arguments.backends, arguments.num_envs):
+        for batch_size in _batch_sizes(num_envs, arguments.batch_fraction):
+            pool = envfleet.make_pool(
+                arguments.env_id,
+                num_envs=num_envs,
+                batch_size=batch_size,
+                num_threads=arguments.num_threads,
+                backend=asked,
+                seed=0,
+                **dict(arguments.params),
+            )
+            open_pools.enter_context(pool)
+            backend = pool.spec.backend if asked == "auto" else asked
+            case = Case(backend, num_envs, batch_size, pool.config.num_threads)
+            # "auto" may stand for a backend that is asked for by name too: one row of it is enough.
+            cases.setdefault((backend, num_envs, batch_size), (case, Driver(pool, seed=0)))
+    return list(cases.values())
+
+
+def _batch_sizes(num_envs: int, fraction: float | None) -> list[int]:
+    if fraction is None or num_envs == 1:
+        return [num_envs]
+    return [num_envs, min(max(1, round(num_envs * fraction)), num_envs - 1)]
 
 
 def _measure(cases: list[tuple[Case, Driver]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
@@ -162,15 +162,15 @@ def measure(driver: Driver, seconds: float) -> float:
 
 
 def _row(case: Case) -> list[str]:
-    figures = [case.median, min(case.steps_per_s), max(case.steps_per_s)]
     sizes = [f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_threads)]
-    return [case.backend, case.mode, *sizes, *(f"{figure:,.0f}" for figure in figures), f"{case.spread:.0%}"]
+    spread = [f"{extreme(case.steps_per_s) / case.median - 1:+.0%}" for extreme in (min, max)]
+    return [case.backend, case.mode, *sizes, f"{case.median:,.0f}", *spread]
 
 
-def _report(env_id: str, cases: list[Case]) -> dict[str, object]:
+def _report(arguments: argparse.Namespace, cases: list[Case]) -> dict[str, object]:
     return {
-        "env": env_id,
-        "command": sys.argv,
+        "env": arguments.env_id,
+        "command": shlex.join(["envfleet", *arguments.argv]),
         "machine": describe_machine(),
         "cases": [{**vars(case), "mode": case.mode, "median": case.median} for case in cases],
     }

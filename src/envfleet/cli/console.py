@@ -18,6 +18,7 @@ except ImportError as error:
     raise MissingExtraError("rich", "cli", "this command's tables") from error
 
 _WIDTH_OF_FILES = 200  # columns where there is no terminal to fit: a cut table is of no use in a log
+_TEXT_WIDTH = 11  # of a column that may be wrapped: "Discrete(2)"
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
@@ -30,11 +31,17 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     _stdout().print(table)
 
 
-def print_rows(title: str, columns: Mapping[str, bool], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a header; columns maps each name to whether it holds numbers."""
-    table = Table(title=title, title_justify="left", box=box.ROUNDED)
-    for name, is_number in columns.items():
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
+    """A table with a header; columns maps each name to "number", "name" or, what may be wrapped, "text"."""
+    table = Table(
+        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
+    )
+    for name, kind in columns.items():
+        # On a terminal of 80 columns a wrapped figure or id cannot be read; a wrapped text can.
+        if kind == "text":
+            table.add_column(name, min_width=_TEXT_WIDTH, overflow="fold")
+        else:
+            table.add_column(name, justify="right" if kind == "number" else "left", no_wrap=True)
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     _stdout().print(table)

@@ -9,6 +9,7 @@ import argparse
 import os
 import platform
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 from importlib import metadata
@@ -89,11 +90,16 @@ def _compiler() -> Finding:
     except CompileError as error:
         return _MISSING, "compiler", str(error)
     output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    return _OK, "compiler", " ".join(command) + f" ({output.splitlines()[0]})" if output else " ".join(command)
+    return _OK, "compiler", f"{shlex.join(command)} ({output.partition(chr(10))[0]})"
 
 
 def _extras() -> Iterator[Finding]:
-    for extra in metadata.metadata("envfleet").get_all("Provides-Extra") or []:
+    try:
+        extras = metadata.metadata("envfleet").get_all("Provides-Extra") or []
+    except metadata.PackageNotFoundError:
+        yield _MISSING, "extras", "cannot tell: envfleet runs from a folder, it is not installed"
+        return
+    for extra in extras:
         found, missing = [], []
         for package in sorted(_packages_of("envfleet", extra)):
             try:

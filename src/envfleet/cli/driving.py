@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import gymnasium
+import numpy as np
 from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
 
 from envfleet.batch import Batch
 from envfleet.pool import Pool
 
-_NUM_DRAWN = 64
-_MAX_DRAWN_ELEMENTS = 1 << 22  # keeps the drawn actions of huge pools to tens of megabytes
+_NUM_ACTIONS = 1 << 16
+_MIN_BATCHES, _MAX_BATCHES = 16, 1 << 14
 
 
 class Driver:
@@ -23,15 +25,16 @@ class Driver:
     def __init__(self, pool: Pool, seed: int | None = None) -> None:
         self.pool = pool
         self.batch_size = pool.config.batch_size
-        self._for_all = draw_actions(pool.spec.action_space, pool.num_envs, seed)
-        self._for_batch = [actions[: self.batch_size] for actions in self._for_all]
+        drawn = draw_actions(pool.spec.action_space, pool.num_envs, seed)
+        self._for_all = drawn[0]
+        self._for_batch = [actions[: self.batch_size] for actions in drawn]
         self._turn = 0
 
     def start(self) -> None:
         """Resets all envs; what an earlier start() left in flight is dropped."""
         self.pool.reset()
         if self.pool.config.is_async:
-            self.pool.send(self._for_all[0])
+            self.pool.send(self._for_all)
 
     def advance(self) -> Batch:
         """The next batch. Its envs are under way again when the pool is asynchronous."""
@@ -44,11 +47,10 @@ class Driver:
         return batch
 
 
-def draw_actions(space: gymnasium.Space[Any], num_envs: int, seed: int | None) -> list[Any]:
-    """Batches of one action for each env."""
-    batched = batch_space(space, num_envs)
-    batched.seed(seed)
-    size = 1
-    for length in batched.shape or ():
-        size *= length
-    return [batched.sample() for _ in range(max(1, min(_NUM_DRAWN, _MAX_DRAWN_ELEMENTS // size)))]
+def draw_actions(space: gymnasium.Space[Any], num_envs: int, seed: int | None) -> NDArray[Any]:
+    """Batches of one action for each env, stacked."""
+    # Few batches, used in turn, would make a small pool repeat itself: its episodes would be no random ones.
+    num_batches = min(max(_MIN_BATCHES, _NUM_ACTIONS // num_envs), _MAX_BATCHES)
+    drawn = batch_space(space, num_batches * num_envs)
+    drawn.seed(seed)
+    return np.asarray(drawn.sample()).reshape(num_batches, num_envs, *(space.shape or ()))

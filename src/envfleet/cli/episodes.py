@@ -92,6 +92,9 @@ class EpisodeStatistics:
         self._running_length = np.zeros(num_envs, np.int64)
         # numpy sorts 16-bit integers by radix: several times faster, and the sort is most of the work.
         self._sort_dtype = np.dtype(np.uint16 if num_envs <= 1 << 16 else np.int32)
+        # Of the rows before: a synchronous pool's come in the same order every time.
+        self._sorted_ids = np.empty(0, np.int32)
+        self._order = np.empty(0, np.intp)
 
     def add(
         self,
@@ -103,7 +106,10 @@ class EpisodeStatistics:
         """Rows as RowLog.drain() gives them: those of one env in the order of its steps."""
         if not env_id.size:
             return
-        order = np.argsort(env_id.astype(self._sort_dtype), kind="stable")
+        if not np.array_equal(env_id, self._sorted_ids):
+            self._sorted_ids = env_id.copy()
+            self._order = np.argsort(env_id.astype(self._sort_dtype), kind="stable")
+        order = self._order
         env_id, reward, ended, stepped = env_id[order], reward[order], ended[order], stepped[order]
         # A segment is a run of rows of one env in one episode.
         new_env = np.concatenate(([True], env_id[1:] != env_id[:-1]))

@@ -15,13 +15,12 @@ from envfleet.errors import MissingExtraError, UnknownEnvError
 from envfleet.registry import family_of
 
 _COLUMNS = {
-    "family": False,
-    "id": False,
-    "backend": False,
-    "time limit": True,
-    "observation": False,
-    "action": False,
-    "extra": False,
+    "family": "text",
+    "id": "name",
+    "backend": "name",
+    "limit": "number",
+    "observation": "text",
+    "action": "text",
 }
 
 
@@ -30,7 +29,8 @@ def add_parser(commands: args.Subparsers) -> None:
     parser = commands.add_parser(
         "list",
         help="list the environments",
-        description='Lists the environments. The column `extra` names what `pip install "envfleet[EXTRA]"` must add.',
+        description="Lists the environments. The column `limit` is the time limit in steps. "
+        'Where one needs an extra that is not installed, a column names it: pip install "envfleet[EXTRA]".',
     )
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
     args.add_plugin_argument(parser)
@@ -47,7 +47,11 @@ def list_envs(arguments: argparse.Namespace) -> int:
     if not ids:
         raise UnknownEnvError(f"no id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all")
     rows = sorted((_row(env_id) for env_id in ids), key=lambda row: row[:2])
-    console.print_rows(f"{len(rows)} environments" if len(rows) > 1 else "1 environment", _COLUMNS, rows)
+    title = f"{len(rows)} environment{'s' if len(rows) > 1 else ''}"
+    if any(row[-1] for row in rows):
+        console.print_rows(title, {**_COLUMNS, "extra needed": "name"}, rows)
+    else:
+        console.print_rows(title, _COLUMNS, (row[:-1] for row in rows))
     return 0
 
 
@@ -61,7 +65,7 @@ def matches(env_id: str, pattern: str) -> bool:
 def brief(space: Space[object]) -> str:
     """A space in a few words: without the bounds, which can be long."""
     if isinstance(space, spaces.Box):
-        return f"Box{_shape(space.shape)} {space.dtype}"
+        return f"Box{space.shape} {space.dtype}"
     if isinstance(space, spaces.Discrete):
         return f"Discrete({space.n})" if space.start == 0 else f"Discrete({space.n}, start={space.start})"
     if isinstance(space, spaces.MultiDiscrete):
@@ -81,8 +85,4 @@ def _row(env_id: str) -> tuple[str, ...]:
         extra = re.search(r"envfleet\[(.+?)\]", str(error))
         return family, env_id, "?", "?", "?", "?", extra.group(1) if extra else str(error)
     limit = "-" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
-    return family, env_id, spec.backend, limit, brief(spec.observation_space), brief(spec.action_space), "-"
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    return "(" + ", ".join(map(str, shape)) + ")"
+    return family, env_id, spec.backend, limit, brief(spec.observation_space), brief(spec.action_space), ""

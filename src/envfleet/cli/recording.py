@@ -79,5 +79,6 @@ def _resize(frame: Frame, max_width: int) -> Frame:
         return frame.repeat(times, axis=0).repeat(times, axis=1) if times > 1 else frame
     factor = min(math.ceil(width / max(max_width, 1)), height)
     height, width = height // factor, width // factor
-    blocks = frame[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
-    return blocks.mean(axis=(1, 3)).astype(np.uint8)
+    blocks: Frame = frame[: height * factor, : width * factor].reshape(height, factor, width, factor, -1)
+    shrunk: Frame = blocks.mean(axis=(1, 3)).astype(np.uint8)
+    return shrunk

@@ -110,6 +110,10 @@ class Executor(ABC):
 
     # --- what is known ---------------------------------------------------------------------
 
+    @abstractmethod
+    def params_of(self, env_id: int) -> Mapping[str, Any]:
+        """The parameters that one env was made with."""
+
     @property
     @abstractmethod
     def num_in_flight(self) -> int:

@@ -53,6 +53,7 @@ class NativeExecutor(Executor):
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
+        self._params = params
         names = [array.name for array in spec.observation_arrays]
         self._obs_of = assembler_of(spec.observation_space, names)
         self._info_names = tuple(array.name for array in spec.info_arrays)
@@ -172,6 +173,9 @@ class NativeExecutor(Executor):
             raise AttributeError(f"{self.spec.id} has no attribute {name!r} that can be set; it has {known}")
 
     # --- what is known ---------------------------------------------------------------------
+
+    def params_of(self, env_id: int) -> Mapping[str, Any]:
+        return self._params[env_id if len(self._params) > 1 else 0]
 
     @property
     def num_in_flight(self) -> int:

@@ -1,0 +1,90 @@
+"""envfleet against its peers, all in one run, rounds alternating.
+
+    python benchmarks/compare.py                                    all suites
+    python benchmarks/compare.py cartpole --num-envs 64 --peers envpool
+    python benchmarks/compare.py --markdown benchmarks/results/latest.json
+    python benchmarks/compare.py --refresh docs/benchmarks.md       results into the document
+
+docs/benchmarks.md says how it measures and what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))  # also when a test imports this file by its path
+
+import harness  # noqa: E402
+import suites  # noqa: E402
+import tables  # noqa: E402
+
+RESULTS = HERE / "results"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    if unknown := [suite for suite in args.suites if suite not in suites.SUITES]:
+        parser.error(f"expected suites of {', '.join(suites.SUITES)}, got {', '.join(unknown)}")
+    if args.rounds < 1 or args.seconds <= 0:
+        parser.error(f"expected --rounds >= 1 and --seconds > 0, got {args.rounds} and {args.seconds}")
+    saved = args.output or RESULTS / "latest.json"
+    if args.markdown is not None:
+        print(tables.markdown_of(json.loads(args.markdown.read_text())), end="")
+    elif args.refresh is not None:
+        args.refresh.write_text(tables.refreshed(args.refresh.read_text(), json.loads(saved.read_text())))
+    else:
+        report = measure(args)
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.write_text(json.dumps(report, indent=1) + "\n")
+        print(f"written to {saved}")
+
+
+def measure(args: argparse.Namespace) -> dict[str, Any]:
+    """Runs the chosen suites, printing each case when it is done."""
+    # The peers' workers inherit it; torch's and OpenMP's own threads would compete with the envs.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    warnings.filterwarnings("ignore", module=r"gymnasium|envpool|stable_baselines3")
+    started = harness.machine()
+    if started["busy_share"] > 0.1:
+        print(f"Other work keeps {started['busy_share']:.0%} of the cores busy: these figures will be noisy.\n")
+    options = suites.Options(
+        num_envs=tuple(args.num_envs),
+        num_threads=args.num_threads,
+        peers=None if args.peers is None else tuple(peer.lower() for peer in args.peers),
+    )
+    results: dict[str, Any] = {}
+    for suite in args.suites or suites.SUITES:
+        results[suite] = []
+        for case in suites.build(suite, options):
+            result = harness.run_case(case, args.rounds, args.seconds)
+            print(tables.text_of_case(result), flush=True)
+            results[suite].append(result)
+    chosen = {"rounds": args.rounds, "seconds": args.seconds, **vars(options)}
+    return harness.report(chosen, started, results)
+
+
+def _parser() -> argparse.ArgumentParser:
+    defaults = suites.Options()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suites.SUITES)}; default: all")
+    parser.add_argument("--peers", nargs="*", metavar="NAME", help="how a peer's name begins; envfleet always runs")
+    parser.add_argument("--num-envs", nargs="+", type=int, default=defaults.num_envs, metavar="N", help="of cartpole")
+    parser.add_argument("--num-threads", type=int, default=harness.usable_cores(), metavar="N")
+    parser.add_argument("--rounds", type=int, default=7, metavar="N")
+    parser.add_argument("--seconds", type=float, default=0.4, metavar="S", help="of one round of one contender")
+    parser.add_argument("--output", type=Path, metavar="JSON", help="default: benchmarks/results/latest.json")
+    parser.add_argument("--markdown", type=Path, metavar="JSON", help="print this report as Markdown, measure nothing")
+    parser.add_argument("--refresh", type=Path, metavar="DOC", help="put the report's Markdown between DOC's marks")
+    return parser
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""docs/throughput.png from a report of compare.py: CartPole steps a second by num_envs.
+
+python benchmarks/plot.py [benchmarks/results/latest.json] [docs/throughput.png]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+
+mpl.use("Agg")  # before pyplot, which would look for a display
+import matplotlib.pyplot as plt
+
+ROOT = Path(__file__).resolve().parent.parent
+Line = dict[int, Mapping[str, Any]]  # num_envs -> a contender's result
+
+# Which line, in which colour; what has a figure at one size only is a point.
+_COLOURS = {
+    "envfleet": "#d1495b",
+    "Gymnasium numpy CartPole": "#2e6f95",
+    "EnvPool": "#3b8b5a",
+    "Gymnasium SyncVectorEnv": "#8d6a9f",
+    "SB3 DummyVecEnv": "#8a8a8a",
+    "Gymnasium AsyncVectorEnv": "#b08d57",
+    "SB3 SubprocVecEnv": "#5f6b7a",
+}
+# Points, in printer's points: these two are as slow as each other, and the third lies on a line.
+_NUDGES = {"SB3 DummyVecEnv": 9, "Gymnasium AsyncVectorEnv": -5, "SB3 SubprocVecEnv": 5}
+
+
+def lines_of(report: Mapping[str, Any]) -> dict[str, Line]:
+    """The synchronous figures by contender; EnvPool with the better of its thread counts."""
+    lines: dict[str, Line] = defaultdict(dict)
+    for case in report["suites"].get("cartpole", []):
+        if case["facts"]["mode"] != "sync":
+            continue
+        for result in case["contenders"]:
+            if result["status"] != "ok":
+                continue
+            line, num_envs = lines[result["name"].split(",")[0]], case["facts"]["num_envs"]
+            if num_envs not in line or result["median"] > line[num_envs]["median"]:
+                line[num_envs] = result
+    return lines
+
+
+def draw(report: Mapping[str, Any], path: Path) -> None:
+    lines = {name: line for name, line in lines_of(report).items() if name in _COLOURS}
+    if not lines:
+        raise SystemExit("expected a report with the suite cartpole, got one without; run compare.py cartpole")
+    figure, axes = plt.subplots(figsize=(8.4, 5.0), dpi=160)
+    for name, line in lines.items():
+        _draw_line(axes, name, line)
+    sizes = sorted({num_envs for line in lines.values() for num_envs in line})
+    axes.set(xscale="log", yscale="log", xlabel="environments in the pool", ylabel="environment steps a second")
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
+    axes.set_xlim(sizes[0] / 1.8, sizes[-1] * 30)  # room for the names at the right
+    decades = [10**k for k in range(4, 9)]
+    axes.set_yticks(decades, ["10 k", "100 k", "1 M", "10 M", "100 M"])
+    axes.set_ylim(top=2.5e8)
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"CartPole-v1, synchronous, on {report['machine']['usable_cores']} cores", loc="left", weight="bold")
+    figure.text(0.01, 0.012, _small_print(report), fontsize=6.2, color="#666666", linespacing=1.4)
+    figure.tight_layout(rect=(0, 0.055, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _draw_line(axes: Any, name: str, line: Line) -> None:
+    sizes = sorted(line)
+    medians = [line[size]["median"] for size in sizes]
+    spread = [
+        [median - line[size]["min"] for size, median in zip(sizes, medians, strict=True)],
+        [line[size]["max"] - median for size, median in zip(sizes, medians, strict=True)],
+    ]
+    is_ours = name == "envfleet"
+    style = {"color": _COLOURS[name], "linewidth": 2.6 if is_ours else 1.6, "markersize": 6 if is_ours else 4.5}
+    axes.errorbar(
+        sizes, medians, yerr=spread, marker="o", capsize=2, elinewidth=0.8, zorder=3 if is_ours else 2, **style
+    )
+    axes.annotate(
+        name,
+        (sizes[-1], medians[-1]),
+        xytext=(8, _NUDGES.get(name, 0)),
+        textcoords="offset points",
+        va="center",
+        fontsize=9 if len(sizes) > 1 else 7.5,
+        color=_COLOURS[name],
+        weight="bold" if is_ours else "normal",
+    )
+    if is_ours:
+        for size, median in zip(sizes, medians, strict=True):
+            label = f"{median / 1e6:.0f} M" if median >= 1e7 else f"{median / 1e6:.2g} M"
+            axes.annotate(label, (size, median), xytext=(0, 8), textcoords="offset points", ha="center", fontsize=8)
+
+
+def _small_print(report: Mapping[str, Any]) -> str:
+    machine, versions, options = report["machine"], report["versions"], report["options"]
+    names = ("envfleet", "envpool", "gymnasium", "stable-baselines3", "numpy")
+    return (
+        f"Median of {options['rounds']} alternating rounds in one run, bars from slowest to fastest round; "
+        f"EnvPool with the better of 1 and {options['num_threads']} threads. {report['date'][:10]}\n"
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['kernel']}, Python {machine['python']}, "
+        + ", ".join(f"{name} {versions[name]}" for name in names)
+    )
+
+
+def main() -> None:
+    source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results/latest.json"
+    target = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/throughput.png"
+    draw(json.loads(source.read_text()), target)
+    print(f"drawn to {target}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,297 @@
+"""Which comparisons exist. A new one is a function here that gives Cases, and a line in SUITES."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import harness
+import numpy as np
+import peers
+from harness import Case, Contender, Target
+
+HERE = Path(__file__).resolve().parent
+ENVFLEET, ENVPOOL, ENVPOOL_1 = "envfleet", "EnvPool", "EnvPool, 1 thread"
+NUMPY = "Gymnasium numpy CartPole"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line chooses for all suites."""
+
+    num_envs: tuple[int, ...] = (1, 64, 1024, 8192)  # of cartpole
+    num_threads: int = 2  # of every pool that has threads, but no more than it has envs
+    peers: tuple[str, ...] | None = None  # how their names begin, in lower case; None: all
+
+
+def build(suite: str, options: Options) -> list[Case]:
+    """The cases of a suite, with the chosen peers only."""
+    cases = SUITES[suite](options)
+    if options.peers is None:
+        return cases
+    return [replace(case, contenders=_chosen(case, options.peers)) for case in cases]
+
+
+def _chosen(case: Case, wanted: tuple[str, ...]) -> Sequence[Contender]:
+    return [c for c in case.contenders if c.name == case.reference or c.name.lower().startswith(wanted)]
+
+
+# --- cartpole: steps a second against the peers ------------------------------------------
+
+# By num_envs: at least so many times as fast as EnvPool and as Gymnasium's numpy CartPole.
+_SYNC_TARGETS = {1: (10, 6), 64: (35, 8), 1024: (80, 4), 8192: (120, 4)}
+_ASYNC_TARGETS = {64: 12, 1024: 25}
+_PROCESSES_AT = 64  # the peers with a process an env
+
+
+def cartpole(options: Options) -> list[Case]:
+    sync = [_cartpole_sync(n, min(n, options.num_threads)) for n in options.num_envs]
+    return sync + [_cartpole_async(n, options.num_threads) for n in options.num_envs if n in _ASYNC_TARGETS]
+
+
+def _cartpole_sync(num_envs: int, num_threads: int) -> Case:
+    contenders = [
+        Contender(ENVFLEET, partial(peers.envfleet_sync, num_envs, num_threads)),
+        Contender(ENVPOOL, partial(peers.envpool_sync, num_envs, num_threads)),
+        Contender(NUMPY, partial(peers.gymnasium_numpy, num_envs)),
+        Contender("Gymnasium SyncVectorEnv", partial(peers.gymnasium_sync, num_envs)),
+    ]
+    if num_threads > 1:
+        # Its threads get in each other's way on light envs: one is often faster than two.
+        contenders.insert(2, Contender(ENVPOOL_1, partial(peers.envpool_sync, num_envs, 1)))
+    if num_envs == _PROCESSES_AT:
+        contenders += [
+            Contender("Gymnasium AsyncVectorEnv", partial(peers.gymnasium_async, num_envs)),
+            Contender("SB3 DummyVecEnv", partial(peers.sb3_dummy, num_envs)),
+            Contender("SB3 SubprocVecEnv", partial(peers.sb3_subproc, num_envs)),
+        ]
+    envpool_bound, numpy_bound = _SYNC_TARGETS.get(num_envs, (None, None))
+    bounds = ((ENVPOOL, envpool_bound), (NUMPY, numpy_bound))
+    return Case(
+        f"CartPole-v1, {num_envs} envs, synchronous",
+        "steps/s",
+        contenders,
+        ENVFLEET,
+        [Target("ratio", ENVFLEET, bound, peer) for peer, bound in bounds if bound is not None],
+        facts={"num_envs": num_envs, "mode": "sync", "num_threads": num_threads},
+    )
+
+
+def _cartpole_async(num_envs: int, num_threads: int) -> Case:
+    batch_size = num_envs // 2
+    return Case(
+        f"CartPole-v1, {num_envs} envs, asynchronous, batches of {batch_size}",
+        "steps/s",
+        [
+            Contender(ENVFLEET, partial(peers.envfleet_async, num_envs, batch_size, num_threads)),
+            Contender(ENVPOOL, partial(peers.envpool_async, num_envs, batch_size, num_threads)),
+            Contender(ENVPOOL_1, partial(peers.envpool_async, num_envs, batch_size, 1)),
+        ],
+        ENVFLEET,
+        [Target("ratio", ENVFLEET, _ASYNC_TARGETS[num_envs], ENVPOOL)],
+        facts={"num_envs": num_envs, "mode": "async", "batch_size": batch_size, "num_threads": num_threads},
+    )
+
+
+# --- make: time and memory of a large pool ---------------------------------------------------
+
+_LARGE = 65_536
+
+
+@dataclass
+class _FreshProcess:
+    """Makes a pool in a process of its own, so that nothing is warm and no memory is left from before."""
+
+    who: str
+    num_envs: int
+    metric: str
+
+    def measure(self, seconds: float) -> float:
+        command = [sys.executable, str(HERE / "make_pool.py"), self.who, str(self.num_envs)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        if result.returncode != 0:
+            last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
+            raise (ImportError if last[0].startswith(("ImportError", "ModuleNotFoundError")) else RuntimeError)(last[0])
+        return float(json.loads(result.stdout.splitlines()[-1])[self.metric])
+
+    def close(self) -> None:
+        pass
+
+
+def make(options: Options) -> list[Case]:
+    names = {ENVFLEET: "envfleet", ENVPOOL: "envpool", NUMPY: "gymnasium"}
+    metrics = (("time to make", "make_s", "s", 2.0), ("peak memory with a reset and a step", "peak_mb", "MB", 200.0))
+    return [
+        Case(
+            f"{_LARGE} CartPoles: {what}",
+            unit,
+            [Contender(name, partial(_FreshProcess, who, _LARGE, metric)) for name, who in names.items()],
+            ENVFLEET,
+            [Target("value", ENVFLEET, bound)],
+            more_is_better=False,
+            facts={"num_envs": _LARGE},
+        )
+        for what, metric, unit, bound in metrics
+    ]
+
+
+# --- uneven: what an asynchronous pool gains when steps differ in length -----------------------
+
+_MIN_US, _MAX_US = 10.0, 1000.0
+_LEARNER_S = 500e-6
+
+
+def uneven(options: Options) -> list[Case]:
+    threads = options.num_threads
+    burning = [_uneven(n, batch, threads) for n, batch in ((2, 1), (4, 1), (4, 2), (8, 2), (16, 4))]
+    waiting = [_uneven(n, batch, n, wait=True) for n, batch in ((8, 2), (16, 4))]
+    return [*burning, *waiting, _uneven_with_learner(4, 2, threads)]
+
+
+def _uneven(num_envs: int, batch_size: int, num_threads: int, wait: bool = False) -> Case:
+    """Against synchronous pools: one of as many envs and, where it has a row for each thread,
+    one whose whole batch is as large as the asynchronous batch, which is what a learner that
+    wants batches of that size would use instead."""
+    sync, same_batch = f"sync, {num_envs} envs", f"sync, {batch_size} envs"
+    contenders = [
+        Contender("async", partial(_uneven_async, num_envs, batch_size, num_threads, wait)),
+        Contender(sync, partial(_uneven_sync, num_envs, num_threads, wait)),
+    ]
+    sizes = {sync: num_envs}
+    if batch_size >= min(num_threads, 2) and not wait:
+        contenders.append(Contender(same_batch, partial(_uneven_sync, batch_size, num_threads, wait)))
+        sizes[same_batch] = batch_size
+    if wait:
+        targets = [Target("ratio", "async", 1.3, sync)]
+    else:
+        # Where each thread has one env a batch: what is done first has nothing else to do.
+        targets = [Target("ratio", "async", 1.3, name) for name, size in sizes.items() if size == num_threads]
+    kind = f"waiting, {num_threads} threads" if wait else f"burning, {num_threads} threads"
+    return Case(
+        f"uneven steps, {kind}: {num_envs} envs, batches of {batch_size}",
+        "steps/s",
+        contenders,
+        "async",
+        targets,
+        facts={
+            "num_envs": num_envs,
+            "batch_size": batch_size,
+            "num_threads": num_threads,
+            "wait": wait,
+            "ceilings": {name: ceiling(size, num_threads) for name, size in sizes.items()},
+        },
+    )
+
+
+def _uneven_with_learner(num_envs: int, batch_size: int, num_threads: int) -> Case:
+    """The caller waits, as for an accelerator, between a batch and its actions."""
+    sync = f"sync, {batch_size} envs"
+    return Case(
+        f"uneven steps, burning, {num_threads} threads, learner waits {_LEARNER_S * 1e6:.0f} us a batch: "
+        f"{num_envs} envs, batches of {batch_size}",
+        "steps/s",
+        [
+            Contender("async", partial(_uneven_async, num_envs, batch_size, num_threads, False, _learn)),
+            Contender(sync, partial(_uneven_sync, batch_size, num_threads, False, _learn)),
+        ],
+        "async",
+        facts={"num_envs": num_envs, "batch_size": batch_size, "num_threads": num_threads, "wait": False},
+    )
+
+
+def ceiling(sync_envs: int, num_threads: int, num_trials: int = 20_000) -> float:
+    """The most that an asynchronous pool can gain: its threads are always busy, those of a
+    synchronous one wait for the last env of each batch, though they share the envs out as
+    they become free. Simulated."""
+    durations = np.random.default_rng(0).uniform(_MIN_US, _MAX_US, size=(num_trials, sync_envs))
+    busy_until = np.zeros((num_trials, num_threads))
+    for env in range(sync_envs):
+        first_free = busy_until.argmin(axis=1)
+        busy_until[np.arange(num_trials), first_free] += durations[:, env]
+    ideal_us = statistics.fmean((_MIN_US, _MAX_US)) * sync_envs / num_threads
+    return round(float(busy_until.max(axis=1).mean()) / ideal_us, 2)
+
+
+def _learn() -> None:
+    time.sleep(_LEARNER_S)
+
+
+def _uneven_id() -> str:
+    import envfleet
+
+    return envfleet.compile(HERE / "uneven.cc")[0]
+
+
+def _uneven_sync(
+    num_envs: int, num_threads: int, wait: bool, before_step: Callable[[], None] | None = None
+) -> harness.Loop:
+    loop = peers.envfleet_sync(num_envs, num_threads, _uneven_id(), wait=wait)
+    if before_step is None:
+        return loop
+    run_batches = loop.run
+
+    def run(num_batches: int) -> None:
+        for _ in range(num_batches):
+            before_step()
+            run_batches(1)
+
+    return replace(loop, run=run)
+
+
+def _uneven_async(
+    num_envs: int, batch_size: int, num_threads: int, wait: bool, before_send: Callable[[], None] | None = None
+) -> harness.Loop:
+    return peers.envfleet_async(num_envs, batch_size, num_threads, _uneven_id(), before_send, wait=wait)
+
+
+# --- python_share: what Python adds to the native call -------------------------------------------
+
+_FRONT, _POOL, _BARE = "Gymnasium front", "Pool.step", "bare native call"
+
+
+def python_share(options: Options) -> list[Case]:
+    return [
+        Case(
+            "CartPole-v1, 1 env: layers of a step",
+            "us",
+            [
+                Contender(_FRONT, partial(_layer, lambda env: env.step)),
+                Contender(_POOL, partial(_layer, lambda env: env.pool.step)),
+                Contender(_BARE, partial(_layer, _bare_step)),
+            ],
+            _FRONT,
+            [Target("difference", _FRONT, 3.0, _BARE)],
+            more_is_better=False,
+            facts={"num_envs": 1},
+        )
+    ]
+
+
+def _layer(step_of: Callable[[Any], Callable[[Any], Any]]) -> harness.Loop:
+    import envfleet
+
+    env = envfleet.make("CartPole-v1", num_envs=1, seed=0)
+    env.reset()
+    return peers.sync_loop(step_of(env), 1, env.close, in_us=True)
+
+
+def _bare_step(env: Any) -> Callable[[Any], Any]:
+    """What the executor calls, with the arguments it gives; private, and this the one use outside."""
+    step = env.pool.executor._native.step
+    return lambda actions: step(actions, None, -1.0)
+
+
+SUITES: dict[str, Callable[[Options], list[Case]]] = {
+    "cartpole": cartpole,
+    "make": make,
+    "uneven": uneven,
+    "python_share": python_share,
+}

@@ -1,0 +1,128 @@
+"""A report as tables: on the terminal, and as the results section of docs/benchmarks.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Row = Sequence[str]
+_BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+
+
+def text_of_case(case: Mapping[str, Any]) -> str:
+    """One case, aligned for a terminal."""
+    rows = [_case_head(case), *_case_rows(case)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    targets = [f"target: {_target(t)}; got {_value(t, case['unit'])}: {_verdict(t)}" for t in case["targets"]]
+    return "\n".join([case["name"], *(f"  {line}" for line in lines), *(f"  {line}" for line in targets), ""])
+
+
+def markdown_of(report: Mapping[str, Any]) -> str:
+    """The whole report."""
+    parts = [_provenance(report), "### Targets", _targets_table(report)]
+    for suite, cases in report["suites"].items():
+        parts.append(f"### Suite `{suite}`")
+        for case in cases:
+            parts += [f"**{case['name']}**", _markdown(_case_head(case), _case_rows(case))]
+            if ceilings := case["facts"].get("ceilings"):
+                listed = ", ".join(f"{bound}x against {name}" for name, bound in ceilings.items())
+                parts.append(f"The most that is possible (threads never idle; simulated): {listed}.")
+    return "\n\n".join(parts) + "\n"
+
+
+def refreshed(document: str, report: Mapping[str, Any]) -> str:
+    """The document with the part between its two marks replaced."""
+    if _BEGIN not in document or _END not in document:
+        raise ValueError(f"expected the marks {_BEGIN} and {_END} in the document, got a document without; add them")
+    before, rest = document.split(_BEGIN, 1)
+    return f"{before}{_BEGIN}\n{markdown_of(report)}{_END}{rest.split(_END, 1)[1]}"
+
+
+def quantity(value: float, unit: str) -> str:
+    """12.3 M, 4.56 k or 0.789, with three digits."""
+    if unit == "steps/s":
+        for size, letter in ((1e6, " M"), (1e3, " k")):
+            if value >= size:
+                return f"{_three_digits(value / size)}{letter}"
+    return _three_digits(value)
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def _provenance(report: Mapping[str, Any]) -> str:
+    machine, options = report["machine"], report["options"]
+    versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
+    return "\n".join(
+        [
+            f"- Date: {report['date']}",
+            f"- Machine: {machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gb']} GB, "
+            f"{machine['kernel']}; other work kept {machine['busy_share']:.0%} of it busy before the run and "
+            f"{machine['busy_share_at_end']:.0%} after",
+            f"- Versions: Python {machine['python']}, {versions}",
+            f"- Rounds: {options['rounds']} of {options['seconds']} s each, alternating",
+            f"- Command: `{report['command']}`",
+        ]
+    )
+
+
+def _targets_table(report: Mapping[str, Any]) -> str:
+    rows = [
+        (case["name"], _target(target), _value(target, case["unit"]), _verdict(target))
+        for cases in report["suites"].values()
+        for case in cases
+        for target in case["targets"]
+    ]
+    return _markdown(("case", "target", "result", "met"), rows)
+
+
+def _case_head(case: Mapping[str, Any]) -> Row:
+    compared = f"{case['reference']} is faster by" if case["more_is_better"] else f"against {case['reference']}"
+    return ("", f"median, {case['unit']}", "min to max", compared)
+
+
+def _case_rows(case: Mapping[str, Any]) -> list[Row]:
+    ratios = {ratio["against"]: ratio for ratio in case["ratios"]}
+    rows = []
+    for result in case["contenders"]:
+        if result["status"] != "ok":
+            rows.append((result["name"], result["status"], _one_line(result["error"]), ""))
+            continue
+        low, high = (quantity(result[key], case["unit"]) for key in ("min", "max"))
+        ratio = ratios.get(result["name"])
+        times = "" if ratio is None else f"{_times(ratio['median'])} ({_times(ratio['min'])} to {_times(ratio['max'])})"
+        rows.append((result["name"], quantity(result["median"], case["unit"]), f"{low} to {high}", times))
+    return rows
+
+
+def _target(target: Mapping[str, Any]) -> str:
+    if target["kind"] == "ratio":
+        return f"{target['of']} >= {target['bound']:g}x {target['against']}"
+    if target["kind"] == "difference":
+        return f"{target['of']} - {target['against']} <= {target['bound']:g}"
+    return f"{target['of']} <= {target['bound']:g}"
+
+
+def _value(target: Mapping[str, Any], unit: str) -> str:
+    if target["value"] is None:
+        return "not measured"
+    return _times(target["value"]) if target["kind"] == "ratio" else f"{_three_digits(target['value'])} {unit}"
+
+
+def _verdict(target: Mapping[str, Any]) -> str:
+    return {True: "yes", False: "**no**", None: "?"}[target["met"]]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.0f}x" if ratio >= 20 else f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
+
+
+def _one_line(message: str) -> str:
+    line = " ".join(message.split()).replace("|", "/")
+    return line if len(line) <= 90 else f"{line[:87]}..."
+
+
+def _markdown(head: Row, rows: Sequence[Row]) -> str:
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))

@@ -1,0 +1,96 @@
+"""envfleet bench: the table, the report, the chart."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import imageio.v3 as imageio
+import pytest
+
+import envfleet
+from envfleet.cli import main
+
+QUICK = ["bench", "CartPole-v1", "--rounds", "3", "--seconds", "0.01"]
+
+
+def rows_of(output: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines() if line.startswith("native")]
+
+
+def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--num-envs", "64,1,8"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "\x1b" not in output.out
+    rows = rows_of(output.out)
+    assert [row[2] for row in rows] == ["1", "8", "64"]
+    assert all(int(row[5].replace(",", "")) > 1000 for row in rows)
+
+
+def test_batch_fraction_adds_asynchronous_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--num-envs", "1,2,64", "--batch-fraction", "0.25"]) == 0
+    rows = [row[1:4] for row in rows_of(capsys.readouterr().out)]
+    assert rows == [
+        ["sync", "1", "1"],
+        ["sync", "2", "2"],
+        ["async", "2", "1"],
+        ["sync", "64", "64"],
+        ["async", "64", "16"],
+    ]
+
+
+def test_a_backend_named_twice_is_measured_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--num-envs", "4", "--backends", "auto,native"]) == 0
+    assert len(rows_of(capsys.readouterr().out)) == 1
+
+
+def test_report_carries_machine_versions_and_command(tmp_path: Path) -> None:
+    path = tmp_path / "bench.json"
+    arguments = [*QUICK, "--num-envs", "2,4", "--num-threads", "1", "--json", str(path)]
+    assert main(arguments) == 0
+    report = json.loads(path.read_text())
+    assert report["env"] == "CartPole-v1"
+    assert shlex.split(report["command"]) == ["envfleet", *arguments]
+    assert report["machine"]["envfleet"] == envfleet.__version__
+    assert {"date", "cpu", "usable_cores", "python", "numpy"} <= set(report["machine"])
+    assert [(case["num_envs"], case["num_threads"], len(case["steps_per_s"])) for case in report["cases"]] == [
+        (2, 1, 3),
+        (4, 1, 3),
+    ]
+    assert all(case["median"] == sorted(case["steps_per_s"])[1] for case in report["cases"])
+
+
+def test_plot_is_a_png(tmp_path: Path) -> None:
+    path = tmp_path / "bench.png"
+    assert main([*QUICK, "--num-envs", "1,8", "--batch-fraction", "0.5", "--plot", str(path)]) == 0
+    assert path.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    picture = imageio.imread(path)
+    assert picture.shape[0] > 400
+    assert picture.min() < picture.max()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench", "NoSuchEnv-v0"], "NoSuchEnv-v0"),
+        (["bench", "CartPole-v1", "--num-envs", "1,,4"], "expected an integer above 0, got ''"),
+        (["bench", "CartPole-v1", "--batch-fraction", "1"], "between 0 and 1, got '1'"),
+        (["bench", "CartPole-v1", "--backends", "auto,abacus"], "'abacus'"),
+        (["bench", "CartPole-v1", "--plot", "chart.svg"], "expected a .png file"),
+        (["bench", "CartPole-v1", "--json", "/no/such/x.json"], "a folder that exists"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert said in output.err
+
+
+def test_missing_matplotlib_is_told_before_the_measuring(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    result = cli("bench", "CartPole-v1", "--plot", str(tmp_path / "x.png"), blocked=("matplotlib",))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert 'pip install "envfleet[cli]"' in result.stderr

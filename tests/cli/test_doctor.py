@@ -1,0 +1,103 @@
+"""envfleet doctor: what it finds, and when it says that something is broken."""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.cli import doctor, main
+
+
+def findings_of(output: str) -> dict[str, tuple[str, str]]:
+    lines = [line for line in output.splitlines() if line[6:8] == "  "]
+    return {line[8:22].strip(): (line[:6].strip(), line[24:]) for line in lines}
+
+
+def test_all_fine(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    found = findings_of(output.out)
+    assert found["envfleet"][1].startswith(envfleet.__version__)
+    assert found["python"][1].startswith(platform.python_version())
+    assert "usable of" in found["cores"][1]
+    assert "native" in found["backends"][1]
+    assert found["self-test"][0] == "ok"
+    assert f"dm-env {metadata.version('dm-env')}" in found["extra dm"][1]
+    assert output.out.endswith("\nAll fine.\n")
+
+
+def test_missing_extra_names_its_command_and_is_no_fault(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version_of = metadata.version
+
+    def version(package: str) -> str:
+        if package.startswith(("dm", "pygame")):
+            raise metadata.PackageNotFoundError(package)
+        return version_of(package)
+
+    monkeypatch.setattr(metadata, "version", version)
+    assert main(["doctor"]) == 0
+    found = findings_of(capsys.readouterr().out)
+    assert found["extra dm"] == ("--", 'dm-env not installed; run: pip install "envfleet[dm]"')
+    # gymnasium itself is there; what its own extras add is not.
+    assert found["extra render"][0] == "--"
+    assert 'pip install "envfleet[render]"' in found["extra render"][1]
+
+
+def test_missing_compiler_is_no_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert main(["doctor"]) == 0
+    state, detail = findings_of(capsys.readouterr().out)["compiler"]
+    assert state == "--"
+    assert "no-such-compiler" in detail
+
+
+def test_cache_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENVFLEET_CACHE", "/some/where")
+    assert main(["doctor"]) == 0
+    assert findings_of(capsys.readouterr().out)["cache"] == ("ok", "/some/where")
+
+
+def test_a_pool_that_raises_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(*_: object, **__: object) -> None:
+        raise RuntimeError("no threads today")
+
+    monkeypatch.setattr(envfleet, "make", make)
+    assert main(["doctor"]) == 1
+    output = capsys.readouterr()
+    state, detail = findings_of(output.out)["self-test"]
+    assert state == "BROKEN"
+    assert "RuntimeError: no threads today" in detail
+    assert output.err == ""
+
+
+def test_another_first_observation_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Wrong:
+        def __enter__(self) -> Wrong:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def reset(self) -> tuple[np.ndarray, dict[str, object]]:
+            return np.zeros((4, 4), np.float32), {}
+
+        def step(self, _: object) -> tuple[np.ndarray, np.ndarray]:
+            return np.zeros((4, 4), np.float32), np.ones(4)
+
+    monkeypatch.setattr(envfleet, "make", lambda *_, **__: Wrong())
+    state, _, detail = doctor.self_test()
+    assert state == "BROKEN"
+    assert "the first observation" in detail
+
+
+def test_works_without_the_cli_extra(cli) -> None:  # type: ignore[no-untyped-def]
+    result = cli("doctor", blocked=("rich", "matplotlib", "imageio"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "All fine." in result.stdout

@@ -1,0 +1,91 @@
+"""envfleet list: every id, with what make_spec() says of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.cli import list_envs, main
+from envfleet.errors import MissingExtraError
+
+
+def rows_of(output: str) -> list[list[str]]:
+    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()[3:]]
+
+
+def test_every_id_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "\x1b" not in output.out
+    assert sorted(row[1] for row in rows_of(output.out)) == envfleet.list_all_envs()
+
+
+@pytest.mark.parametrize("pattern", ["cartpole", "CartPole-*", "*pole-v?"])
+def test_pattern(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", pattern]) == 0
+    assert rows_of(capsys.readouterr().out) == [
+        ["classic control", "CartPole-v0", "native", "200", "Box(4,) float32", "Discrete(2)"],
+        ["classic control", "CartPole-v1", "native", "500", "Box(4,) float32", "Discrete(2)"],
+    ]
+
+
+def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "no such env"]) == 2
+    output = capsys.readouterr()
+    assert (output.out, output.err.count("\n")) == ("", 1)
+    assert "'no such env'" in output.err
+
+
+def test_extra_is_named_where_it_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_spec(env_id: str) -> None:
+        raise MissingExtraError("ale-py", "atari", env_id)
+
+    monkeypatch.setattr(envfleet, "make_spec", make_spec)
+    assert main(["list", "CartPole-v1"]) == 0
+    output = capsys.readouterr().out
+    assert "extra needed" in output
+    assert rows_of(output)[0][-1] == "atari"
+
+
+@pytest.mark.parametrize(
+    ("space", "said"),
+    [
+        (gymnasium.spaces.Box(0, 255, (84, 84), np.uint8), "Box(84, 84) uint8"),
+        (gymnasium.spaces.Discrete(3, start=-1), "Discrete(3, start=-1)"),
+        (gymnasium.spaces.MultiDiscrete([2, 3]), "MultiDiscrete([2, 3])"),
+        (gymnasium.spaces.MultiBinary(4), "MultiBinary(4)"),
+        (gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(2)), "{a: Discrete(2)}"),
+        (gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(2)] * 2), "(Discrete(2), Discrete(2))"),
+    ],
+)
+def test_spaces_in_brief(space: gymnasium.Space, said: str) -> None:
+    assert list_envs.brief(space) == said
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    # The reader is gone before anything is written.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "envfleet", "list"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert process.wait(timeout=60) == 141
+    assert errors == ""
+
+
+def test_missing_rich(cli) -> None:  # type: ignore[no-untyped-def]
+    result = cli("list", blocked=("rich",))
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert 'pip install "envfleet[cli]"' in result.stderr

@@ -1,0 +1,244 @@
+"""envfleet run: the figures, the picture, wrong input, Ctrl-C."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import imageio.v3 as imageio
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.cli import main
+from envfleet.cli.driving import Driver
+from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def fields_of(output: str) -> dict[str, str]:
+    """The closing table as a dict."""
+    rows = (re.split(r"\s*[│|]\s*", line)[1:-1] for line in output.splitlines() if re.match(r"[│|]", line))
+    return dict(rows)
+
+
+@pytest.mark.parametrize("batch_size", [8, 3])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_statistics_are_those_of_a_plain_loop(mode: str, batch_size: int) -> None:
+    statistics, log = EpisodeStatistics(8), RowLog(7, batch_size)
+    returns, lengths = [], []
+    running = [[0.0, 0] for _ in range(8)]
+    with envfleet.make_pool("CartPole-v1", num_envs=8, batch_size=batch_size, seed=3, autoreset_mode=mode) as pool:
+        driver = Driver(pool, seed=3)
+        driver.start()
+        for turn in range(400):
+            batch = driver.advance()
+            log.append(batch)
+            if log.num_batches == log.capacity or turn == 399:
+                statistics.add(*log.drain())
+            for row, env_id in enumerate(batch.env_id):
+                ended = batch.terminated[row] or batch.truncated[row]
+                if batch.elapsed_step[row] == 0 and not ended:
+                    continue  # the reset row of next_step
+                running[env_id][0] += batch.reward[row]
+                running[env_id][1] += 1
+                if ended:
+                    returns.append(running[env_id][0])
+                    lengths.append(running[env_id][1])
+                    running[env_id] = [0.0, 0]
+    assert len(returns) > 30
+    for moments, values in ((statistics.returns, returns), (statistics.lengths, lengths)):
+        assert moments.count == len(values)
+        assert (moments.lowest, moments.highest) == (min(values), max(values))
+        # Sums of small integers are exact; the mean of means rounds.
+        np.testing.assert_allclose([moments.mean, moments.std], [np.mean(values), np.std(values)], rtol=1e-12)
+    assert lengths == returns  # CartPole's reward is 1 a step, and 0 on a reset row
+
+
+def test_moments_do_not_cancel() -> None:
+    values = 1e9 + np.arange(10.0)
+    moments = Moments()
+    for portion in np.split(values, [1, 4, 4]):
+        moments.add(portion)
+    assert moments.std == pytest.approx(np.arange(10.0).std(), rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", ["64", "16"])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_closing_table(mode: str, batch_size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--num-envs", "64", "--batch-size", batch_size, "--autoreset-mode", mode, "--seed", "1"]
+    assert main(["run", "CartPole-v1", "--steps", "20001", *arguments]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "\x1b" not in output.out
+    fields = fields_of(output.out)
+    assert fields["env"] == "CartPole-v1"
+    assert fields["backend"] == "native"
+    assert fields["batch_size"].startswith(batch_size)
+    steps = int(fields["total steps"].replace(",", ""))
+    assert 20001 <= steps < 20001 + int(batch_size)
+    assert int(fields["episodes"].replace(",", "")) > 100
+    mean_return, mean_length = fields["return mean / std"].split(" / ")[0], fields["length mean"]
+    assert float(mean_return) == pytest.approx(float(mean_length), abs=0.06)  # the figures are rounded
+    assert 15 < float(mean_length) < 30
+
+
+def test_same_seed_gives_the_same_episodes(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = []
+    for _ in range(2):
+        assert main(["run", "CartPole-v1", "--num-envs", "16", "--steps", "5000", "--seed", "5"]) == 0
+        fields = fields_of(capsys.readouterr().out)
+        seen.append([fields[name] for name in ("episodes", "return mean / std", "length min / max")])
+    assert seen[0] == seen[1]
+
+
+def test_seconds_end_the_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "CartPole-v1", "--num-envs", "1", "--seconds", "0.2"]) == 0
+    wall = fields_of(capsys.readouterr().out)["wall time"]
+    assert float(wall.split()[0]) >= 0.2
+
+
+def test_no_episode_ended(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "CartPole-v1", "--num-envs", "4", "--steps", "4"]) == 0
+    fields = fields_of(capsys.readouterr().out)
+    assert (fields["episodes"], fields["return mean / std"], fields["length min / max"]) == ("0", "-", "-")
+
+
+def test_set_passes_parameters(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--set", "sutton_barto_reward=true", "--set", "max_episode_steps=7"]
+    assert main(["run", "CartPole-v1", "--num-envs", "8", "--steps", "800", *own]) == 0
+    fields = fields_of(capsys.readouterr().out)
+    assert fields["length min / max"] == "7 / 7"
+    assert fields["return min / max"] == "0.00 / 0.00"
+
+
+def test_record_writes_a_moving_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "cartpole.gif"
+    picture = ["--record", str(path), "--record-envs", "3", "--record-steps", "12", "--fps", "20"]
+    assert main(["run", "CartPole-v1", "--num-envs", "8", "--steps", "80", *picture]) == 0
+    assert f"recorded {path}" in capsys.readouterr().out
+    frames = imageio.imread(path)
+    assert len(frames) == 12
+    assert all((one != other).any() for one, other in itertools.pairwise(frames))
+    assert frames.shape[1] < 800
+    assert imageio.immeta(path)["duration"] == 50
+    height, width = (size // 2 for size in frames.shape[1:3])
+    tiles = [frames[0, :height, :width], frames[0, :height, -width:], frames[0, -height:, :width]]
+    assert all(tile.min() < 50 for tile in tiles), "a cart in each of the three tiles"
+    assert (frames[0, -height:, -width:] == frames[0, -1, -1]).all(), "the fourth tile is empty"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run", "Cartpole-v1"], "did you mean CartPole-v1"),
+        (["run", "CartPole-v1", "--num-envs", "0"], "--num-envs: expected an integer above 0, got '0'"),
+        (["run", "CartPole-v1", "--seconds", "nan"], "--seconds: expected a number above 0, got 'nan'"),
+        (["run", "CartPole-v1", "--batch-size", "2048"], "batch_size expected an integer from 1 to 1024, got 2048"),
+        (["run", "CartPole-v1", "--set", "gravity"], "expected NAME=VALUE, got 'gravity'"),
+        (["run", "CartPole-v1", "--set", "no_such=1"], "no_such"),
+        (["run", "CartPole-v1", "--set", "num_envs=3"], "an option of the pool"),
+        (["run", "CartPole-v1", "--backend", "abacus"], "'abacus'"),
+        (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
+        (["run", "CartPole-v1", "--record", "x.mp4"], "expected a .gif file, got 'x.mp4'"),
+        (["run", "CartPole-v1", "--record", "/no/such/x.gif"], "a folder that exists"),
+        (["run", "CartPole-v1", "--plugin", "/no/such.cc"], "which is not there"),
+        (["run", "CartPole-v1", "--seconds", "1", "--steps", "1"], "not allowed with"),
+        (["run", "CartPole-v1", "--autoreset-mode", "disabled"], "invalid choice: 'disabled'"),
+        (["run"], "required: ID"),
+        (["walk"], "invalid choice: 'walk'"),
+        ([], "required: COMMAND"),
+    ],
+)
+def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1
+    assert output.err.startswith("envfleet")
+    assert said in output.err
+
+
+def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    assert "drawn before the clock starts" in capsys.readouterr().out
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"envfleet {envfleet.__version__}\n"
+
+
+def test_env_without_a_picture_is_told_before_the_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from envfleet import registry
+    from envfleet.envs.family import Family
+
+    monkeypatch.setattr(registry, "_FAMILIES", (Family("blind", ("CartPole-v1",)),))
+    assert main(["run", "CartPole-v1", "--record", str(tmp_path / "x.gif")]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "cannot draw itself" in output.err
+
+
+@pytest.mark.parametrize(
+    ("blocked", "arguments"),
+    [
+        ("rich", ["run", "CartPole-v1"]),
+        ("imageio", ["run", "CartPole-v1", "--record", "x.gif"]),
+    ],
+)
+def test_missing_extra(cli, blocked: str, arguments: list[str]) -> None:  # type: ignore[no-untyped-def]
+    result = cli(*arguments, blocked=(blocked,))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert f"{blocked!r}, which is not installed" in result.stderr
+    assert 'pip install "envfleet[cli]"' in result.stderr
+
+
+def test_plugin_is_compiled_first(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    source = tmp_path / "pole.cc"
+    text = (REPOSITORY / "native" / "envs" / "cartpole.cc").read_text()
+    source.write_text(text.replace('"CartPole-v', '"PluginPole-v'))
+    arguments = ["--plugin", str(source), "--num-envs", "8", "--steps", "800"]
+    result = cli("run", "PluginPole-v1", *arguments, ENVFLEET_CACHE=str(tmp_path / "cache"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert fields_of(result.stdout)["env"] == "PluginPole-v1"
+
+
+def test_plugin_that_does_not_compile(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    source = tmp_path / "broken.cc"
+    source.write_text("this is no C++\n")
+    result = cli("run", "Any-v0", "--plugin", str(source), ENVFLEET_CACHE=str(tmp_path / "cache"))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "broken.cc does not compile" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize("batch_size", ["32", "8"])
+def test_ctrl_c_ends_with_the_closing_table(batch_size: str) -> None:
+    command = [sys.executable, "-m", "envfleet", "run", "CartPole-v1", "--num-envs", "32", "--batch-size", batch_size]
+    process = subprocess.Popen(
+        [*command, "--seconds", "600"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # The bar is drawn as on a terminal: its first figure says that the run is under way.
+        env={**os.environ, "TTY_COMPATIBLE": "1", "COLUMNS": "120"},
+    )
+    assert process.stderr is not None
+    seen = ""
+    while "steps/s" not in seen:
+        character = process.stderr.read(1)
+        assert character, f"ended early: {seen}"
+        seen += character
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    fields = fields_of(re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output))
+    assert int(fields["total steps"].replace(",", "")) > 0

@@ -1,0 +1,182 @@
+"""What a whole process sees: forks, exits, signals, threads."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet import CallOrderError, ForkedPoolError
+
+PROBE = Path(__file__).parents[1] / "plugins" / "probe.cc"
+
+
+def run_script(code: str, **kwargs) -> subprocess.CompletedProcess:
+    prelude = f"import envfleet, numpy as np, sys, os, signal, threading, time\nenvfleet.compile({str(PROBE)!r})\n"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", prelude + textwrap.dedent(code)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        **kwargs,
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # that fork and threads mix badly is the point
+@pytest.mark.parametrize("batch_size", [4, 2])
+def test_a_forked_child_is_told_and_the_parent_goes_on(batch_size):
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=4, batch_size=batch_size, num_threads=2)
+    pool.reset()
+    pool.step(np.ones(4, dtype=np.float32), np.arange(4, dtype=np.int32))
+    if batch_size == 2:
+        pool.recv()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            pool.step(np.zeros(4, dtype=np.float32), np.arange(4, dtype=np.int32))
+        except ForkedPoolError as error:
+            status = 0 if "make a new pool" in str(error) else 2
+        try:
+            pool.close()
+            del pool
+            fresh = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2)
+            fresh.reset()
+            fresh.step(np.ones(2, dtype=np.float32))
+            fresh.close()
+        except BaseException:
+            status = 3
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(pool.step(np.zeros(4, dtype=np.float32), np.arange(4, dtype=np.int32))) == batch_size
+
+
+@pytest.mark.parametrize("batch_size", [8, 3])
+def test_exit_with_work_in_flight_is_clean(batch_size):
+    result = run_script(f"""
+        envs = envfleet.make("Sleepy-v0", num_envs=8, batch_size={batch_size}, num_threads=2)
+        envs.reset()
+        envs.send(np.full(8, 20, dtype=np.float32), np.arange(8, dtype=np.int32))
+        held = [envs.recv()]
+        if {batch_size} == 3:
+            envs.send(np.full(3, 20, dtype=np.float32), held[0][4]["env_id"])
+        print("leaving")
+    """)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "leaving\n", "")
+
+
+def test_a_pool_dropped_with_work_in_flight_is_clean():
+    result = run_script("""
+        for _ in range(20):
+            pool = envfleet.make_pool("Sleepy-v0", num_envs=4, batch_size=2, num_threads=2)
+            pool.reset()
+            pool.send(np.full(4, 5, dtype=np.float32), np.arange(4, dtype=np.int32))
+        arrays = pool.recv()
+        del pool
+        assert len(arrays.obs) == 2
+        print(threading.active_count())
+    """)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "1\n", "")
+
+
+@pytest.mark.parametrize("call", ["envs.step(slow)", "(envs.send(slow), envs.recv())"])
+def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(call):
+    result = run_script(f"""
+        envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
+        envs.reset()
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        slow = np.array([1500, 1], dtype=np.float32)
+        started = time.monotonic()
+        try:
+            {call}
+        except KeyboardInterrupt:
+            early = time.monotonic() - started < 1.2
+            print("interrupted", early, envs.recv()[0].tolist())
+    """)
+    assert (result.stdout, result.stderr) == ("interrupted True [1, 1]\n", "")
+
+
+def test_a_stuck_env_does_not_hold_up_close_for_ever():
+    result = run_script("""
+        import warnings
+        envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
+        envs.reset()
+        envs.send(np.array([9000, 9000], dtype=np.float32))
+        time.sleep(0.5)  # until a thread is in the env
+        started = time.monotonic()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            envs.close()
+        print(round(time.monotonic() - started), caught[0].category.__name__)
+        sys.stdout.flush()
+    """)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout == "5 ResourceWarning\n"
+
+
+def test_a_second_thread_is_told_that_the_pool_is_in_use():
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2)
+    pool.reset()
+    errors = []
+
+    def intrude():
+        time.sleep(0.1)
+        try:
+            pool.step(np.zeros(2, dtype=np.float32))
+        except CallOrderError as error:
+            errors.append(str(error))
+
+    intruder = threading.Thread(target=intrude)
+    intruder.start()
+    pool.step(np.array([400, 400], dtype=np.float32))
+    intruder.join()
+    assert "two threads" in errors[0]
+
+
+def test_other_python_threads_run_while_envs_step():
+    """The GIL is free while a slow env works."""
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=1, num_threads=1)
+    pool.reset()
+    ticks = []
+    stop = threading.Event()
+
+    def tick():
+        while not stop.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.005)
+
+    ticker = threading.Thread(target=tick)
+    ticker.start()
+    started = time.monotonic()
+    pool.step(np.array([300], dtype=np.float32))
+    ended = time.monotonic()
+    stop.set()
+    ticker.join()
+    assert sum(started < moment < ended for moment in ticks) > 5
+
+
+def test_many_pools_in_one_process():
+    pools = [envfleet.make_pool("CartPole-v1", num_envs=8, num_threads=2, seed=7) for _ in range(40)]
+    first = [pool.reset().obs for pool in pools]
+    rows = [[pool.step(np.zeros(8, dtype=np.int64)).obs for pool in pools] for _ in range(5)]
+    for same in (first, *rows):
+        for other in same[1:]:
+            np.testing.assert_array_equal(other, same[0])
+    for pool in pools:
+        pool.close()
+
+
+def test_signals_module_is_left_alone():
+    before = signal.getsignal(signal.SIGINT)
+    envfleet.make("CartPole-v1").close()
+    assert signal.getsignal(signal.SIGINT) is before
