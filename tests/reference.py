@@ -56,7 +56,9 @@ class ReferenceEnv:
 class ReferencePool:
     """num_envs of them; env i is seeded with seed + i."""
 
-    def __init__(self, env_id: str, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs: Any) -> None:
+    def __init__(
+        self, env_id: str, num_envs: int, mode: AutoresetMode = AutoresetMode.NEXT_STEP, **kwargs: Any
+    ) -> None:
         self.envs = [ReferenceEnv(gymnasium.make(env_id, **kwargs), mode) for _ in range(num_envs)]
 
     def reset(self, seed: int) -> list[Row]:

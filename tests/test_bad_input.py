@@ -113,7 +113,9 @@ def test_discrete_actions(actions, message):
     np.testing.assert_array_equal(envs.step(GOOD)[0], twin.step(GOOD)[0])
 
 
-@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, ">i4"])
+@pytest.mark.parametrize(
+    "dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64, ">i4"]
+)
 def test_integers_of_every_width_are_taken(dtype):
     envs, twin = envfleet.make("CartPole-v1", num_envs=3), envfleet.make("CartPole-v1", num_envs=3)
     envs.reset(seed=0)
@@ -250,9 +252,11 @@ def test_states_that_do_not_fit():
         envs.set_state("x")
     with pytest.raises(StateError, match="2 x CartPole-v1, got one of 2 x CartPole-v0"):
         envs.set_state(envfleet.make("CartPole-v0", num_envs=2).get_state())
-    broken = envfleet.PoolState(saved.env_id, 2, (saved.states[0], saved.states[1][:-1]), saved.seeds, saved.num_restarts)
+    broken = envfleet.PoolState(
+        saved.env_id, 2, (saved.states[0], saved.states[1][:-1]), saved.seeds, saved.num_restarts
+    )
     expected = envs.get_state()
-    with pytest.raises(StateError, match="env 1 .* shorter"):
+    with pytest.raises(StateError, match=r"env 1 .* shorter"):
         envs.set_state(broken)
     assert envs.get_state() == expected
     with pytest.raises(StateError, match="cannot be saved"):

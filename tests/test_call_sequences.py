@@ -31,7 +31,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     is_async = False
 
-    @initialize(num_envs=st.integers(2, 5), num_threads=st.integers(1, 3), mode=st.sampled_from(["next_step", "disabled"]))
+    @initialize(
+        num_envs=st.integers(2, 5), num_threads=st.integers(1, 3), mode=st.sampled_from(["next_step", "disabled"])
+    )
     def make(self, num_envs, num_threads, mode):
         self.num_envs, self.mode = num_envs, mode
         self.batch_size = max(1, num_envs - 1) if self.is_async else num_envs

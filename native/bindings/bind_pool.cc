@@ -334,7 +334,7 @@ void bind_pool(nb::module_& module) {
   nb::class_<NativePool>(module, "NativePool")
       .def(nb::init<const std::string&, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
                     nb::list, nb::object>(),
-           nb::arg("id"), nb::arg("num_envs"), nb::arg("batch_size"), nb::arg("num_threads"),
+           nb::arg("env_id"), nb::arg("num_envs"), nb::arg("batch_size"), nb::arg("num_threads"),
            nb::arg("thread_affinity_offset"), nb::arg("max_episode_steps"), nb::arg("autoreset"), nb::arg("configs"),
            nb::arg("whole_ids"))
       .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))

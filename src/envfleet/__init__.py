@@ -1,7 +1,7 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
 from envfleet.batch import Batch, Fault
-from envfleet.compiling import compile, get_include, load_plugin
+from envfleet.compiling import compile, get_include, load_plugin  # noqa: A004 (the name users expect)
 from envfleet.errors import (
     ActionError,
     CallOrderError,

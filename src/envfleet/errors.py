@@ -56,7 +56,7 @@ class ForkedPoolError(CallOrderError):
     """The pool was made before a fork and used in the child."""
 
 
-class RecvTimeout(EnvfleetError, TimeoutError):
+class RecvTimeout(EnvfleetError, TimeoutError):  # noqa: N818 (it is no error of anybody)
     """Nothing was ready in time; the pool is still in step and the next recv() gets it."""
 
 
@@ -69,8 +69,7 @@ class MissingExtraError(EnvfleetError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
-            f"{purpose} needs the package {package!r}, which is not installed; "
-            f'run: pip install "envfleet[{extra}]"'
+            f'{purpose} needs the package {package!r}, which is not installed; run: pip install "envfleet[{extra}]"'
         )
 
 

@@ -40,7 +40,9 @@ def pool_config(env_id: str, options: Mapping[str, Any]) -> tuple[PoolConfig, An
         num_envs=num_envs,
         batch_size=batch_size,
         num_threads=num_threads or min(batch_size, _native.usable_cores()),
-        thread_affinity_offset=_integer("thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS),
+        thread_affinity_offset=_integer(
+            "thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS
+        ),
         autoreset_mode=parse_mode(pool.get("autoreset_mode", "next_step")),
         max_episode_steps=None if limit is None else _integer("max_episode_steps", limit, 1, _MAX_ENVS),
         reward_threshold=None if threshold is None else float(threshold),

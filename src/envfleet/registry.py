@@ -1,6 +1,6 @@
 """Names to specs to pools: make(), register(), list_all_envs().
 
-    make(id, ...) -> spec -> Pool -> the api that env_type names
+make(id, ...) -> spec -> Pool -> the api that env_type names
 """
 
 from __future__ import annotations
@@ -107,9 +107,7 @@ def make(env_id: str, env_type: Literal["gym"], **options: Any) -> GymPool: ...
 def make(env_id: str, env_type: Literal["dm"], **options: Any) -> DmPool: ...
 
 
-def make(
-    env_id: str, env_type: str = "gymnasium", **options: Any
-) -> GymnasiumPool | GymPool | DmPool:
+def make(env_id: str, env_type: str = "gymnasium", **options: Any) -> GymnasiumPool | GymPool | DmPool:
     """A pool of num_envs envs behind the API that env_type names.
 
     Options of the pool are the fields of envfleet.spec.PoolConfig (num_envs, batch_size,
@@ -153,7 +151,9 @@ def _entry_of(env_id: str) -> _Entry:
     if env_id in _native.list_env_types():
         return _Entry(env_id)
     if not isinstance(env_id, str):
-        raise UnknownEnvError(f"make() expected an env id such as 'CartPole-v1', got {type(env_id).__name__}: {env_id!r}")
+        raise UnknownEnvError(
+            f"make() expected an env id such as 'CartPole-v1', got {type(env_id).__name__}: {env_id!r}"
+        )
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists them"
     if env_id in gymnasium.registry:
@@ -193,9 +193,7 @@ def _resolve(
         observation_space=_observation_space(raw["structure"], observation_arrays),
         action_space=space_from_native(raw["action"]),
         observation_arrays=observation_arrays,
-        info_arrays=tuple(
-            ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]
-        ),
+        info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
         reset_options=raw["reset_options"],
         native_id=entry.native_id,
         has_state=raw["has_state"],

@@ -41,6 +41,7 @@ class PoolConfig:
 
     @property
     def is_async(self) -> bool:
+        """Whether batches hold fewer rows than there are envs."""
         return self.batch_size < self.num_envs
 
 

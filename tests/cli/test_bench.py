@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import imageio.v3 as imageio
 import pytest
@@ -90,7 +91,7 @@ def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest
     assert said in output.err
 
 
-def test_missing_matplotlib_is_told_before_the_measuring(cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_missing_matplotlib_is_told_before_the_measuring(cli: Any, tmp_path: Path) -> None:
     result = cli("bench", "CartPole-v1", "--plot", str(tmp_path / "x.png"), blocked=("matplotlib",))
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert 'pip install "envfleet[cli]"' in result.stderr

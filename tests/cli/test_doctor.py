@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from importlib import metadata
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def test_another_first_observation_is_broken(monkeypatch: pytest.MonkeyPatch) ->
     assert "the first observation" in detail
 
 
-def test_works_without_the_cli_extra(cli) -> None:  # type: ignore[no-untyped-def]
+def test_works_without_the_cli_extra(cli: Any) -> None:
     result = cli("doctor", blocked=("rich", "matplotlib", "imageio"))
     assert (result.returncode, result.stderr) == (0, "")
     assert "All fine." in result.stdout

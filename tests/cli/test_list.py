@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -85,7 +86,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert errors == ""
 
 
-def test_missing_rich(cli) -> None:  # type: ignore[no-untyped-def]
+def test_missing_rich(cli: Any) -> None:
     result = cli("list", blocked=("rich",))
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert 'pip install "envfleet[cli]"' in result.stderr

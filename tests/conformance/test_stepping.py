@@ -19,7 +19,9 @@ MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLE
 def test_rollout_equals_the_reference(make, mode, num_threads):
     """Through many autoresets; rows, flags, elapsed steps, final observations."""
     num_envs, rng = 7, np.random.default_rng(0)
-    pool: Pool = make("CartPole-v1", num_envs=num_envs, autoreset_mode=mode, num_threads=num_threads, max_episode_steps=30)
+    pool: Pool = make(
+        "CartPole-v1", num_envs=num_envs, autoreset_mode=mode, num_threads=num_threads, max_episode_steps=30
+    )
     reference = ReferencePool("CartPole-v1", num_envs, mode, max_episode_steps=30)
     batch, rows = pool.reset(seed=11), reference.reset(seed=11)
     np.testing.assert_array_equal(batch.obs, column(rows, "obs"))

@@ -19,7 +19,9 @@ def resources() -> tuple[int, int, int]:
 
 
 def cycle(batch_size: int) -> None:
-    with envfleet.make("CartPole-v1", num_envs=256, batch_size=batch_size, num_threads=3, autoreset_mode="same_step") as envs:
+    with envfleet.make(
+        "CartPole-v1", num_envs=256, batch_size=batch_size, num_threads=3, autoreset_mode="same_step"
+    ) as envs:
         envs.async_reset(seed=0)
         for _ in range(4):
             info = envs.recv()[4]

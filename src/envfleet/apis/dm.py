@@ -136,4 +136,6 @@ def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
         return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
     if isinstance(space, spaces.Box):
         return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
-    raise ConfigError(f"the dm api expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space, got {space}")
+    raise ConfigError(
+        f"the dm api expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space, got {space}"
+    )

@@ -1,15 +1,16 @@
 """A pool as a gymnasium.vector.VectorEnv, with EnvPool's calls beside it.
 
-    obs, info = envs.reset(seed=0)                                  # Gymnasium
-    obs, reward, terminated, truncated, info = envs.step(actions)
+obs, info = envs.reset(seed=0)                                  # Gymnasium
+obs, reward, terminated, truncated, info = envs.step(actions)
 
-    envs.async_reset()                                              # EnvPool
-    obs, reward, terminated, truncated, info = envs.recv()
-    envs.send(actions, info["env_id"])
+envs.async_reset()                                              # EnvPool
+obs, reward, terminated, truncated, info = envs.recv()
+envs.send(actions, info["env_id"])
 """
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,7 +58,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
 
     # --- Gymnasium ---------------------------------------------------------------------------
 
-    def reset(  # type: ignore[override]  # EnvPool's reset takes ids by position, Gymnasium's nothing
+    def reset(
         self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, those of env_id (only their rows come back), or those of
@@ -67,7 +68,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         batch = self.pool.reset(env_id, seed=seed, options=options)
         return batch.obs, self._info(batch)
 
-    def step(self, actions: Any, env_id: Any = None, *, timeout: float | None = None) -> Step:  # type: ignore[override]
+    def step(self, actions: Any, env_id: Any = None, *, timeout: float | None = None) -> Step:
         """Steps all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
         batch = self.pool.step(actions, env_id, timeout)
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
@@ -117,13 +118,13 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         """Sets an attribute: one value for all, or a list or tuple of one for each env."""
         self.pool.set_attr(name, values)
 
-    @property  # type: ignore[override]  # a tuple, as SyncVectorEnv and AsyncVectorEnv give it
-    def np_random_seed(self) -> tuple[int, ...]:
+    @property
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # a tuple, as SyncVectorEnv gives it
         """The seed that each env was last given."""
         return self.pool.seeds
 
-    @property  # type: ignore[override]
-    def np_random(self) -> tuple[np.random.Generator, ...]:
+    @property  # type: ignore[misc]  # nothing to set: the generators live in the native envs
+    def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise a tuple
         """A copy of each env's generator as it stands; drawing from it leaves the env alone."""
         return tuple(_generator_of(state) for state in self.pool.get_state().states)
 
@@ -218,8 +219,9 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         if final is None or not ended.any():
             return
         last = np.full(len(batch), None, dtype=object)
+        # Views: the rows of a batch never change, and they keep its buffer alive.
         for row in np.flatnonzero(ended):
-            last[row] = map_obs(lambda column, row=row: column[row].copy(), final.obs)
+            last[row] = map_obs(operator.itemgetter(row), final.obs)
         final_info: dict[str, Any] = {}
         for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():
             final_info[key] = np.where(ended.reshape(-1, *(1,) * (column.ndim - 1)), column, np.zeros_like(column))

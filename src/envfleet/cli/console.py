@@ -17,7 +17,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("rich", "cli", "this command's tables") from error
 
-_WIDTH_OF_FILES = 200  # columns where there is no terminal to fit: a cut table is of no use in a log
+_WIDTH_OF_FILES = 10_000  # columns where there is no terminal to fit: one line a row, for grep and for logs
 _TEXT_WIDTH = 11  # of a column that may be wrapped: "Discrete(2)"
 
 
@@ -87,8 +87,14 @@ class ProgressBar:
         self._progress.stop()
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Leaves it to main(), as rich did before 13.9; since then it exits with code 1."""
+        raise BrokenPipeError
+
+
 def _stdout() -> Console:
-    console = Console(highlight=False)
+    console = _Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _WIDTH_OF_FILES
     return console

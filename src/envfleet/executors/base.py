@@ -59,7 +59,7 @@ class Executor(ABC):
         """The batch that was sent (synchronous), or the batch_size rows that were finished
         first (asynchronous). None after timeout_s."""
 
-    def check_reset_options(self, options: Mapping[str, Any]) -> None:
+    def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most take any)
         """Raises when an env of this executor could not take these options."""
 
     @abstractmethod

@@ -30,9 +30,7 @@ _METHODS = ("__init__", "reset", "step", "observe")
 class NativeExecutor(Executor):
     """Runs envs of a native type."""
 
-    def __init__(
-        self, native_id: str, spec: EnvSpec, config: PoolConfig, params: Sequence[Mapping[str, Any]]
-    ) -> None:
+    def __init__(self, native_id: str, spec: EnvSpec, config: PoolConfig, params: Sequence[Mapping[str, Any]]) -> None:
         """params: the env's parameters, one mapping for all envs or one for each."""
         self.spec = spec
         self.num_envs = config.num_envs
@@ -102,7 +100,15 @@ class NativeExecutor(Executor):
         if self._is_plain and not self._has_finals:
             obs, reward, terminated, truncated, env_id, elapsed_step, faults = columns
             return Batch(
-                obs, reward, terminated, truncated, env_id, elapsed_step, {}, None, () if faults is None else _faults(faults)
+                obs,
+                reward,
+                terminated,
+                truncated,
+                env_id,
+                elapsed_step,
+                {},
+                None,
+                () if faults is None else _faults(faults),
             )
         k, names = self._num_obs, self._info_names
         info_end = k + 5 + len(names)
@@ -162,7 +168,8 @@ class NativeExecutor(Executor):
             height, width, rgb = self._native.render(env_id)
         except _native.FleetError as error:
             raise EnvError((Fault(env_id, "render", str(error)),), None, "mend its render()") from error
-        return np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
+        frame: NDArray[np.uint8] = np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
+        return frame
 
     def get_attrs(self, env_id: int) -> dict[str, Any]:
         return self._native.get_fields(env_id)
@@ -195,7 +202,7 @@ class NativeExecutor(Executor):
     def close(self) -> None:
         if not self._native.close():
             warnings.warn(
-                f"an env of {self.spec.id} did not return from its step within 5 s of close(); its thread was left behind",
+                f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind",
                 ResourceWarning,
                 stacklevel=2,
             )

@@ -1,0 +1,57 @@
+"""dm_env's view."""
+
+from __future__ import annotations
+
+import dm_env
+import numpy as np
+import pytest
+
+import envfleet
+
+FIRST, MID, LAST = (int(kind) for kind in (dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST))
+
+
+def test_step_types_and_discounts():
+    env = envfleet.make_dm("Faulty-v0", num_envs=3, max_episode_steps=3)
+    step = env.reset(seed=0)
+    assert isinstance(env, dm_env.Environment)
+    assert step.step_type.tolist() == [FIRST] * 3
+    assert step.observation.env_id.tolist() == [0, 1, 2]
+    step = env.step([0, 0, 4])
+    assert step.step_type.tolist() == [MID, MID, LAST]
+    assert step.discount.tolist() == [1, 1, 0]
+    assert env.step([0, 0, 0]).step_type.tolist() == [MID, MID, FIRST]
+    step = env.step([4, 0, 0])
+    assert step.step_type.tolist() == [LAST, LAST, MID]
+    # Truncated alone: the episode could have gone on.
+    assert step.discount.tolist() == [0, 1, 1]
+
+
+def test_specs_fit_what_comes():
+    env = envfleet.make_dm("Sink-v0", num_envs=2)
+    step = env.reset(seed=0)
+    specs = env.observation_spec()
+    for key, spec in specs.obs.items():
+        spec.validate(step.observation.obs[key][0])
+    env.action_spec().validate(np.array([2, 3], dtype=np.int64))
+    with pytest.raises(ValueError):
+        env.action_spec().validate(np.array([3, 0], dtype=np.int64))
+    assert envfleet.make_dm("CartPole-v1").action_spec().num_values == 2
+    env.reward_spec().validate(step.reward[0])
+    env.discount_spec().validate(step.discount[0])
+
+
+def test_asynchronous():
+    env = envfleet.make_dm("CartPole-v1", num_envs=4, batch_size=2)
+    env.async_reset(seed=0)
+    for _ in range(100):
+        step = env.recv()
+        assert len(step.reward) == 2
+        env.send(np.zeros(2, dtype=np.int64), step.observation.env_id)
+    assert env.is_async
+    env.close()
+
+
+def test_same_step_is_refused():
+    with pytest.raises(envfleet.ConfigError, match="LAST and FIRST at once"):
+        envfleet.make_dm("CartPole-v1", autoreset_mode="same_step")
