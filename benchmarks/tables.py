@@ -116,7 +116,7 @@ def _verdict(target: Mapping[str, Any]) -> str:
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.0f}x" if ratio >= 20 else f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
+    return f"{ratio:.0f}x" if ratio >= 100 else f"{ratio:.1f}x" if ratio >= 2 else f"{ratio:.2f}x"
 
 
 def _one_line(message: str) -> str:

@@ -61,6 +61,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
   sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
   if (!is_async()) return;
   async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));
+  posted_options_.resize(options.num_envs);
   queue_ = std::make_unique<AsyncQueue>(async_buffers_, options.num_envs, options.batch_size);
   std::int64_t row_bytes = 0;
   for (const ColumnLayout& column : sync_layout().columns) row_bytes += column.row_bytes;
@@ -78,6 +79,16 @@ Engine::~Engine() {
 
 // ------------------------------------------------------------------------ synchronous
 
+// What a batch's rows need beside their columns and ids.
+void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options) {
+  const bool takes_options = request == Request::reset;
+  rows.actions = actions_.data();
+  rows.options = takes_options ? options->raw.data() : nullptr;
+  rows.num_options = takes_options ? static_cast<std::int64_t>(options->raw.size()) : 0;
+  rows.on_fault = &Engine::on_fault;
+  rows.fault_context = this;
+}
+
 void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
   // Threads that run the other batch find its buffer through started_: they would go on in this one.
   if (started_ != nullptr) {
@@ -89,11 +100,8 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   ef_rows& rows = buffer->rows();
   if (env_ids != nullptr) std::memcpy(buffer->env_ids(), env_ids, num_rows * sizeof(std::int32_t));
   rows.env_ids = env_ids != nullptr ? buffer->env_ids() : nullptr;
-  rows.actions = actions_.data();
-  rows.options = reset_options_.data();
-  rows.num_options = static_cast<std::int64_t>(reset_options_.size());
-  rows.on_fault = &Engine::on_fault;
-  rows.fault_context = this;
+  started_options_ = reset_options_;  // held: a batch that is late outlives the caller's next set_reset_options()
+  fill_in(rows, request, started_options_.get());
   started_request_ = request;
   started_ = buffer;
 }
@@ -187,7 +195,10 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
   const std::int32_t* entries = env_ids;
   if (request == Request::reset) {
     entries_.assign(env_ids, env_ids + num_rows);
-    for (std::int32_t& entry : entries_) entry = ~entry;
+    for (std::int32_t& entry : entries_) {
+      posted_options_[entry] = reset_options_;
+      entry = ~entry;
+    }
     entries = entries_.data();
   }
   const double ns_per_row = meter(request).estimate();
@@ -218,12 +229,14 @@ bool Engine::run_async_block(int worker_index) {
   }
   ef_rows& rows = staging.rows();
   rows.env_ids = ids;
-  rows.actions = actions_.data();
-  rows.options = reset_options_.data();
-  rows.num_options = static_cast<std::int64_t>(reset_options_.size());
-  rows.on_fault = &Engine::on_fault;
-  rows.fault_context = this;
-  run_range(request, rows, 0, count);
+  for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
+    // Each env's own, not the caller's present ones: those may change while this runs.
+    const ResetOptions* options = posted_options_[ids[begin]].get();
+    end = request == Request::reset ? begin + 1 : count;
+    while (end < count && posted_options_[ids[end]].get() == options) ++end;
+    fill_in(rows, request, options);
+    run_range(request, rows, begin, end);
+  }
   queue_->deliver(staging, ids, count);
   return true;
 }
@@ -277,15 +290,12 @@ void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size)
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
-  if (options == reset_option_values_) return;
-  // Resets in flight read the present ones; to change them would pull the names from under an env.
-  if (num_in_flight > 0) {
-    throw std::logic_error("expected nothing in flight when the reset options change, got " + std::to_string(num_in_flight) +
-                           " envs; recv() or abandon() them first");
-  }
-  reset_option_values_ = std::move(options);
-  reset_options_.clear();
-  for (const auto& [name, value] : reset_option_values_) reset_options_.push_back({name.c_str(), value});
+  if (options == reset_options_->values) return;
+  // A new set, never a change of the old: an env in flight may be reading that one.
+  auto fresh = std::make_shared<ResetOptions>();
+  fresh->values = std::move(options);
+  for (const auto& [name, value] : fresh->values) fresh->raw.push_back({name.c_str(), value});
+  reset_options_ = std::move(fresh);
 }
 
 void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) {

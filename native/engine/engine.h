@@ -76,6 +76,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void rebuild(std::int32_t env_id, std::uint8_t phase);
   std::string get_state(std::int32_t env_id);
   void set_state(std::int32_t env_id, const void* data, std::int64_t size);
+  // For the resets to come; those in flight keep what they were given. An autoreset has none, as in Gymnasium.
   void set_reset_options(std::vector<std::pair<std::string, double>> options);
   const FleetHandle& fleet() const { return *fleet_; }
 
@@ -114,8 +115,14 @@ class Engine : public std::enable_shared_from_this<Engine> {
  private:
   Engine(const ef_env_type& type, const EngineOptions& options, const std::vector<const ef_value*>& configs);
 
+  struct ResetOptions {
+    std::vector<std::pair<std::string, double>> values;
+    std::vector<ef_option> raw;  // points into values
+  };
+
   int crew_size() const { return is_async() ? options_.num_threads : options_.num_threads - 1; }
   bool is_async() const { return options_.batch_size < options_.num_envs; }
+  void fill_in(ef_rows& rows, Request request, const ResetOptions* options);
   void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
   void publish(double ns_per_row);
   BatchBuffer* hand_over();
@@ -141,17 +148,18 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t action_bytes_ = 0;
   std::vector<std::uint8_t> in_flight_;
   ModeChooser chooser_;
-  std::vector<std::pair<std::string, double>> reset_option_values_;
-  std::vector<ef_option> reset_options_;
+  std::shared_ptr<const ResetOptions> reset_options_ = std::make_shared<ResetOptions>();
   std::vector<std::int32_t> entries_;
 
   // The batch that start() began; read by whoever claimed a block of it.
   BatchBuffer* started_ = nullptr;
+  std::shared_ptr<const ResetOptions> started_options_;
   Request started_request_ = Request::step;
 
   std::shared_ptr<BufferPool> sync_buffers_, async_buffers_;
   SyncJob job_;
   std::unique_ptr<AsyncQueue> queue_;
+  std::vector<std::shared_ptr<const ResetOptions>> posted_options_;  // by env: of the last reset posted
   std::vector<std::unique_ptr<BatchBuffer>> staging_;  // one a worker, the last for the caller
   std::atomic<std::int64_t> async_block_{1};
 

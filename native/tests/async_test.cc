@@ -54,7 +54,7 @@ TEST(every_posted_env_comes_back_once) {
       // Cheap: mostly run by the caller. Dear: by the crew, in any order.
       for (const int burn_ns : {0, 30'000}) {
         Bench<Marked> bench(async_options(kNumEnvs, batch_size, num_threads), {.burn_ns = burn_ns});
-        churn(bench, 12'000, random);
+        churn(bench, 20'000, random);
         churn(bench, 3'000, random);
       }
     }

@@ -40,28 +40,28 @@ void equal(const A& got, const B& expected, const char* got_text, const char* ex
 
 }  // namespace check
 
-#define TEST(name)                                                                      \
-  static void test_##name();                                                            \
+#define TEST(name)                                                                               \
+  static void test_##name();                                                                     \
   static const bool registered_##name = (check::tests().push_back({#name, &test_##name}), true); \
   static void test_##name()
 
-#define CHECK(condition)                                                                \
-  do {                                                                                  \
-    if (!(condition)) check::fail(__FILE__, __LINE__, "expected " #condition);          \
+#define CHECK(condition)                                                       \
+  do {                                                                         \
+    if (!(condition)) check::fail(__FILE__, __LINE__, "expected " #condition); \
   } while (false)
 
 #define CHECK_EQUAL(got, expected) check::equal(got, expected, #got, #expected, __FILE__, __LINE__)
 
 // The message must hold `part`: an error that says something else is another error.
-#define CHECK_THROWS(expression, exception, part)                                       \
-  do {                                                                                  \
-    std::string thrown_what;                                                            \
-    try {                                                                               \
-      expression;                                                                       \
-    } catch (const exception& thrown) {                                                 \
-      thrown_what = thrown.what();                                                      \
-    }                                                                                   \
-    if (thrown_what.find(part) == std::string::npos) {                                  \
+#define CHECK_THROWS(expression, exception, part)                                                                 \
+  do {                                                                                                            \
+    std::string thrown_what;                                                                                      \
+    try {                                                                                                         \
+      expression;                                                                                                 \
+    } catch (const exception& thrown) {                                                                           \
+      thrown_what = thrown.what();                                                                                \
+    }                                                                                                             \
+    if (thrown_what.find(part) == std::string::npos) {                                                            \
       check::fail(__FILE__, __LINE__, "expected " #expression " to throw '" part "', got '" + thrown_what + "'"); \
-    }                                                                                   \
+    }                                                                                                             \
   } while (false)

@@ -161,12 +161,37 @@ TEST(random_faults_complete_their_rows_in_order) {
   }
 }
 
-TEST(reset_options_do_not_change_under_an_env) {
-  Bench<Thrower> bench(options_of(4, 2, 2));
-  bench.engine->set_reset_options({{"throw", 0.0}});
-  bench.engine->num_in_flight = 4;
-  CHECK_THROWS(bench.engine->set_reset_options({}), std::logic_error, "expected nothing in flight");
-  bench.engine->set_reset_options({{"throw", 0.0}});  // the same: nothing changes
-  bench.engine->num_in_flight = 0;
-  bench.engine->set_reset_options({});
+TEST(resets_in_flight_keep_their_options) {
+  std::minstd_rand random(12);
+  Bench<Thrower> bench(options_of(8, 2, 3), {.burn_ns = 20'000});
+  std::vector<bool> throws(8);
+  const std::vector<std::int32_t> ordered = {6, 7};
+  for (int i = 0; i < 1000; ++i) {
+    for (std::int32_t id = 0; id < 6; ++id) {
+      throws[id] = random() % 2 == 0;
+      bench.engine->set_reset_options({{"throw", throws[id] ? 1.0 : 0.0}});
+      bench.expect(Request::reset, {id});
+      bench.engine->post(Request::reset, &id, 1);
+    }
+    bench.engine->set_reset_options({});
+    bench.run_and_check(Request::reset, &ordered);
+    for (int k = 0; k < 3; ++k) {
+      Batch batch(bench.engine->take(-1));
+      const auto faults = bench.engine->take_faults(batch->env_ids(), 2);
+      for (int row = 0; row < 2; ++row) {
+        const std::int32_t id = batch->env_ids()[row];
+        CHECK_EQUAL(has_fault(faults, id), throws[id]);
+        throws[id] ? bench.check_failed_row(*batch, row, id) : bench.check_row(*batch, row, id);
+      }
+    }
+    for (std::int32_t id = 0; id < 6; ++id) bench.engine->rebuild(id, EF_UNSTARTED);
+  }
+}
+
+TEST(autoreset_has_no_options) {
+  Bench<Thrower> bench(options_of(4, 4, 2), {.episode = 3});
+  bench.run_and_check(Request::reset, nullptr);
+  bench.engine->set_reset_options({{"throw", 1.0}});
+  for (int i = 0; i < 20; ++i) bench.run_and_check(Request::step, nullptr);
+  CHECK(!bench.engine->has_faults());
 }

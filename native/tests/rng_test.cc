@@ -23,7 +23,8 @@ Rng seeded(std::uint64_t seed = 0) {
 TEST(raw_words) {
   // [hex(x) for x in PCG64(0).random_raw(4)]
   Rng rng = seeded();
-  for (const std::uint64_t expected : {0xa30febcfd9c2825full, 0x4510bdf882d9d721ull, 0xa7d3da94ecde8b8ull, 0x43b27b61342f01dull}) {
+  for (const std::uint64_t expected :
+       {0xa30febcfd9c2825full, 0x4510bdf882d9d721ull, 0xa7d3da94ecde8b8ull, 0x43b27b61342f01dull}) {
     CHECK_EQUAL(rng.next_uint64(), expected);
   }
 }
@@ -44,8 +45,7 @@ TEST(seed_of_more_than_64_bits) {
 TEST(random_doubles) {
   // [x.hex() for x in g().random(4)]
   Rng rng = seeded();
-  for (const double expected :
-       {0x1.461fd79fb3850p-1, 0x1.1442f7e20b674p-2, 0x1.4fa7b529d9bd0p-5, 0x1.0ec9ed84d0bc0p-6}) {
+  for (const double expected : {0x1.461fd79fb3850p-1, 0x1.1442f7e20b674p-2, 0x1.4fa7b529d9bd0p-5, 0x1.0ec9ed84d0bc0p-6}) {
     CHECK_EQUAL(rng.random(), expected);
   }
 }
@@ -56,13 +56,15 @@ TEST(integers) {
   for (const int expected : {8, 6, 5, 2, 3, 0, 0, 0}) CHECK_EQUAL(small.integers(0, 10), expected);
   // r = g(); [r.integers(0, 2**32) for _ in range(3)]
   Rng word = seeded();
-  for (const std::int64_t expected : {3653403231, 2735729615, 2195314465}) CHECK_EQUAL(word.integers(0, 1ll << 32), expected);
+  for (const std::int64_t expected : {3653403231, 2735729615, 2195314465})
+    CHECK_EQUAL(word.integers(0, 1ll << 32), expected);
   // r = g(); [r.integers(-5, 2**40) for _ in range(4)]
   Rng large = seeded();
   for (const std::int64_t expected : {700346781655, 296633628799, 45050865994, 18172327438}) {
     CHECK_EQUAL(large.integers(-5, 1ll << 40), expected);
   }
-  // r = g(); r.integers(0, 10), r.random().hex(), r.integers(0, 10): the second half of the first draw waits for the third call
+  // r = g(); r.integers(0, 10), r.random().hex(), r.integers(0, 10): the second half of the first draw waits for the third
+  // call
   Rng mixed = seeded();
   CHECK_EQUAL(mixed.integers(0, 10), 8);
   CHECK_EQUAL(mixed.random(), 0x1.1442f7e20b674p-2);
@@ -74,8 +76,7 @@ TEST(integers) {
 TEST(distributions_of_the_host) {
   // r = g(); [r.standard_normal().hex() for _ in range(4)]
   Rng normal = seeded();
-  for (const double expected :
-       {0x1.017ed89db8441p-3, -0x1.0e8cfe9bd45ccp-3, 0x1.47e57a468b06dp-1, 0x1.adabbec84d4f0p-4}) {
+  for (const double expected : {0x1.017ed89db8441p-3, -0x1.0e8cfe9bd45ccp-3, 0x1.47e57a468b06dp-1, 0x1.adabbec84d4f0p-4}) {
     CHECK_EQUAL(normal.normal(), expected);
   }
   // r = g(); [r.standard_exponential() for _ in range(2)], [r.standard_gamma(2.5) for _ in range(2)], r.beta(2.0, 3.0),

@@ -41,7 +41,8 @@ class Batch:
     """Rows of observations, rewards, flags and ids. Row r is env env_id[r].
 
     obs has the structure of the observation space: an array, a dict or a tuple of arrays.
-    info holds the env's own columns. final is set in same_step mode alone.
+    info holds the env's own columns; a key that not every row has a value for comes with a mask
+    of those that do, under _key. final is set in same_step mode alone.
     """
 
     __slots__ = ("elapsed_step", "env_id", "faults", "final", "info", "obs", "reward", "terminated", "truncated")

@@ -38,10 +38,10 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
     source = Path(path).resolve()
     if not source.is_file():
         raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is not there")
-    compiler = _find_compiler()
+    compiler = find_compiler()
     all_flags = [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")), *flags]
     key = _digest([source.read_bytes(), *_sdk_contents(), _version_of(compiler), " ".join(all_flags)])
-    folder = _cache_folder()
+    folder = cache_folder()
     manifest = folder / f"{source.stem}-{key}.json"
     library = _cached_library(manifest)
     if library is None:
@@ -63,7 +63,8 @@ def load_plugin(path: str | os.PathLike[str]) -> list[str]:
     return ids
 
 
-def _find_compiler() -> list[str]:
+def find_compiler() -> list[str]:
+    """The command that compile() runs: CXX, else the first of c++, g++, clang++. Raises CompileError."""
     if chosen := os.environ.get("CXX"):
         command = shlex.split(chosen)
         if not command or shutil.which(command[0]) is None:
@@ -132,7 +133,8 @@ def _version_of(compiler: list[str]) -> str:
     return subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where compile() keeps what it built."""
     if chosen := os.environ.get("ENVFLEET_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -71,6 +71,8 @@ class MissingExtraError(EnvfleetError, ImportError):
         super().__init__(
             f'{purpose} needs the package {package!r}, which is not installed; run: pip install "envfleet[{extra}]"'
         )
+        self.package = package
+        self.extra = extra
 
 
 class EnvError(EnvfleetError, RuntimeError):

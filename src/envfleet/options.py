@@ -20,7 +20,8 @@ _MAX_THREADS = 1024
 def pool_config(env_id: str, options: Mapping[str, Any]) -> tuple[PoolConfig, Any, dict[str, Any]]:
     """(the pool's options, the seed, the env's parameters)."""
     given = dict(options)
-    given.update(given.pop("env_kwargs", None) or {})
+    # The one way to a parameter of the env that is named like an option of the pool.
+    env_kwargs = dict(given.pop("env_kwargs", None) or {})
     seed = given.pop("seed", None)
     given.pop("backend", None)
     pool = {name: given.pop(name) for name in list(given) if name in POOL_OPTIONS}
@@ -51,7 +52,7 @@ def pool_config(env_id: str, options: Mapping[str, Any]) -> tuple[PoolConfig, An
         max_restarts=_integer("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
         copy=bool(pool.get("copy", True)),
     )
-    return config, seed, given
+    return config, seed, {**given, **env_kwargs}
 
 
 def _integer(name: str, value: Any, lowest: int, highest: int) -> int:

@@ -55,10 +55,11 @@ def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: 
     """The error for an option that does not exist, with the nearest and the valid ones."""
     own, common = sorted(params), sorted(pool_options)
     nearest = difflib.get_close_matches(name, [*own, *common], n=1)
-    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
     return ConfigError(
-        f"{env_id} got the unknown option {name!r}; {hint}"
-        f"Expected the env's own parameters {own} or options of the pool {common}"
+        f"{env_id} got the unknown option {name!r}{hint} "
+        f"expected parameters of the env ({', '.join(own) or 'it has none'}) "
+        f"or options of the pool ({', '.join(common)})"
     )
 
 

@@ -340,18 +340,19 @@ class Pool:
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             batch.truncated[row] = True
             errors[row] = f"{fault.method}(): {fault.message}"
-        self._finish_restarts(batch, errors)
-        batch.info["error"] = errors
+        has_error = np.array([error is not None for error in errors], dtype=np.bool_)
+        if batch.final is not None:
+            self._show_next_episodes(batch, np.flatnonzero(has_error))
+        batch.info.update(error=errors, _error=has_error)
         self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
         return batch
 
-    def _finish_restarts(self, batch: Batch, errors: NDArray[Any]) -> None:
+    def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:
         """In same_step mode the row of a restarted env already shows its next episode."""
-        if batch.final is None:
-            return
-        rows = np.flatnonzero(errors != None)  # noqa: E711 (elementwise on purpose)
         fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
         assert fresh is not None, "a reset without a time limit came back without rows"
+        if fresh.faults:
+            raise EnvError(fresh.faults, batch, "it raised again in the reset after its restart")
         copy_rows(batch.obs, rows, fresh.obs)
         batch.elapsed_step[rows] = 0
         for name, column in fresh.info.items():

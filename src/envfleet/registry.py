@@ -14,7 +14,7 @@ import gymnasium
 from gymnasium import spaces
 
 from envfleet import _native
-from envfleet.envs import classic_control, toy_text
+from envfleet.envs import bsuite, classic_control, toy_text
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.executors.native import NativeExecutor
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from envfleet.apis.gym import GymPool
     from envfleet.apis.gymnasium import GymnasiumPool
 
-_BACKENDS = ("auto", "native")
-_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY)
+BACKENDS = ("auto", "native")
+_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY)
 
 
 @dataclass(frozen=True)
@@ -91,8 +91,8 @@ def make_spec(env_id: str, **options: Any) -> EnvSpec:
 
 def make_pool(env_id: str, *, seed: Seed = None, backend: str = "auto", **options: Any) -> Pool:
     """The bare pool; what make() wraps in an api."""
-    if backend not in _BACKENDS:
-        raise ConfigError(f"backend expected one of {_BACKENDS}, got {backend!r}")
+    if backend not in BACKENDS:
+        raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
     config, _, params = pool_config(env_id, options)
     entry = _entry_of(env_id)
     spec, values, config = _resolve(env_id, entry, config, params, seed)

@@ -52,8 +52,6 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
-        # Keys with a value on some rows only: their masks differ from batch to batch.
-        self._sometimes = {a.name: a.on_step for a in pool.spec.info_arrays if not (a.on_step and a.on_reset)}
         self._all_true = _all_true(self.num_envs)
 
     # --- Gymnasium ---------------------------------------------------------------------------
@@ -191,27 +189,13 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         everywhere = self._all_true if len(env_id) == self.num_envs else _all_true(len(env_id))
         elapsed_step = batch.elapsed_step
         info = {"env_id": env_id, "_env_id": everywhere, "elapsed_step": elapsed_step, "_elapsed_step": everywhere}
-        if batch.info:
-            self._add_columns(info, batch.info, elapsed_step, everywhere)
+        for key, column in batch.info.items():
+            info[key] = column
+            if not key.startswith("_") and f"_{key}" not in batch.info:
+                info[f"_{key}"] = everywhere
         if batch.final is not None:
             self._add_final(info, batch)
         return info
-
-    def _add_columns(
-        self,
-        info: dict[str, Any],
-        columns: Mapping[str, Any],
-        elapsed_step: NDArray[np.int32],
-        everywhere: NDArray[np.bool_],
-    ) -> None:
-        for key, column in columns.items():
-            info[key] = column
-            if key == "error":
-                info["_error"] = np.array([error is not None for error in column], dtype=np.bool_)
-            elif key in self._sometimes:
-                info[f"_{key}"] = (elapsed_step > 0) == self._sometimes[key]
-            else:
-                info[f"_{key}"] = everywhere
 
     def _add_final(self, info: dict[str, Any], batch: Batch) -> None:
         ended = batch.terminated | batch.truncated

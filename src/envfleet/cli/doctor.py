@@ -55,8 +55,8 @@ def _findings() -> Iterator[Finding]:
     yield _OK, "gymnasium", gymnasium.__version__
     yield _OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
     yield _compiler()
-    yield _OK, "cache", str(compiling._cache_folder())
-    yield _OK, "backends", ", ".join(registry._BACKENDS)
+    yield _OK, "cache", str(compiling.cache_folder())
+    yield _OK, "backends", ", ".join(registry.BACKENDS)
     yield _OK, "environments", str(len(envfleet.list_all_envs()))
     yield from _extras()
     yield self_test()
@@ -86,7 +86,7 @@ def self_test() -> Finding:
 
 def _compiler() -> Finding:
     try:
-        command = compiling._find_compiler()
+        command = compiling.find_compiler()
     except CompileError as error:
         return _MISSING, "compiler", str(error)
     output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout

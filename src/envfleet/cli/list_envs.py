@@ -82,7 +82,6 @@ def _row(env_id: str) -> tuple[str, ...]:
     try:
         spec = envfleet.make_spec(env_id)
     except MissingExtraError as error:
-        extra = re.search(r"envfleet\[(.+?)\]", str(error))
-        return family, env_id, "?", "?", "?", "?", extra.group(1) if extra else str(error)
+        return family, env_id, "?", "?", "?", "?", error.extra
     limit = "-" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
     return family, env_id, spec.backend, limit, brief(spec.observation_space), brief(spec.action_space), ""

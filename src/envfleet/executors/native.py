@@ -57,6 +57,8 @@ class NativeExecutor(Executor):
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._num_obs = len(names)
         self._is_plain = len(names) == 1 and not self._info_names
+        # Keys that resets or steps alone have: name -> whether steps do.
+        self._partial = {a.name: a.on_step for a in spec.info_arrays if not (a.on_step and a.on_reset)}
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
 
     # --- stepping ------------------------------------------------------------------------
@@ -117,7 +119,12 @@ class NativeExecutor(Executor):
             final = Final(
                 self._obs_of(columns[info_end : info_end + k]),
                 columns[info_end + k],
-                dict(zip(names, columns[info_end + k + 1 : -1], strict=True)),
+                # Of an episode's last row, which a step wrote.
+                {
+                    n: c
+                    for n, c in zip(names, columns[info_end + k + 1 : -1], strict=True)
+                    if self._partial.get(n, True)
+                },
             )
         return Batch(
             self._obs_of(columns[:k]),
@@ -126,10 +133,16 @@ class NativeExecutor(Executor):
             columns[k + 2],
             columns[k + 3],
             columns[k + 4],
-            dict(zip(names, columns[k + 5 : info_end], strict=True)),
+            self._info(columns[k + 5 : info_end], columns[k + 4]),
             final,
             () if columns[-1] is None else _faults(columns[-1]),
         )
+
+    def _info(self, columns: tuple[Any, ...], elapsed_step: NDArray[np.int32]) -> dict[str, Any]:
+        info: dict[str, Any] = dict(zip(self._info_names, columns, strict=True))
+        for name, on_step in self._partial.items():
+            info[f"_{name}"] = (elapsed_step > 0) == on_step
+        return info
 
     # --- between batches -----------------------------------------------------------------
 

@@ -1,0 +1,7 @@
+"""bsuite: Catch, which is also the template to copy for an env of your own."""
+
+from __future__ import annotations
+
+from envfleet.envs.family import Family
+
+FAMILY = Family("bsuite", ("Catch-v0",))
