@@ -4,7 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
-CPP := $(shell find native examples docs -name '*.cc' -o -name '*.h' 2>/dev/null)
+CPP := $(shell find native benchmarks tests -name '*.cc' -o -name '*.h')
+BENCH := .venv-bench
+BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test build lint format bench sanitize clean
 
@@ -56,6 +58,21 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+
+$(BENCH)/.peers:
+	$(PYTHON) -m venv $(BENCH)
+	$(BENCH_PIP) install --upgrade "pip>=25.1"
+	$(BENCH_PIP) install "torch==2.13.0"
+	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
+		"envpool==1.2.5" gymnasium stable-baselines3 "matplotlib>=3.8"
+	touch $@
+
+# Not editable, with a build folder of its own: a benchmark must not measure a half-edited tree.
+bench: $(BENCH)/.peers
+	$(BENCH_PIP) install --no-build-isolation -C build-dir=build/bench .
+	$(BENCH)/bin/python benchmarks/compare.py
+	$(BENCH)/bin/python benchmarks/compare.py --refresh docs/benchmarks.md
+	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
 	rm -rf build $(VENV) .venv-bench

@@ -52,9 +52,6 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     # The peers' workers inherit it; torch's and OpenMP's own threads would compete with the envs.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.filterwarnings("ignore", module=r"gymnasium|envpool|stable_baselines3")
-    started = harness.machine()
-    if started["busy_share"] > 0.1:
-        print(f"Other work keeps {started['busy_share']:.0%} of the cores busy: these figures will be noisy.\n")
     options = suites.Options(
         num_envs=tuple(args.num_envs),
         num_threads=args.num_threads,
@@ -68,7 +65,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
             print(tables.text_of_case(result), flush=True)
             results[suite].append(result)
     chosen = {"rounds": args.rounds, "seconds": args.seconds, **vars(options)}
-    return harness.report(chosen, started, results)
+    return harness.report(chosen, results)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -138,6 +138,8 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
     for contender in case.contenders:
         if (made := _attempt(results[contender.name], contender.make)) is not None:
             subjects[contender.name] = made
+    others = OthersMeter()
+    others_cores = 0.0
     try:
         for round_number in range(rounds):
             for name in rotated([c.name for c in case.contenders], round_number):
@@ -147,6 +149,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
                 value = _attempt(results[name], subjects[name].measure, seconds)
                 if value is not None:
                     results[name]["samples"].append(value)
+        others_cores = others.cores()
     finally:
         for name, subject in subjects.items():
             fault: dict[str, Any] = {}
@@ -161,6 +164,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
         "unit": case.unit,
         "more_is_better": case.more_is_better,
         "facts": dict(case.facts or {}),
+        "others_cores": others_cores,
         "contenders": list(results.values()),
         "reference": case.reference,
         "ratios": _ratios(case, results),
@@ -223,7 +227,7 @@ def judged(target: Target, results: Mapping[str, Mapping[str, Any]], more_is_bet
 
 
 def machine() -> dict[str, Any]:
-    """The machine, and how busy it is with other things; to be asked while nothing is measured."""
+    """The machine."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "usable_cores": usable_cores(),
@@ -231,24 +235,48 @@ def machine() -> dict[str, Any]:
         "memory_gb": round(int((_first_value("/proc/meminfo", "MemTotal") or "0").split()[0]) / 2**20, 1),
         "kernel": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
-        "busy_share": busy_share(),
     }
 
 
-def busy_share(seconds: float = 0.5) -> float:
-    """The share of all cores that runs something now: others' work, when we only sleep."""
-    idle, total = _cpu_times()
-    time.sleep(seconds)
-    later_idle, later_total = _cpu_times()
-    return round(1 - (later_idle - idle) / max(1, later_total - total), 3)
+class OthersMeter:
+    """How many cores the rest of the machine used meanwhile: what makes a figure worthless unseen.
+
+    all that /proc/stat says was busy, minus this process and its descendants
+    """
+
+    def __init__(self) -> None:
+        self._ticks = self._others_ticks()
+        self._begin = time.monotonic()
+
+    def cores(self) -> float:
+        """The mean since this meter was made. A clock tick is 10 ms: ask after a second or more."""
+        elapsed_ticks = (time.monotonic() - self._begin) * os.sysconf("SC_CLK_TCK")
+        return round(max(0.0, self._others_ticks() - self._ticks) / elapsed_ticks, 2)
+
+    @staticmethod
+    def _others_ticks() -> int:
+        user, nice, system, _idle, _iowait, irq, softirq, steal = map(
+            int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+        )
+        return user + nice + system + irq + softirq + steal - _own_ticks()
 
 
-def _cpu_times() -> tuple[int, int]:
-    """(idle, all) in clock ticks since boot."""
-    user, nice, system, idle, iowait, irq, softirq, steal = map(
-        int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    )
-    return idle + iowait, user + nice + system + idle + iowait + irq + softirq + steal
+def _own_ticks() -> int:
+    """CPU time of this process and its descendants, the dead ones included once they are waited for."""
+    parents, ticks = {}, {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            try:
+                fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+                continue
+            parents[int(folder.name)] = int(fields[1])
+            ticks[int(folder.name)] = sum(map(int, fields[11:15]))  # utime stime cutime cstime
+    own, size = {os.getpid()}, 0
+    while len(own) > size:
+        size = len(own)
+        own |= {pid for pid, parent in parents.items() if parent in own}
+    return sum(ticks.get(pid, 0) for pid in own)
 
 
 def usable_cores() -> int:
@@ -259,14 +287,13 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
     return {package: _version(package) for package in packages}
 
 
-def report(options: Mapping[str, Any], started: Mapping[str, Any], suites: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole JSON. started: machine() as it was before the first round."""
-    ended = {"busy_share_at_end": busy_share()}
+def report(options: Mapping[str, Any], suites: Mapping[str, Any]) -> dict[str, Any]:
+    """The whole JSON."""
     return {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "command": shlex.join(["python", *sys.argv]),
-        "machine": {**started, **ended},
+        "machine": machine(),
         "versions": versions(),
         "options": dict(options),
         "suites": dict(suites),

@@ -76,7 +76,7 @@ def _cartpole_sync(num_envs: int, num_threads: int) -> Case:
     envpool_bound, numpy_bound = _SYNC_TARGETS.get(num_envs, (None, None))
     bounds = ((ENVPOOL, envpool_bound), (NUMPY, numpy_bound))
     return Case(
-        f"CartPole-v1, {num_envs} envs, synchronous",
+        f"CartPole-v1, {num_envs} env{'s' * (num_envs > 1)}, synchronous",
         "steps/s",
         contenders,
         ENVFLEET,

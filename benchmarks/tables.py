@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = Sequence[str]
+_QUIET_CORES = 0.1  # what others may use before the figures are called noisy
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
 
 
@@ -15,7 +16,8 @@ def text_of_case(case: Mapping[str, Any]) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     targets = [f"target: {_target(t)}; got {_value(t, case['unit'])}: {_verdict(t)}" for t in case["targets"]]
-    return "\n".join([case["name"], *(f"  {line}" for line in lines), *(f"  {line}" for line in targets), ""])
+    noise = f"  others used {case['others_cores']:.2f} cores meanwhile{_warning(case['others_cores'])}"
+    return "\n".join([case["name"], noise, *(f"  {line}" for line in lines), *(f"  {line}" for line in targets), ""])
 
 
 def markdown_of(report: Mapping[str, Any]) -> str:
@@ -25,6 +27,8 @@ def markdown_of(report: Mapping[str, Any]) -> str:
         parts.append(f"### Suite `{suite}`")
         for case in cases:
             parts += [f"**{case['name']}**", _markdown(_case_head(case), _case_rows(case))]
+            if warning := _warning(case["others_cores"]):
+                parts.append(f"Others used {case['others_cores']:.2f} cores meanwhile{warning}.")
             if ceilings := case["facts"].get("ceilings"):
                 listed = ", ".join(f"{bound}x against {name}" for name, bound in ceilings.items())
                 parts.append(f"The most that is possible (threads never idle; simulated): {listed}.")
@@ -48,19 +52,24 @@ def quantity(value: float, unit: str) -> str:
     return _three_digits(value)
 
 
+def _warning(others_cores: float) -> str:
+    return " (NOISY: do not rely on these figures)" if others_cores > _QUIET_CORES else ""
+
+
 def _three_digits(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def _provenance(report: Mapping[str, Any]) -> str:
     machine, options = report["machine"], report["options"]
+    noise = [case["others_cores"] for cases in report["suites"].values() for case in cases] or [0.0]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return "\n".join(
         [
             f"- Date: {report['date']}",
             f"- Machine: {machine['cpu']}, {machine['usable_cores']} cores, {machine['memory_gb']} GB, "
-            f"{machine['kernel']}; other work kept {machine['busy_share']:.0%} of it busy before the run and "
-            f"{machine['busy_share_at_end']:.0%} after",
+            f"{machine['kernel']}",
+            f"- Other work on the machine: at most {max(noise):.2f} cores during a case" + _warning(max(noise)),
             f"- Versions: Python {machine['python']}, {versions}",
             f"- Rounds: {options['rounds']} of {options['seconds']} s each, alternating",
             f"- Command: `{report['command']}`",

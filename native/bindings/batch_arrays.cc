@@ -55,8 +55,8 @@ PyObject* BatchArrays::wrap(engine::BatchBuffer* buffer, PyObject* last) const {
     shape[0] = num_rows;
     for (int axis = 1; axis < column.ndim; ++axis) shape[axis] = column.shape[axis];
     Py_INCREF(column.descriptor);  // NewFromDescr takes it over
-    PyObject* array = PyArray_NewFromDescr(&PyArray_Type, column.descriptor, column.ndim, shape, nullptr,
-                                           buffer->column(i), NPY_ARRAY_CARRAY, nullptr);
+    PyObject* array = PyArray_NewFromDescr(&PyArray_Type, column.descriptor, column.ndim, shape, nullptr, buffer->column(i),
+                                           NPY_ARRAY_CARRAY, nullptr);
     if (array == nullptr || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), Py_NewRef(capsule)) < 0) {
       Py_XDECREF(array);
       Py_DECREF(tuple);

@@ -80,7 +80,8 @@ nb::dict describe(const std::string& id, nb::dict config) {
   result["info"] = info;
   result["reset_options"] = nb::tuple(reset_options);
   result["max_episode_steps"] = spec->max_episode_steps;
-  result["reward_threshold"] = std::isnan(spec->reward_threshold) ? nb::none() : nb::object(nb::float_(spec->reward_threshold));
+  result["reward_threshold"] =
+      std::isnan(spec->reward_threshold) ? nb::none() : nb::object(nb::float_(spec->reward_threshold));
   result["has_state"] = spec->has_state != 0;
   result["has_render"] = spec->has_render != 0;
   return result;

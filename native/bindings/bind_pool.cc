@@ -199,9 +199,7 @@ class NativePool {
 
   // --- what is known ---------------------------------------------------------------------
 
-  nb::bytes phases() const {
-    return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
-  }
+  nb::bytes phases() const { return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs)); }
   nb::bytes in_flight() const {
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
@@ -218,7 +216,9 @@ class NativePool {
 
  private:
   bool is_async() const { return engine_->options().batch_size < engine_->options().num_envs; }
-  static std::int64_t to_ns(double seconds) { return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9); }
+  static std::int64_t to_ns(double seconds) {
+    return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9);
+  }
   bool is_expected_below(double limit_ns, Request request, std::int64_t rows) {
     const double expected = engine_->expected_ns(request, rows);
     return expected > 0 && expected < limit_ns;

@@ -1,11 +1,10 @@
 // The native module: a table of contents.
 #define ENVFLEET_IMPORTS_NUMPY
-#include "numpy_api.h"
-
 #include <nanobind/nanobind.h>
 
 #include "bindings.h"
 #include "cores.h"
+#include "numpy_api.h"
 
 namespace nb = nanobind;
 

@@ -60,16 +60,16 @@ class AsyncQueue {
 
   std::int64_t ring_mask_ = 0;
   std::unique_ptr<std::atomic<std::int32_t>[]> ring_;
-  alignas(64) std::atomic<std::int64_t> head_{0};   // next to claim
-  alignas(64) std::atomic<std::int64_t> tail_{0};   // next to post
+  alignas(64) std::atomic<std::int64_t> head_{0};      // next to claim
+  alignas(64) std::atomic<std::int64_t> tail_{0};      // next to post
   alignas(64) std::atomic<std::int64_t> next_row_{0};  // next row of all batches, counted from the first
   alignas(64) std::atomic<std::uint32_t> news_{0};
   std::atomic<bool> caller_waits_{false};
   std::atomic<bool> draining_{false};  // then every delivery is news, not full batches alone
 
   // The caller's alone.
-  std::int64_t taken_ = 0;    // batches taken
-  std::int64_t posted_ = 0;   // entries posted since the last drain
+  std::int64_t taken_ = 0;   // batches taken
+  std::int64_t posted_ = 0;  // entries posted since the last drain
 };
 
 }  // namespace envfleet::engine

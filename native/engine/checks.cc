@@ -90,7 +90,8 @@ bool ActionStore::store_as(Engine& engine, const void* actions, const std::int32
 }
 
 template <class Source>
-bool ActionStore::store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const {
+bool ActionStore::store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids,
+                                 std::int64_t count) const {
   if (kind_ == EF_DISCRETE) {
     const auto start = static_cast<std::uint64_t>(start_);
     const auto bound = static_cast<std::uint64_t>(count_);

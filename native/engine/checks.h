@@ -40,7 +40,8 @@ class ActionStore {
 
  private:
   template <class Source, class Target, class InRange>
-  bool store_as(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count, InRange in_range) const;
+  bool store_as(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count,
+                InRange in_range) const;
   template <class Source>
   bool store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
   template <class Source, class Target>

@@ -24,8 +24,8 @@ std::int64_t fork_generation() {
   return forks.load(std::memory_order_relaxed);
 }
 
-constexpr double kBlockNs = 5'000;            // work worth a claim
-constexpr double kInlinePostNs = 20'000;      // below this a post is done before a thread is awake
+constexpr double kBlockNs = 5'000;        // work worth a claim
+constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
 
@@ -133,7 +133,8 @@ void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t nu
 
 BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
   if (may_help) {
-    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(started_request_, started_->rows(), begin, end); });
+    job_.run_blocks(
+        0, [&](std::int64_t begin, std::int64_t end) { run_range(started_request_, started_->rows(), begin, end); });
   }
   return job_.wait(timeout_ns, may_spin_) ? hand_over() : nullptr;
 }

@@ -31,8 +31,8 @@ namespace envfleet::engine {
 
 struct EngineOptions {
   std::int32_t num_envs = 1;
-  std::int32_t batch_size = 1;              // below num_envs: asynchronous
-  std::int32_t num_threads = 1;             // the caller's included when synchronous
+  std::int32_t batch_size = 1;               // below num_envs: asynchronous
+  std::int32_t num_threads = 1;              // the caller's included when synchronous
   std::int32_t thread_affinity_offset = -1;  // below 0: not pinned
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
@@ -160,11 +160,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   SyncJob job_;
   std::unique_ptr<AsyncQueue> queue_;
   std::vector<std::shared_ptr<const ResetOptions>> posted_options_;  // by env: of the last reset posted
-  std::vector<std::unique_ptr<BatchBuffer>> staging_;  // one a worker, the last for the caller
+  std::vector<std::unique_ptr<BatchBuffer>> staging_;                // one a worker, the last for the caller
   std::atomic<std::int64_t> async_block_{1};
 
   // Any thread's.
-  std::array<CostMeter, 3> costs_;  // by Request
+  std::array<CostMeter, 3> costs_;   // by Request
   std::atomic<bool> closed_{false};  // asked by threads that have not entered
   std::atomic<bool> occupied_{false};
   std::atomic<bool> needs_attention_{true};

@@ -44,7 +44,8 @@ std::vector<std::string> load_plugin(const std::string& path) {
   if (library == nullptr) throw std::runtime_error(dlerror());
   const auto entry = reinterpret_cast<ef_plugin_entry>(dlsym(library, ENVFLEET_PLUGIN_SYMBOL));
   if (entry == nullptr) {
-    throw std::runtime_error(path + " exports no " ENVFLEET_PLUGIN_SYMBOL ": expected a library whose source includes envfleet/env.h");
+    throw std::runtime_error(path + " exports no " ENVFLEET_PLUGIN_SYMBOL
+                                    ": expected a library whose source includes envfleet/env.h");
   }
   const ef_plugin* plugin = entry();
   if (plugin->abi_version != ENVFLEET_ABI_VERSION) {

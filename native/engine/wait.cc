@@ -65,7 +65,9 @@ void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, 
 void wake(std::atomic<std::uint32_t>& word, int) {
   ParkingPlace& place = place_of(&word);
   // Empty on purpose: a waiter between its look and its sleep holds the mutex.
-  { std::lock_guard lock(place.mutex); }
+  {
+    std::lock_guard lock(place.mutex);
+  }
   place.woken.notify_all();
 }
 

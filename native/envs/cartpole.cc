@@ -19,20 +19,21 @@ struct SineAndCosine {
   double sine, cosine;
 };
 
-// A pole that has not fallen leans by less than 0.21 rad. There the Taylor series is
-// exact to the last bit or two of a double, and, unlike the library's functions, it is
-// inlined into the loop over envs: a third of a step's time.
+// A pole that has not fallen leans by less than 0.21 rad. Up to twice that the Taylor series
+// is exact to the last bit or two of a double, and, unlike the library's functions, it is
+// inlined into the loop over envs. Summed in pairs and not from the inside out: the loop waits
+// for the longest chain of operations, not for their number.
 inline SineAndCosine sine_and_cosine(double angle) {
-  if (!(std::abs(angle) < 0.5)) [[unlikely]]
+  if (!(std::abs(angle) < 0.42)) [[unlikely]]
     return {std::sin(angle), std::cos(angle)};
-  const double square = angle * angle;
-  double sine = -1.0 / 1307674368000.0;  // 1/15!
-  for (double divisor : {6227020800.0, -39916800.0, 362880.0, -5040.0, 120.0, -6.0}) sine = sine * square + 1.0 / divisor;
-  double cosine = 1.0 / 20922789888000.0;  // 1/16!
-  for (double divisor : {-87178291200.0, 479001600.0, -3628800.0, 40320.0, -720.0, 24.0, -2.0}) {
-    cosine = cosine * square + 1.0 / divisor;
-  }
-  return {angle + angle * square * sine, 1.0 + square * cosine};
+  const double x2 = angle * angle;
+  const double x4 = x2 * x2;
+  const double x8 = x4 * x4;
+  const double sine = (-1.0 / 6 + x2 * (1.0 / 120)) + x4 * (-1.0 / 5040 + x2 * (1.0 / 362880)) +
+                      x8 * (-1.0 / 39916800 + x2 * (1.0 / 6227020800.0));
+  const double cosine = (-1.0 / 2 + x2 * (1.0 / 24)) + x4 * (-1.0 / 720 + x2 * (1.0 / 40320)) +
+                        x8 * ((-1.0 / 3628800 + x2 * (1.0 / 479001600)) + x4 * (-1.0 / 87178291200.0));
+  return {angle + angle * x2 * sine, 1.0 + x2 * cosine};
 }
 
 class CartPole {
@@ -55,18 +56,19 @@ class CartPole {
 
   void step(int action, Out& out) {
     const double x_dot = state_[1], theta = state_[2], theta_dot = state_[3];
-    const double force = action == 1 ? force_mag_ : -force_mag_;
+    const double force = force_mag_ * (2 * (action == 1) - 1);  // no branch: actions are as good as random
     const auto [sine, cosine] = sine_and_cosine(theta);
-    const double temp = (force + polemass_length_ * (theta_dot * theta_dot) * sine) / total_mass_;
+    // Gymnasium divides three times by the mass; this waits for one division that waits for nothing.
+    const double inverse_mass = 1.0 / total_mass_;
+    const double temp = (force + polemass_length_ * (theta_dot * theta_dot) * sine) * inverse_mass;
     const double theta_acc =
-        (gravity_ * sine - cosine * temp) / (length_ * (4.0 / 3.0 - masspole_ * (cosine * cosine) / total_mass_));
-    const double x_acc = temp - polemass_length_ * theta_acc * cosine / total_mass_;
+        (gravity_ * sine - cosine * temp) / (length_ * (4.0 / 3.0 - masspole_ * (cosine * cosine) * inverse_mass));
+    const double x_acc = temp - polemass_length_ * theta_acc * cosine * inverse_mass;
     state_[0] += tau_ * x_dot;
     state_[1] += tau_ * x_acc;
     state_[2] += tau_ * theta_dot;
     state_[3] += tau_ * theta_acc;
-    out.terminated = state_[0] < -x_threshold_ || state_[0] > x_threshold_ || state_[2] < -theta_threshold_ ||
-                     state_[2] > theta_threshold_;
+    out.terminated = std::abs(state_[0]) > x_threshold_ || std::abs(state_[2]) > theta_threshold_;
     if (sutton_barto_reward_) {
       out.reward = out.terminated ? -1.0 : 0.0;
     } else {

@@ -20,7 +20,7 @@ EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
 TEST(crew_that_is_stopped_at_any_moment_leaves) {
   // A thread that looked at the stop flag before the bell slept for ever, about once in 20,000 rounds.
   for (const bool may_spin : {false, true}) {
-    for (int round = 0; round < 8000; ++round) {
+    for (int round = 0; round < 5000; ++round) {
       Crew crew(-1, may_spin);
       std::atomic<int> num_asked{0};
       crew.start(2, [&](int) {

@@ -79,6 +79,9 @@ TEST(a_late_result_comes_later) {
       Gated::close_gate();
       bench.expect(Request::step, bench.all());
       bench.engine->start(Request::step, nullptr, 5);
+      // A thread that came only after the gate opened would make the env look quick, and the next start() would
+      // run it in this thread, which is the one to open the gate.
+      wait_for([] { return Gated::num_entered >= 1; });
       CHECK(bench.engine->finish(0, false) == nullptr);
       CHECK(bench.engine->finish(1'000'000, false) == nullptr);
       CHECK(bench.engine->has_started());

@@ -99,8 +99,11 @@ class Sink {
  public:
   static envfleet::Params params() {
     static const double weights[] = {0.5, 0.25};
-    return {{"size", 3, "elements of each array"}, {"scale", 1.0, "multiplies the reward"}, {"loud", false, "adds 100 to the reward"},
-            {"label", "plain", "a text"},          {"weights", weights, "a list of numbers"}};
+    return {{"size", 3, "elements of each array"},
+            {"scale", 1.0, "multiplies the reward"},
+            {"loud", false, "adds 100 to the reward"},
+            {"label", "plain", "a text"},
+            {"weights", weights, "a list of numbers"}};
   }
   static void spec(const Config& config, Spec& spec) {
     const std::int64_t size = config.integer("size");

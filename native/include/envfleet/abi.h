@@ -40,12 +40,7 @@ typedef enum ef_dtype {
   EF_FLOAT64 = 10
 } ef_dtype;
 
-typedef enum ef_kind {
-  EF_BOX = 0,
-  EF_DISCRETE = 1,
-  EF_MULTI_DISCRETE = 2,
-  EF_MULTI_BINARY = 3
-} ef_kind;
+typedef enum ef_kind { EF_BOX = 0, EF_DISCRETE = 1, EF_MULTI_DISCRETE = 2, EF_MULTI_BINARY = 3 } ef_kind;
 
 /* How the observation arrays are presented: alone, by name, or by position. */
 typedef enum ef_structure { EF_SINGLE = 0, EF_DICT = 1, EF_TUPLE = 2 } ef_structure;

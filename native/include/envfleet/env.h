@@ -22,6 +22,9 @@
 // Thread safety: different envs run on different threads at once, so an env shares no
 // mutable global. One env is never run by two threads at a time.
 //
+// Visibility: everything in these headers is hidden in a library built with them. Two plug-ins
+// in one process may define structs of the same name, and must not share what is made of them.
+//
 // Invariants: out arrays are zero when reset and step begin. What an env throws breaks
 // that env alone.
 #pragma once
@@ -43,9 +46,9 @@
 #define ENVFLEET_JOIN(a, b) ENVFLEET_JOIN_(a, b)
 
 // Registers an env under an id; several in one file are fine.
-#define ENVFLEET_ENV(id, ...)                                                              \
-  namespace {                                                                              \
-  const bool ENVFLEET_JOIN(envfleet_registered_, __COUNTER__) =                            \
+#define ENVFLEET_ENV(id, ...)                                                                              \
+  namespace {                                                                                              \
+  const bool ENVFLEET_JOIN(envfleet_registered_, __COUNTER__) =                                            \
       (::envfleet::detail::local_types().push_back(::envfleet::detail::make_type<__VA_ARGS__>(id)), true); \
   }
 

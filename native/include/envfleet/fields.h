@@ -24,10 +24,11 @@
 #include "envfleet/abi.h"
 #include "envfleet/spec.h"
 
+#pragma GCC visibility push(hidden)  // see env.h
+
 namespace envfleet {
 
-// Hidden: two plug-ins in one process may define structs of the same name.
-namespace detail __attribute__((visibility("hidden"))) {
+namespace detail {
 
 template <class T>
 struct FieldAccess {
@@ -150,3 +151,5 @@ class FieldViewer {
 };
 
 }  // namespace envfleet
+
+#pragma GCC visibility pop

@@ -12,9 +12,9 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <exception>
 #include <memory>
-#include <deque>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -26,10 +26,11 @@
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"
 
+#pragma GCC visibility push(hidden)  // see env.h
+
 namespace envfleet {
 
-// Hidden: two plug-ins in one process may define structs of the same name.
-namespace detail __attribute__((visibility("hidden"))) {
+namespace detail {
 
 template <class Env>
 concept HasParams = requires { Env::params(); };
@@ -91,7 +92,9 @@ inline std::int64_t action_row_bytes(const ef_array& action) {
   return bytes;
 }
 
-inline void write_error(ef_error* error, const char* what) { std::snprintf(error->message, sizeof(error->message), "%s", what); }
+inline void write_error(ef_error* error, const char* what) {
+  std::snprintf(error->message, sizeof(error->message), "%s", what);
+}
 
 // Runs a body and turns what it throws into an ef_error. True: it did not throw.
 template <class Body>
@@ -308,7 +311,8 @@ class Fleet {
     } else {
       fits = action.kind == EF_DISCRETE;
     }
-    if (!fits) throw std::invalid_argument("step() takes another type of action than spec() declares; see the table in env.h");
+    if (!fits)
+      throw std::invalid_argument("step() takes another type of action than spec() declares; see the table in env.h");
   }
 
   void emplace(Slot& slot, std::int32_t env_id) {
@@ -329,10 +333,13 @@ class Fleet {
   static std::int32_t env_of(const ef_rows& rows, std::int64_t row) {
     return rows.env_ids != nullptr ? rows.env_ids[row] : static_cast<std::int32_t>(row);
   }
-  static char* at(void* base, std::int64_t row_bytes, std::int64_t row) { return static_cast<char*>(base) + row_bytes * row; }
+  static char* at(void* base, std::int64_t row_bytes, std::int64_t row) {
+    return static_cast<char*>(base) + row_bytes * row;
+  }
 
   static void clear(const std::vector<Column>& columns, void* const* base, std::int64_t row) {
-    for (std::size_t k = 0; k < columns.size(); ++k) std::memset(at(base[k], columns[k].row_bytes, row), 0, columns[k].row_bytes);
+    for (std::size_t k = 0; k < columns.size(); ++k)
+      std::memset(at(base[k], columns[k].row_bytes, row), 0, columns[k].row_bytes);
   }
   static void copy_row(const std::vector<Column>& columns, void* const* to, void* const* from, std::int64_t row) {
     for (std::size_t k = 0; k < columns.size(); ++k) {
@@ -482,7 +489,9 @@ const ef_env_type* make_type(const char* id, const char* doc = "") {
     return result;
   };
   type.destroy = [](void* fleet) { delete static_cast<Fleet<Env>*>(fleet); };
-  type.seed = [](void* fleet, std::int32_t env_id, const std::uint32_t words[4]) { fleet_of<Env>(fleet).seed(env_id, words); };
+  type.seed = [](void* fleet, std::int32_t env_id, const std::uint32_t words[4]) {
+    fleet_of<Env>(fleet).seed(env_id, words);
+  };
   type.rebuild = [](void* fleet, std::int32_t env_id, ef_error* error) -> std::int32_t {
     return guarded(error, [&] { fleet_of<Env>(fleet).rebuild(env_id); }) ? 0 : 1;
   };
@@ -496,24 +505,34 @@ const ef_env_type* make_type(const char* id, const char* doc = "") {
     fleet_of<Env>(fleet).observe_range(*rows, begin, end);
   };
   type.get_state = [](void* fleet, std::int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error) -> std::int32_t {
-    return guarded(error, [&] {
-      StateWriter writer;
-      fleet_of<Env>(fleet).get_state(env_id, writer);
-      sink(context, writer.bytes().data(), static_cast<std::int64_t>(writer.bytes().size()));
-    }) ? 0 : 1;
+    return guarded(error,
+                   [&] {
+                     StateWriter writer;
+                     fleet_of<Env>(fleet).get_state(env_id, writer);
+                     sink(context, writer.bytes().data(), static_cast<std::int64_t>(writer.bytes().size()));
+                   })
+               ? 0
+               : 1;
   };
-  type.set_state = [](void* fleet, std::int32_t env_id, const void* data, std::int64_t size, ef_error* error) -> std::int32_t {
-    return guarded(error, [&] {
-      StateReader reader(data, static_cast<std::size_t>(size));
-      fleet_of<Env>(fleet).set_state(env_id, reader);
-    }) ? 0 : 1;
+  type.set_state = [](void* fleet, std::int32_t env_id, const void* data, std::int64_t size,
+                      ef_error* error) -> std::int32_t {
+    return guarded(error,
+                   [&] {
+                     StateReader reader(data, static_cast<std::size_t>(size));
+                     fleet_of<Env>(fleet).set_state(env_id, reader);
+                   })
+               ? 0
+               : 1;
   };
   type.render = [](void* fleet, std::int32_t env_id, ef_frame_sink sink, void* context, ef_error* error) -> std::int32_t {
-    return guarded(error, [&] {
-      Frame frame;
-      fleet_of<Env>(fleet).render(env_id, frame);
-      sink(context, frame.height, frame.width, frame.rgb.data());
-    }) ? 0 : 1;
+    return guarded(error,
+                   [&] {
+                     Frame frame;
+                     fleet_of<Env>(fleet).render(env_id, frame);
+                     sink(context, frame.height, frame.width, frame.rgb.data());
+                   })
+               ? 0
+               : 1;
   };
   type.visit_fields = [](void* fleet, std::int32_t env_id, ef_field_visitor visit, void* context) {
     fleet_of<Env>(fleet).visit_fields(env_id, visit, context);
@@ -521,17 +540,20 @@ const ef_env_type* make_type(const char* id, const char* doc = "") {
   return &type;
 }
 
-// The env types of this library. Hidden: two plug-ins in one process must not share it.
-__attribute__((visibility("hidden"))) inline std::vector<const ef_env_type*>& local_types() {
+// The env types of this library.
+inline std::vector<const ef_env_type*>& local_types() {
   static std::vector<const ef_env_type*> types;
   return types;
 }
 
-__attribute__((visibility("hidden"))) inline const ef_plugin* local_plugin() {
-  static const ef_plugin plugin{ENVFLEET_ABI_VERSION, static_cast<std::uint32_t>(local_types().size()), local_types().data()};
+inline const ef_plugin* local_plugin() {
+  static const ef_plugin plugin{ENVFLEET_ABI_VERSION, static_cast<std::uint32_t>(local_types().size()),
+                                local_types().data()};
   return &plugin;
 }
 
 }  // namespace detail
 
 }  // namespace envfleet
+
+#pragma GCC visibility pop

@@ -15,10 +15,11 @@
 #include "envfleet/abi.h"
 #include "envfleet/spec.h"
 
+#pragma GCC visibility push(hidden)  // see env.h
+
 namespace envfleet {
 
-// Hidden: two plug-ins in one process may define structs of the same name.
-namespace detail __attribute__((visibility("hidden"))) {
+namespace detail {
 
 struct Column {
   std::int64_t row_bytes = 0;
@@ -103,3 +104,5 @@ struct Frame {
 };
 
 }  // namespace envfleet
+
+#pragma GCC visibility pop

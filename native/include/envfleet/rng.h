@@ -17,6 +17,8 @@
 
 #include "envfleet/abi.h"
 
+#pragma GCC visibility push(hidden)  // see env.h
+
 namespace envfleet {
 
 class Rng {
@@ -226,3 +228,5 @@ inline void Rng::load(const State& saved) {
 }
 
 }  // namespace envfleet
+
+#pragma GCC visibility pop

@@ -20,6 +20,8 @@
 
 #include "envfleet/abi.h"
 
+#pragma GCC visibility push(hidden)  // see env.h
+
 namespace envfleet {
 
 template <class T>
@@ -191,7 +193,8 @@ struct Param : ef_param {
   Param(const char* name, double value, const char* doc = "") : ef_param{name, doc, {EF_REAL, 0, value, "", nullptr, 0}} {}
   Param(const char* name, bool value, const char* doc = "")
       : ef_param{name, doc, {EF_FLAG, value ? 1 : 0, 0, "", nullptr, 0}} {}
-  Param(const char* name, const char* value, const char* doc = "") : ef_param{name, doc, {EF_TEXT, 0, 0, value, nullptr, 0}} {}
+  Param(const char* name, const char* value, const char* doc = "")
+      : ef_param{name, doc, {EF_TEXT, 0, 0, value, nullptr, 0}} {}
   // values must outlive the program: a static array.
   template <std::size_t N>
   Param(const char* name, const double (&values)[N], const char* doc = "")
@@ -219,7 +222,8 @@ class Config {
   const ef_value& find(const char* name, ef_value_type type) const {
     for (std::int32_t i = 0; i < num_params_; ++i) {
       if (std::string(params_[i].name) != name) continue;
-      if (values_[i].type != type) throw std::invalid_argument(std::string("parameter ") + name + " was read as another type than declared");
+      if (values_[i].type != type)
+        throw std::invalid_argument(std::string("parameter ") + name + " was read as another type than declared");
       return values_[i];
     }
     throw std::invalid_argument(std::string("parameter ") + name + " was not declared in params()");
@@ -231,3 +235,5 @@ class Config {
 };
 
 }  // namespace envfleet
+
+#pragma GCC visibility pop
