@@ -59,6 +59,14 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
+sanitize: $(VENV)/.tools
+	for kind in thread address,undefined; do \
+	  folder=build/sanitize-$${kind%%,*}; \
+	  $(BIN)/cmake -S . -B $$folder -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	    -DPython_EXECUTABLE=$(abspath $(BIN))/python -DENVFLEET_SANITIZE=$$kind >/dev/null && \
+	  $(BIN)/cmake --build $$folder && $(BIN)/ctest --test-dir $$folder --output-on-failure || exit 1; \
+	done
+
 $(BENCH)/.peers:
 	$(PYTHON) -m venv $(BENCH)
 	$(BENCH_PIP) install --upgrade "pip>=25.1"

@@ -7,9 +7,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <deque>
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "batch_arrays.h"
 #include "bindings.h"
@@ -199,19 +201,36 @@ class NativePool {
 
   // --- what is known ---------------------------------------------------------------------
 
-  nb::bytes phases() const { return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs)); }
-  nb::bytes in_flight() const {
+  nb::bytes phases() {
+    CallerGuard guard(*engine_);
+    return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
+  }
+  nb::bytes in_flight() {
+    CallerGuard guard(*engine_);
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
   bool has_render() const { return engine_->spec().has_render != 0; }
-  double ns_per_step() { return engine_->expected_ns(Request::step, 1); }
+  double ns_per_step() {
+    CallerGuard guard(*engine_);
+    return engine_->expected_ns(Request::step, 1);
+  }
   std::int64_t num_buffers() const { return engine_->num_buffers(); }
 
-  // False: an env is stuck; its thread was left behind.
+  // False: an env is stuck, or another thread's call is; threads were left behind.
   bool close() {
     if (engine_->is_forked() || engine_->is_closed()) return true;
-    return without_gil_if(true, [&] { return engine_->close(kCloseTimeoutNs); });
+    return without_gil_if(true, [&] {
+      // Another thread's call ends with its batch; from then on the pool is this thread's.
+      const std::int64_t deadline = engine::now_ns() + kCloseTimeoutNs;
+      while (!engine_->enter()) {
+        if (engine::now_ns() > deadline) return false;
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      const bool all_left = engine_->close(kCloseTimeoutNs);
+      engine_->leave();
+      return all_left;
+    });
   }
 
  private:
@@ -271,16 +290,15 @@ class NativePool {
     engine_->num_in_flight += flag != 0 ? count : -count;
   }
 
-  // A batch in the order of its ids.
+  // A batch in the order of its ids. Marked when it is under way: what throws leaves nothing in flight.
   void start(Request request, const Ids& ids) {
-    mark(ids.data, ids.count, 1);
     const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
     without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count); });
+    mark(ids.data, ids.count, 1);
   }
 
   void begin(Request request, const Ids& ids) {
     if (!is_async()) return start(request, ids);
-    mark(ids.data, ids.count, 1);
     const std::int32_t* data = ids.data;
     if (data == nullptr) {
       whole_.resize(ids.count);
@@ -289,6 +307,7 @@ class NativePool {
     }
     const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
     without_gil_if(release, [&] { engine_->post(request, data, ids.count); });
+    mark(ids.data, ids.count, 1);
   }
 
   nb::object finish(std::int64_t timeout_ns) {

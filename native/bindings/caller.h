@@ -25,12 +25,14 @@ class CallerGuard {
                   "this pool was made before fork() and its threads stayed in the parent; "
                   "expected it to be used there, got a call in the child: make a new pool in the child");
     }
-    if (engine.is_closed()) [[unlikely]] {
-      raise_error("PoolClosedError", "this pool is closed; make a new one");
-    }
     if (!engine.enter()) [[unlikely]] {
       raise_error("CallOrderError",
                   "two threads called this pool at once; expected one caller at a time: use a lock or a pool a thread");
+    }
+    // Asked inside: close() from another thread is through or has not begun.
+    if (engine.is_closed()) [[unlikely]] {
+      engine.leave();
+      raise_error("PoolClosedError", "this pool is closed; make a new one");
     }
   }
   ~CallerGuard() { engine_.leave(); }

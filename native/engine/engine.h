@@ -88,7 +88,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t action_bytes() const { return action_bytes_; }
   const std::uint8_t* phases() const { return phases_.data(); }
   std::uint8_t* in_flight() { return in_flight_.data(); }
-  std::int64_t num_in_flight = 0;  // the caller's count, kept with in_flight()
+  std::atomic<std::int64_t> num_in_flight{0};  // kept with in_flight(); read by anyone
   // True: some env may not be steppable, look at phases(). Otherwise all are.
   bool needs_attention() const { return needs_attention_.load(std::memory_order_relaxed); }
   void set_attention(bool needed) { needs_attention_.store(needed, std::memory_order_relaxed); }

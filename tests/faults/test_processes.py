@@ -180,3 +180,44 @@ def test_signals_module_is_left_alone():
     before = signal.getsignal(signal.SIGINT)
     envfleet.make("CartPole-v1").close()
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_close_from_another_thread_waits_for_the_call_inside():
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2)
+    pool.reset()
+    closer = threading.Timer(0.1, pool.close)
+    closer.start()
+    assert pool.step(np.array([400, 400], dtype=np.float32)).obs.tolist() == [1, 1]
+    closer.join()
+    with pytest.raises(envfleet.PoolClosedError):
+        pool.step(np.zeros(2, dtype=np.float32))
+
+
+def test_reset_options_end_with_their_reset():
+    """An autoreset inside a step gets none, as in Gymnasium."""
+    envs = envfleet.make("CartPole-v1", num_envs=4)
+    twin = envfleet.make("CartPole-v1", num_envs=4)
+    envs.reset(seed=0, options={"low": 0.0, "high": 0.001})
+    twin.reset(seed=0)
+    seen = []
+    for _ in range(60):
+        obs, *_, info = envs.step(np.ones(4, dtype=np.int64))
+        seen += obs[info["elapsed_step"] == 0].tolist()
+    assert seen
+    assert np.abs(seen).max() > 0.001
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="pinning is Linux's")
+def test_threads_are_pinned_on_request():
+    import psutil
+
+    cores = sorted(os.sched_getaffinity(0))
+    before = {thread.id for thread in psutil.Process().threads()}
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2, thread_affinity_offset=0)
+    pool.reset()
+    pool.step(np.ones(2, dtype=np.float32))
+    own = [thread.id for thread in psutil.Process().threads() if thread.id not in before]
+    assert own
+    assert all(len(os.sched_getaffinity(thread)) == 1 for thread in own)
+    assert {next(iter(os.sched_getaffinity(thread))) for thread in own} <= set(cores)
+    assert sorted(os.sched_getaffinity(0)) == cores  # the caller's own thread is left alone

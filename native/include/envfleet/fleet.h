@@ -134,10 +134,10 @@ class OwnedValues {
 
 template <class Env>
 const Params& params_of() {
-  static const Params params = [] {
+  static const Params& params = *new Params([] {
     if constexpr (HasParams<Env>) return Params(Env::params());
     return Params{};
-  }();
+  }());  // never destroyed, as the types below
   return params;
 }
 
@@ -465,7 +465,8 @@ struct HeldSpec : ef_spec {
 
 template <class Env>
 const ef_env_type* make_type(const char* id, const char* doc = "") {
-  static std::deque<ef_env_type> types;  // one struct may serve several ids
+  // One struct may serve several ids. Never destroyed: a thread that is stuck in an env outlives main().
+  static auto& types = *new std::deque<ef_env_type>;
   ef_env_type& type = types.emplace_back();
   type.abi_version = ENVFLEET_ABI_VERSION;
   type.struct_size = sizeof(ef_env_type);
