@@ -73,8 +73,8 @@ class ModeChooser {
 
   static constexpr double kNeverWorthWaking = 4'000;
   static constexpr double kAlwaysWorthWaking = 1'000'000;
-  static constexpr std::uint32_t kTrialEvery = 1024;
-  static constexpr std::uint32_t kTrialLength = 16;
+  static constexpr std::uint32_t kTrialEvery = 2048;
+  static constexpr std::uint32_t kTrialLength = 64;  // a halted core takes its time to wake
   std::array<Record, 65> records_{};
 };
 

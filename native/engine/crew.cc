@@ -36,8 +36,13 @@ class AdaptiveSpin {
     return false;
   }
 
+  // A caller who rings once may ring again at once: a trial of the crew would otherwise find every
+  // thread asleep every time, and never show what it can do.
+  void woken() { budget_ns_ = std::max(budget_ns_, kAfterWake); }
+
  private:
   static constexpr std::int64_t kLongest = 50'000;
+  static constexpr std::int64_t kAfterWake = 20'000;
   static constexpr std::int64_t kShortest = 5'000;
   static constexpr int kRetryEvery = 64;
   std::int64_t budget_ns_;
@@ -102,6 +107,7 @@ void Crew::run(const std::shared_ptr<Shared>& shared, const Work& work, int work
     // Looked at again after the count: a summon() in between saw no sleeper and woke nobody.
     if (shared->bell.load(std::memory_order_seq_cst) == seen) wait_while_equal(shared->bell, seen, -1);
     shared->sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    spin.woken();
   }
   shared->num_left.fetch_add(1, std::memory_order_acq_rel);
   wake_all(shared->num_left);

@@ -24,7 +24,7 @@ std::int64_t fork_generation() {
   return forks.load(std::memory_order_relaxed);
 }
 
-constexpr double kBlockNs = 5'000;        // work worth a claim
+constexpr double kBlockNs = 2'000;        // work worth a claim
 constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
@@ -45,7 +45,8 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       action_bytes_(detail::action_row_bytes(spec_->action)),
       in_flight_(options.num_envs, 0),
       job_(options.num_threads + 1),
-      crew_(options.thread_affinity_offset, may_spin_) {
+      crew_(options.thread_affinity_offset, may_spin_),
+      stand_in_(options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + crew_size(), false) {
   actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
   ef_fleet_options fleet_options{};
   fleet_options.num_envs = options.num_envs;
@@ -118,24 +119,24 @@ void Engine::publish(double ns_per_row) {
 void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
   const double ns_per_row = meter(request).estimate();
   const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
-  // As many as may run: the caller goes off to compute, or waits where Ctrl-C reaches it, and does
-  // not help. Before the batch is published: when no thread can be had this throws, and the batch
-  // would stay with nobody.
-  if (!is_quick) start_crew(std::max(options_.num_threads, 1));
+  // Before the batch is published: when no thread can be had this throws, and the batch would stay
+  // with nobody.
+  if (!is_quick) {
+    start_crew();
+    start_stand_in();
+  }
   prepare(request, env_ids, num_rows);
   publish(ns_per_row);
   if (is_quick) {
-    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
+    run_share(0);
     return;
   }
   crew_.summon(crew_.size());
+  stand_in_.summon(1);
 }
 
 BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
-  if (may_help) {
-    job_.run_blocks(
-        0, [&](std::int64_t begin, std::int64_t end) { run_range(started_request_, started_->rows(), begin, end); });
-  }
+  if (may_help) run_share(0);
   return job_.wait(timeout_ns, may_spin_) ? hand_over() : nullptr;
 }
 
@@ -148,19 +149,19 @@ BatchBuffer* Engine::hand_over() {
 BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
   const double ns_per_row = meter(request).estimate();
   const bool alone = crew_size() <= 0 || num_rows == 1 || chooser_.choose_inline(num_rows, ns_per_row);
-  if (!alone) start_crew(crew_size());  // may throw, so before the batch exists; see start()
+  if (!alone) start_crew();  // may throw, so before the batch exists; see start()
   prepare(request, env_ids, num_rows);
   if (crew_size() <= 0) {
-    run_range(request, started_->rows(), 0, num_rows);
+    run_measured(request, started_->rows(), 0, num_rows);
     return hand_over();
   }
   const std::int64_t begin_ns = now_ns();
   if (alone) {
-    run_range(request, started_->rows(), 0, num_rows);
+    run_measured(request, started_->rows(), 0, num_rows);
   } else {
     publish(ns_per_row);
-    crew_.summon(crew_size());
-    job_.run_blocks(0, [&](std::int64_t begin, std::int64_t end) { run_range(request, started_->rows(), begin, end); });
+    crew_.summon(crew_.size());
+    run_share(0);
     job_.wait(-1, may_spin_);
   }
   if (request == Request::step) chooser_.record(num_rows, alone, now_ns() - begin_ns);
@@ -169,7 +170,6 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
 
 void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
   const ef_env_type& type = fleet_->type();
-  const std::int64_t start = now_ns();
   switch (request) {
     case Request::step:
       type.step_range(fleet_->raw(), &rows, begin, end);
@@ -181,7 +181,28 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
       type.observe_range(fleet_->raw(), &rows, begin, end);
       break;
   }
+}
+
+void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  const std::int64_t start = now_ns();
+  run_range(request, rows, begin, end);
   meter(request).add(end - begin, now_ns() - start);
+}
+
+bool Engine::run_share(int own_share) {
+  // Measured once and not block by block: two clocks and two shared counters cost as much as a few envs.
+  std::int64_t num_rows = 0, start = 0;
+  Request request = Request::step;
+  job_.run_blocks(own_share, [&](std::int64_t begin, std::int64_t end) {
+    if (num_rows == 0) {
+      start = now_ns();
+      request = started_request_;
+    }
+    run_range(started_request_, started_->rows(), begin, end);
+    num_rows += end - begin;
+  });
+  if (num_rows > 0) meter(request).add(num_rows, now_ns() - start);
+  return num_rows > 0;
 }
 
 // ----------------------------------------------------------------------- asynchronous
@@ -206,7 +227,7 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
   async_block_.store(async_block_rows(ns_per_row), std::memory_order_relaxed);
   const std::int64_t num_waiting = queue_->num_waiting() + num_rows;
   const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_waiting) < kInlinePostNs;
-  if (!is_quick) start_crew(crew_size());  // may throw, so before the envs are queued; see start()
+  if (!is_quick) start_crew();  // may throw, so before the envs are queued; see start()
   queue_->post(entries, num_rows);
   if (is_quick) {
     async_block_.store(staging_[0]->num_rows, std::memory_order_relaxed);
@@ -236,7 +257,7 @@ bool Engine::run_async_block(int worker_index) {
     end = request == Request::reset ? begin + 1 : count;
     while (end < count && posted_options_[ids[end]].get() == options) ++end;
     fill_in(rows, request, options);
-    run_range(request, rows, begin, end);
+    run_measured(request, rows, begin, end);
   }
   queue_->deliver(staging, ids, count);
   return true;
@@ -245,17 +266,20 @@ bool Engine::run_async_block(int worker_index) {
 // ----------------------------------------------------------------------------- common
 
 bool Engine::work(int worker_index) {
-  bool worked = job_.run_blocks(worker_index + 1, [&](std::int64_t begin, std::int64_t end) {
-    run_range(started_request_, started_->rows(), begin, end);
-  });
+  bool worked = run_share(worker_index + 1);
   if (queue_ != nullptr) worked |= run_async_block(worker_index);
   return worked;
 }
 
-void Engine::start_crew(int count) {
-  if (crew_.size() >= count) return;
+void Engine::start_crew() {
+  if (crew_.size() >= crew_size()) return;
   // The thread's own reference: an env that never returns must not run on freed memory.
-  crew_.start(count, [self = shared_from_this()](int worker_index) { return self->work(worker_index); });
+  crew_.start(crew_size(), [self = shared_from_this()](int worker_index) { return self->work(worker_index); });
+}
+
+void Engine::start_stand_in() {
+  if (is_async() || stand_in_.size() > 0) return;
+  stand_in_.start(1, [self = shared_from_this()](int) { return self->run_share(0); });
 }
 
 bool Engine::abandon(std::int64_t timeout_ns) {
@@ -324,7 +348,10 @@ bool Engine::is_forked() const { return fork_generation() != fork_generation_; }
 bool Engine::close(std::int64_t timeout_ns) {
   closed_ = true;
   job_.cancel();
-  return crew_.stop(timeout_ns);
+  const std::int64_t deadline = now_ns() + timeout_ns;
+  const bool crew_left = crew_.stop(timeout_ns);
+  const bool stand_in_left = stand_in_.stop(timeout_ns < 0 ? -1 : std::max<std::int64_t>(deadline - now_ns(), 0));
+  return crew_left && stand_in_left;
 }
 
 }  // namespace envfleet::engine

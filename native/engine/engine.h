@@ -128,9 +128,13 @@ class Engine : public std::enable_shared_from_this<Engine> {
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
+  void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
+  // Blocks of the started batch, this share's first. True: there were some.
+  bool run_share(int own_share);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
-  void start_crew(int count);
+  void start_crew();
+  void start_stand_in();
   std::int64_t async_block_rows(double ns_per_row) const;
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what);
 
@@ -172,7 +176,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mutex faults_mutex_;  // taken only when an env threw
   std::vector<Fault> faults_;
 
+  // The crew works beside the caller. The stand-in takes the caller's share of batches that the
+  // caller does not help with: it goes off to compute, or waits where Ctrl-C reaches it. It is no
+  // member of the crew: one thread more than there are cores would spin, and the caller starve.
   Crew crew_;
+  Crew stand_in_;
 };
 
 }  // namespace envfleet::engine
