@@ -95,9 +95,10 @@ class NativePool {
     return true;
   }
 
-  // None: nothing within the time limit.
+  // None: nothing within the time limit, or fewer in flight than a batch needs; can_recv tells.
   nb::object recv(double timeout_s) {
     CallerGuard guard(*engine_);
+    if (!can_recv()) return nb::none();
     const std::int64_t timeout_ns = to_ns(timeout_s);
     if (!is_async()) return finish(timeout_ns);
     BatchBuffer* batch = engine_->take(0);
@@ -210,6 +211,7 @@ class NativePool {
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
+  bool can_recv() const { return engine_->num_in_flight >= (is_async() ? engine_->options().batch_size : 1); }
   bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step() {
     CallerGuard guard(*engine_);
@@ -374,6 +376,7 @@ void bind_pool(nb::module_& module) {
       .def("phases", &NativePool::phases)
       .def("in_flight", &NativePool::in_flight)
       .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
+      .def_prop_ro("can_recv", &NativePool::can_recv)
       .def_prop_ro("has_render", &NativePool::has_render)
       .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
       .def_prop_ro("num_buffers", &NativePool::num_buffers)

@@ -19,13 +19,14 @@ struct SineAndCosine {
   double sine, cosine;
 };
 
-// A pole that has not fallen leans by less than 0.21 rad. Up to twice that the Taylor series
-// is exact to the last bit or two of a double, and, unlike the library's functions, it is
-// inlined into the loop over envs. Summed in pairs and not from the inside out: the loop waits
-// for the longest chain of operations, not for their number.
-inline SineAndCosine sine_and_cosine(double angle) {
-  if (!(std::abs(angle) < 0.42)) [[unlikely]]
-    return {std::sin(angle), std::cos(angle)};
+// Up to where the series below is exact to the last bit or two of a double: twice the lean at
+// which a pole counts as fallen.
+constexpr double kSeriesLimit = 0.42;
+
+// The Taylor series, which unlike the library's functions is inlined into the loop over envs.
+// Summed in pairs and not from the inside out: the loop waits for the longest chain of
+// operations, not for their number.
+inline SineAndCosine series(double angle) {
   const double x2 = angle * angle;
   const double x4 = x2 * x2;
   const double x8 = x4 * x4;
@@ -36,9 +37,59 @@ inline SineAndCosine sine_and_cosine(double angle) {
   return {angle + angle * x2 * sine, 1.0 + x2 * cosine};
 }
 
+// What Gymnasium's env has as attributes; they may be changed env by env.
+struct Physics {
+  double gravity = 9.8;
+  double masscart = 1.0;
+  double masspole = 0.1;
+  double total_mass = masspole + masscart;
+  double length = 0.5;  // half the pole's length
+  double polemass_length = masspole * length;
+  double force_mag = 10.0;
+  double tau = 0.02;
+  double theta_threshold = 12 * 2 * std::numbers::pi / 360;
+  double x_threshold = 2.4;
+
+  bool operator==(const Physics&) const = default;
+};
+
+// One step of the equations of motion, the same for one pole and for several side by side.
+inline void move(const Physics& physics, SineAndCosine lean, int action, double& x, double& x_dot, double& theta,
+                 double& theta_dot) {
+  const double force = physics.force_mag * (2 * (action == 1) - 1);  // no branch: actions are as good as random
+  // Gymnasium divides three times by the mass; this waits for one division that waits for nothing.
+  const double inverse_mass = 1.0 / physics.total_mass;
+  const double temp = (force + physics.polemass_length * (theta_dot * theta_dot) * lean.sine) * inverse_mass;
+  const double theta_acc = (physics.gravity * lean.sine - lean.cosine * temp) /
+                           (physics.length * (4.0 / 3.0 - physics.masspole * (lean.cosine * lean.cosine) * inverse_mass));
+  const double x_acc = temp - physics.polemass_length * theta_acc * lean.cosine * inverse_mass;
+  x += physics.tau * x_dot;
+  x_dot += physics.tau * x_acc;
+  theta += physics.tau * theta_dot;
+  theta_dot += physics.tau * theta_acc;
+}
+
+constexpr int kLanes = 8;
+
+// Standard poles side by side: values of one kind next to each other, as vector instructions want them.
+struct Poles {
+  double x[kLanes], x_dot[kLanes], theta[kLanes], theta_dot[kLanes];
+};
+
+ENVFLEET_VECTOR_CLONES void move_side_by_side(Poles& poles, const std::int32_t* actions, std::uint8_t* fallen) {
+  constexpr Physics physics;
+  for (int i = 0; i < kLanes; ++i) {
+    move(physics, series(poles.theta[i]), actions[i], poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]);
+  }
+  for (int i = 0; i < kLanes; ++i) {
+    fallen[i] = (std::abs(poles.x[i]) > physics.x_threshold) | (std::abs(poles.theta[i]) > physics.theta_threshold);
+  }
+}
+
 class CartPole {
  public:
   static constexpr bool writes_every_element = true;
+  static constexpr int lanes = kLanes;
 
   static envfleet::Params params() {
     return {{"sutton_barto_reward", false, "reward 0 a step and -1 at the end, instead of 1 a step"}};
@@ -55,26 +106,40 @@ class CartPole {
   }
 
   void step(int action, Out& out) {
-    const double x_dot = state_[1], theta = state_[2], theta_dot = state_[3];
-    const double force = force_mag_ * (2 * (action == 1) - 1);  // no branch: actions are as good as random
-    const auto [sine, cosine] = sine_and_cosine(theta);
-    // Gymnasium divides three times by the mass; this waits for one division that waits for nothing.
-    const double inverse_mass = 1.0 / total_mass_;
-    const double temp = (force + polemass_length_ * (theta_dot * theta_dot) * sine) * inverse_mass;
-    const double theta_acc =
-        (gravity_ * sine - cosine * temp) / (length_ * (4.0 / 3.0 - masspole_ * (cosine * cosine) * inverse_mass));
-    const double x_acc = temp - polemass_length_ * theta_acc * cosine * inverse_mass;
-    state_[0] += tau_ * x_dot;
-    state_[1] += tau_ * x_acc;
-    state_[2] += tau_ * theta_dot;
-    state_[3] += tau_ * theta_acc;
-    out.terminated = std::abs(state_[0]) > x_threshold_ || std::abs(state_[2]) > theta_threshold_;
-    if (sutton_barto_reward_) {
-      out.reward = out.terminated ? -1.0 : 0.0;
-    } else {
-      out.reward = 1.0;
-    }
+    const double theta = state_[2];
+    const bool is_near = std::abs(theta) < kSeriesLimit;
+    const SineAndCosine lean = is_near ? series(theta) : SineAndCosine{std::sin(theta), std::cos(theta)};
+    move(physics_, lean, action, state_[0], state_[1], state_[2], state_[3]);
+    out.terminated = std::abs(state_[0]) > physics_.x_threshold || std::abs(state_[2]) > physics_.theta_threshold;
+    out.reward = reward(out.terminated);
     observe(out);
+  }
+
+  template <class Self>
+  static bool step_lanes(Self* const* envs, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out) {
+    Poles poles;
+    bool all_take_it = true;
+    for (int i = 0; i < kLanes; ++i) {
+      const CartPole& env = *envs[i];
+      poles.x[i] = env.state_[0];
+      poles.x_dot[i] = env.state_[1];
+      poles.theta[i] = env.state_[2];
+      poles.theta_dot[i] = env.state_[3];
+      all_take_it &= env.is_standard_ & (std::abs(env.state_[2]) < kSeriesLimit);
+    }
+    if (!all_take_it) return false;
+    move_side_by_side(poles, actions, out.terminated);
+    float* obs = out.template obs<float>();
+    for (int i = 0; i < kLanes; ++i) {
+      CartPole& env = *envs[i];
+      const double state[4] = {poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]};
+      for (int k = 0; k < 4; ++k) {
+        env.state_[k] = state[k];
+        obs[4 * i + k] = static_cast<float>(state[k]);
+      }
+      out.reward[i] = env.reward(out.terminated[i] != 0);
+    }
+    return true;
   }
 
   void observe(Out& out) {
@@ -85,17 +150,19 @@ class CartPole {
   template <class Visitor>
   void fields(Visitor& visit) {
     visit("state", state_);
-    visit("gravity", gravity_);
-    visit("masscart", masscart_);
-    visit("masspole", masspole_);
-    visit("total_mass", total_mass_);
-    visit("length", length_);
-    visit("polemass_length", polemass_length_);
-    visit("force_mag", force_mag_);
-    visit("tau", tau_);
-    visit("theta_threshold_radians", theta_threshold_);
-    visit("x_threshold", x_threshold_);
+    visit("gravity", physics_.gravity);
+    visit("masscart", physics_.masscart);
+    visit("masspole", physics_.masspole);
+    visit("total_mass", physics_.total_mass);
+    visit("length", physics_.length);
+    visit("polemass_length", physics_.polemass_length);
+    visit("force_mag", physics_.force_mag);
+    visit("tau", physics_.tau);
+    visit("theta_threshold_radians", physics_.theta_threshold);
+    visit("x_threshold", physics_.x_threshold);
   }
+
+  void fields_changed() { is_standard_ = physics_ == Physics{}; }
 
  protected:
   static void describe(Spec& spec, int max_episode_steps, double reward_threshold) {
@@ -108,18 +175,15 @@ class CartPole {
   }
 
  private:
+  double reward(bool has_fallen) const {
+    if (sutton_barto_reward_) return has_fallen ? -1.0 : 0.0;
+    return 1.0;
+  }
+
+  double state_[4] = {0, 0, 0, 0};  // first: with the flags all that most steps touch
+  bool is_standard_ = true;
   bool sutton_barto_reward_;
-  double gravity_ = 9.8;
-  double masscart_ = 1.0;
-  double masspole_ = 0.1;
-  double total_mass_ = masspole_ + masscart_;
-  double length_ = 0.5;  // half the pole's length
-  double polemass_length_ = masspole_ * length_;
-  double force_mag_ = 10.0;
-  double tau_ = 0.02;
-  double theta_threshold_ = 12 * 2 * std::numbers::pi / 360;
-  double x_threshold_ = 2.4;
-  double state_[4] = {0, 0, 0, 0};
+  Physics physics_;
 };
 
 class CartPoleV0 : public CartPole {

@@ -130,17 +130,16 @@ class Pool:
 
     def recv(self, timeout: float | None = None) -> Batch:
         """The rows that are ready: all that was sent, or the batch_size first finished."""
-        self._check_open("recv()")
-        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
-        num_in_flight = self._executor.num_in_flight
-        if num_in_flight == 0:
-            raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
-        if self.config.is_async and num_in_flight < self.config.batch_size:
+        batch = self._executor.recv(_NO_TIMEOUT if timeout is None else _seconds(timeout))
+        if isinstance(batch, Refused):
+            self._check_open("recv()")
+            num_in_flight = self._executor.num_in_flight
+            if num_in_flight == 0:
+                raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
             raise CallOrderError(
                 f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
                 "send() more, or the batch could never fill"
             )
-        batch = self._executor.recv(timeout_s)
         if batch is None:
             raise RecvTimeout(f"recv() got nothing within {timeout} s; the next recv() gets what was late")
         return batch if not batch.faults else self._settle(batch)

@@ -12,9 +12,19 @@
 //     void observe(envfleet::Out&);                            // optional: writes the observation alone
 //     template <class V> void fields(V&);                      // optional: see fields.h
 //     void save(envfleet::StateWriter&); void load(envfleet::StateReader&);  // instead, for opaque state
+//     void fields_changed();                                   // optional: after set_attr and set_state
 //     void render(envfleet::Frame&);                           // optional
 //   };
 //   ENVFLEET_ENV("Catch-v0", Catch)
+//
+// For envs whose step takes a few nanoseconds, beside step(), with the same result:
+//
+//     static constexpr int lanes = 8;
+//     static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<lanes>&);
+//
+// It steps `lanes` envs at once (Discrete actions, no draws, no infos), or returns false,
+// having done nothing, when one of them needs step(). It must not throw. Envs whose episode has
+// ended may be among them; they are reset afterwards.
 //
 // ACTION is int for Discrete; const std::int32_t* for MultiDiscrete; const
 // std::int8_t* for MultiBinary; const T* for Box<T>.
@@ -32,6 +42,7 @@
 #include "envfleet/abi.h"
 #include "envfleet/fields.h"
 #include "envfleet/fleet.h"
+#include "envfleet/lanes.h"
 #include "envfleet/out.h"
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"

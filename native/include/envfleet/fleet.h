@@ -14,6 +14,7 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 
 #include "envfleet/abi.h"
 #include "envfleet/fields.h"
+#include "envfleet/lanes.h"
 #include "envfleet/out.h"
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"
@@ -48,6 +50,15 @@ concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
 // An env that promises to write every element of its observations saves their clearing.
 template <class Env>
 concept WritesEveryElement = requires { requires Env::writes_every_element; };
+
+// An env that can step several envs at once; see env.h.
+template <class Env>
+concept HasLanes = requires(Env* const* envs, const std::int32_t* actions, LaneOut<Env::lanes>& out) {
+  { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
+};
+// An env that wants to know when its fields were written from outside.
+template <class Env>
+concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };
 
 template <class Env, class Action>
 concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
@@ -159,7 +170,7 @@ class Fleet {
   explicit Fleet(const ef_fleet_options& options)
       : num_envs_(options.num_envs),
         autoreset_(options.autoreset),
-        max_episode_steps_(options.max_episode_steps),
+        step_limit_(options.max_episode_steps > 0 ? options.max_episode_steps : std::numeric_limits<std::int32_t>::max()),
         phases_(options.phases),
         host_(options.host),
         slots_(options.num_envs) {
@@ -208,6 +219,16 @@ class Fleet {
   }
 
   void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+    std::int64_t row = begin;
+    if constexpr (HasLanes<Env>) {
+      for (; end - row >= Env::lanes; row += Env::lanes) {
+        if (!step_lanes(rows, row)) step_one_by_one(rows, row, row + Env::lanes);
+      }
+    }
+    step_one_by_one(rows, row, end);
+  }
+
+  void step_one_by_one(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int32_t env_id = env_of(rows, row);
       // In this mode the call after an end starts the next episode and ignores the action.
@@ -271,6 +292,7 @@ class Fleet {
         built(env_id).fields(reader);
       }
       if (!reader.rest().empty()) throw std::invalid_argument("the state is longer than this env's");
+      if constexpr (HasFieldsChanged<Env>) built(env_id).fields_changed();
     } else {
       throw std::logic_error("this env declares neither fields() nor save() and load()");
     }
@@ -289,6 +311,8 @@ class Fleet {
       if (!slots_[env_id].env) return;
       FieldViewer viewer(visit, context);
       slots_[env_id].env->fields(viewer);
+      // The visitor may have written one.
+      if constexpr (HasFieldsChanged<Env>) slots_[env_id].env->fields_changed();
     }
   }
 
@@ -297,9 +321,9 @@ class Fleet {
     Slot() = default;
     // Never moved after the fleet is built; std::vector's constructor asks for it all the same.
     Slot(Slot&&) { std::terminate(); }
-    std::optional<Env> env;  // empty only after a rebuild that threw
+    std::int32_t elapsed_step = 0;  // first: in one cache line with the env's first members
+    std::optional<Env> env;         // empty only after a rebuild that threw
     Rng rng;
-    std::int32_t elapsed_step = 0;
   };
 
   static void check_action_type(const ef_array& action) {
@@ -376,18 +400,49 @@ class Fleet {
     clear_outputs(rows, row);
     Out out(&rows, &obs_columns_, &info_columns_, row);
     act(slot, rows, env_id, out);
-    ++slot.elapsed_step;
-    const bool out_of_time = max_episode_steps_ > 0 && slot.elapsed_step >= max_episode_steps_;
-    const bool truncated = out.truncated || out_of_time;
-    rows.reward[row] = out.reward;
-    rows.terminated[row] = out.terminated ? 1 : 0;
+    finish_row(rows, row, env_id, out.reward, out.terminated, out.truncated);
+  }
+
+  void finish_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, double reward, bool terminated,
+                  bool truncated) {
+    const std::int32_t elapsed_step = ++slots_[env_id].elapsed_step;
+    truncated |= elapsed_step >= step_limit_;
+    rows.reward[row] = reward;
+    rows.terminated[row] = terminated ? 1 : 0;
     rows.truncated[row] = truncated ? 1 : 0;
-    rows.elapsed_step[row] = slot.elapsed_step;
-    if (out.terminated || truncated) [[unlikely]] {
+    rows.elapsed_step[row] = elapsed_step;
+    if (terminated || truncated) [[unlikely]] {
       end_episode(rows, row, env_id);
     } else if constexpr (!HasObserve<Env>) {
       remember_obs(rows, row, env_id);
     }
+  }
+
+  // The rows from first_row on, as many as there are lanes. False: nothing was done.
+  bool step_lanes(const ef_rows& rows, std::int64_t first_row)
+    requires HasLanes<Env>
+  {
+    constexpr int kLanes = Env::lanes;
+    std::int32_t ids[kLanes];
+    std::int32_t actions[kLanes];
+    Env* envs[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      ids[lane] = env_of(rows, first_row + lane);
+      envs[lane] = &*slots_[ids[lane]].env;
+      actions[lane] = static_cast<const std::int32_t*>(rows.actions)[ids[lane]];
+    }
+    LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
+    if (!Env::step_lanes(envs, actions, out)) return false;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const std::int64_t row = first_row + lane;
+      // Stepped in vain: leaving a lane out costs more than starting its episode over it.
+      if (autoreset_ == EF_NEXT_STEP && phases_[ids[lane]] == EF_ENDED) [[unlikely]] {
+        reset_range(rows, row, row + 1);
+      } else {
+        finish_row(rows, row, ids[lane], out.reward[lane], out.terminated[lane] != 0, false);
+      }
+    }
+    return true;
   }
 
   void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
@@ -443,7 +498,7 @@ class Fleet {
 
   const std::int32_t num_envs_;
   const std::int32_t autoreset_;
-  const std::int32_t max_episode_steps_;
+  const std::int32_t step_limit_;
   std::uint8_t* const phases_;
   const ef_host* const host_;
   std::vector<OwnedValues> configs_;

@@ -55,9 +55,9 @@ class Executor(ABC):
         """Starts a step of these envs. False: refused."""
 
     @abstractmethod
-    def recv(self, timeout_s: float) -> Batch | None:
+    def recv(self, timeout_s: float) -> Batch | Refused | None:
         """The batch that was sent (synchronous), or the batch_size rows that were finished
-        first (asynchronous). None after timeout_s."""
+        first (asynchronous). REFUSED when so many are not in flight; None after timeout_s."""
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most take any)
         """Raises when an env of this executor could not take these options."""

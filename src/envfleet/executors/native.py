@@ -72,9 +72,11 @@ class NativeExecutor(Executor):
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
 
-    def recv(self, timeout_s: float) -> Batch | None:
+    def recv(self, timeout_s: float) -> Batch | Refused | None:
         columns = self._native.recv(timeout_s)
-        return None if columns is None else self._batch(columns)
+        if columns is None:
+            return None if self._native.can_recv else REFUSED
+        return self._batch(columns)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])

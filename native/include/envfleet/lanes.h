@@ -1,0 +1,48 @@
+// LaneOut: where an env writes the rows of several envs that it stepped at once.
+//
+// For envs whose step takes a few nanoseconds: written over `lanes` envs side by side, the
+// arithmetic becomes vector instructions. See step_lanes in env.h.
+//
+// Thread safety: as Out. Invariant: the rows of the lanes follow each other in every column.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "envfleet/abi.h"
+#include "envfleet/out.h"
+
+// Compiles a function for several generations of x86 and picks at load time. Rounding is the
+// same in all of them as long as nothing is contracted into fused multiply-adds.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define ENVFLEET_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define ENVFLEET_VECTOR_CLONES
+#endif
+
+#pragma GCC visibility push(hidden)  // see env.h
+
+namespace envfleet {
+
+template <int kLanes>
+class LaneOut {
+ public:
+  double reward[kLanes] = {};
+  std::uint8_t terminated[kLanes] = {};
+
+  // The first lane's row of observation array k; the next lane's begins where it ends.
+  template <class T>
+  T* obs(int k = 0) {
+    return first_.template obs<T>(k);
+  }
+
+  explicit LaneOut(const Out& first) : first_(first) {}
+
+ private:
+  Out first_;
+};
+
+}  // namespace envfleet
+
+#pragma GCC visibility pop

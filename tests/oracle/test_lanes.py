@@ -1,0 +1,53 @@
+"""CartPole steps eight envs at once where it can; no row may tell."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import envfleet
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_side_by_side_is_bit_for_bit_one_by_one(mode):
+    num_envs = 27  # three times eight and a rest
+    together = envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1, autoreset_mode=mode)
+    alone = [envfleet.make_pool("CartPole-v1", num_threads=1, autoreset_mode=mode) for _ in range(num_envs)]
+    together.reset(seed=5)
+    for i, pool in enumerate(alone):
+        pool.reset(seed=5 + i)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        actions = rng.integers(0, 2, num_envs)
+        batch = together.step(actions)
+        rows = [pool.step(actions[i : i + 1]) for i, pool in enumerate(alone)]
+        for name in ("obs", "reward", "terminated", "truncated", "elapsed_step"):
+            np.testing.assert_array_equal(getattr(batch, name), np.concatenate([getattr(row, name) for row in rows]))
+
+
+def test_changed_attributes_and_far_leans_are_honoured_among_standard_poles():
+    pool = envfleet.make_pool("CartPole-v1", num_envs=16, num_threads=1)
+    alone = envfleet.make_pool("CartPole-v1", num_threads=1)
+    pool.reset(seed=0)
+    pool.set_attr("gravity", [1.6], [3])
+    pool.set_attr("state", [np.array([0.1, 0.2, 0.9, -0.3])], [12])
+    alone.reset(seed=3)
+    alone.set_attr("gravity", 1.6)
+    far = envfleet.make_pool("CartPole-v1", num_threads=1)
+    far.reset(seed=12)
+    far.set_attr("state", [np.array([0.1, 0.2, 0.9, -0.3])])
+    first = pool.step(np.ones(16, dtype=np.int64))
+    np.testing.assert_array_equal(first.obs[12], far.step([1]).obs[0])
+    np.testing.assert_array_equal(first.obs[3], alone.step([1]).obs[0])
+    for _ in range(8):
+        np.testing.assert_array_equal(pool.step(np.ones(16, dtype=np.int64)).obs[3], alone.step([1]).obs[0])
+
+
+def test_rewards_of_sutton_and_barto():
+    envs = envfleet.make("CartPole-v1", num_envs=16, sutton_barto_reward=[True, False] * 8)
+    envs.reset(seed=0)
+    for _ in range(30):
+        _, reward, terminated, _, info = envs.step(np.zeros(16, dtype=np.int64))
+        stepped = info["elapsed_step"] > 0
+        np.testing.assert_array_equal(reward[1::2], stepped[1::2].astype(float))
+        np.testing.assert_array_equal(reward[::2], -(terminated[::2].astype(float)))
