@@ -58,6 +58,7 @@ class Pool:
         self.spec: EnvSpec = executor.spec
         self.num_envs = config.num_envs
         self._executor = executor
+        self._try_send = executor.sender()
         self._all_ids = np.arange(config.num_envs, dtype=np.int32)
         given = seeds_for(seed, self._all_ids, config.num_envs)
         if None in given:
@@ -119,7 +120,7 @@ class Pool:
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
         """Starts a step of these envs and returns."""
-        if self._executor.send(actions, env_ids):
+        if self._try_send(actions, env_ids):
             return
         self._check_open("send()")
         if not self.config.is_async and self._executor.num_in_flight:

@@ -52,8 +52,9 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
-        # Masks of batches of the usual size, made once.
-        self._all_true = _all_true(pool.config.batch_size)
+        # The mask of batches of the usual size, made once.
+        self._usual_rows = pool.config.batch_size
+        self._all_true = _all_true(self._usual_rows)
 
     # --- Gymnasium ---------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
     def _info(self, batch: Batch) -> dict[str, Any]:
         """Gymnasium's vector info: arrays by key, and under _key which rows have a value."""
         env_id = batch.env_id
-        everywhere = self._all_true if len(env_id) == len(self._all_true) else _all_true(len(env_id))
+        everywhere = self._all_true if len(env_id) == self._usual_rows else _all_true(len(env_id))
         elapsed_step = batch.elapsed_step
         info = {"env_id": env_id, "_env_id": everywhere, "elapsed_step": elapsed_step, "_elapsed_step": everywhere}
         for key, column in batch.info.items():

@@ -8,7 +8,7 @@ an env's fault means.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -53,6 +53,10 @@ class Executor(ABC):
     @abstractmethod
     def send(self, actions: Any, env_ids: Any) -> bool:
         """Starts a step of these envs. False: refused."""
+
+    def sender(self) -> Callable[[Any, Any], bool]:
+        """send() in its shortest form, for callers who send often."""
+        return self.send
 
     @abstractmethod
     def recv(self, timeout_s: float) -> Batch | Refused | None:

@@ -7,7 +7,7 @@ arrays into Batches.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,10 +56,12 @@ class NativeExecutor(Executor):
         self._obs_of = assembler_of(spec.observation_space, names)
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._num_obs = len(names)
-        self._is_plain = len(names) == 1 and not self._info_names
         # Keys that resets or steps alone have: name -> whether steps do.
         self._partial = {a.name: a.on_step for a in spec.info_arrays if not (a.on_step and a.on_reset)}
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
+        is_plain = len(names) == 1 and not self._info_names and not self._has_finals
+        # A function and not a bound method: that would be a cycle, and the threads would outlive the pool.
+        self._make_batch = NativeExecutor._plain_batch if is_plain else NativeExecutor._rich_batch
 
     # --- stepping ------------------------------------------------------------------------
 
@@ -67,21 +69,24 @@ class NativeExecutor(Executor):
         columns = self._native.step(actions, env_ids, timeout_s)
         if columns is None:
             return None if timeout_s >= 0 and self._native.num_in_flight else REFUSED
-        return self._batch(columns)
+        return self._make_batch(self, columns)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
+
+    def sender(self) -> Callable[[Any, Any], bool]:
+        return self._native.send
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         columns = self._native.recv(timeout_s)
         if columns is None:
             return None if self._native.can_recv else REFUSED
-        return self._batch(columns)
+        return self._make_batch(self, columns)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         columns = self._native.reset(env_ids, timeout_s)
-        return None if columns is None else self._batch(columns)
+        return None if columns is None else self._make_batch(self, columns)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -100,20 +105,13 @@ class NativeExecutor(Executor):
             except (TypeError, ValueError) as error:
                 raise ConfigError(f"reset() expected a number for option {name!r}, got {value!r}") from error
 
-    def _batch(self, columns: tuple[Any, ...]) -> Batch:
-        if self._is_plain and not self._has_finals:
-            obs, reward, terminated, truncated, env_id, elapsed_step, faults = columns
-            return Batch(
-                obs,
-                reward,
-                terminated,
-                truncated,
-                env_id,
-                elapsed_step,
-                {},
-                None,
-                () if faults is None else _faults(faults),
-            )
+    def _plain_batch(self, columns: tuple[Any, ...]) -> Batch:
+        """Of an env with one observation array and no infos, without final rows: the most common case."""
+        obs, reward, terminated, truncated, env_id, elapsed_step, faults = columns
+        own = () if faults is None else _faults(faults)
+        return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, {}, None, own)
+
+    def _rich_batch(self, columns: tuple[Any, ...]) -> Batch:
         k, names = self._num_obs, self._info_names
         info_end = k + 5 + len(names)
         final = None
