@@ -289,9 +289,37 @@ def _bare_step(env: Any) -> Callable[[Any], Any]:
     return lambda actions: step(actions, None, -1.0)
 
 
+# --- scaling: the same pool on more and more threads ------------------------------------------
+
+
+def scaling(options: Options) -> list[Case]:
+    """Doubling up to options.num_threads, which defaults to the cores of the machine."""
+    threads = [1]
+    while threads[-1] * 2 <= options.num_threads:
+        threads.append(threads[-1] * 2)
+    sizes = (
+        ("CartPole-v1", 1024),
+        ("CartPole-v1", 8192),
+        ("CartPole-v1", 65_536),
+        ("Acrobot-v1", 1024),
+        ("Acrobot-v1", 8192),
+    )
+    return [_scaling(env_id, num_envs, threads) for env_id, num_envs in sizes]
+
+
+def _scaling(env_id: str, num_envs: int, threads: Sequence[int]) -> Case:
+    names = {count: f"{count} thread{'s' if count > 1 else ''}" for count in threads}
+    contenders = [
+        Contender(name, partial(peers.envfleet_sync, num_envs, count, env_id)) for count, name in names.items()
+    ]
+    facts = {"env_id": env_id, "num_envs": num_envs}
+    return Case(f"{env_id}, {num_envs} envs, by threads", "steps/s", contenders, names[threads[-1]], facts=facts)
+
+
 SUITES: dict[str, Callable[[Options], list[Case]]] = {
     "cartpole": cartpole,
     "make": make,
     "uneven": uneven,
     "python_share": python_share,
+    "scaling": scaling,
 }
