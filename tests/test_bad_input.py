@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -204,8 +206,40 @@ def test_call_order():
     envs.recv()
     with pytest.raises(CallOrderError, match="nothing in flight"):
         envs.recv()
-    with pytest.raises(ConfigError, match="timeout expected seconds"):
-        envs.recv(timeout=-1)
+    for timeout in (-1, "x", float("nan")):
+        with pytest.raises(ConfigError, match="timeout expected seconds"):
+            envs.recv(timeout=timeout)
+
+
+def test_a_step_of_an_async_pool_that_could_not_come_back_sends_nothing():
+    envs = envfleet.make("Faulty-v0", num_envs=4, batch_size=3)
+    envs.reset(seed=0)
+    with pytest.raises(CallOrderError, match="at least batch_size=3"):
+        envs.step([0], [0])
+    with pytest.raises(ConfigError, match="timeout"):
+        envs.step([0, 0, 0], [0, 1, 2], timeout=-1)
+    assert envs.pool.num_in_flight == 0
+    assert sorted(envs.step([0, 0, 0], [0, 1, 2])[0][:, 1].tolist()) == [1, 1, 1]
+
+
+def test_a_masked_reset_beside_envs_in_flight_moves_nobody():
+    envs = envfleet.make("Sleepy-v0", num_envs=3, batch_size=1, num_threads=1)
+    envs.reset()
+    envs.send(np.array([100], dtype=np.float32), [0])
+    with pytest.raises(CallOrderError, match="reset_mask"):
+        envs.reset(options={"reset_mask": np.array([False, True, True])})
+    assert envs.recv()[4]["env_id"].tolist() == [0]
+
+
+def test_a_step_with_a_timeout_while_a_batch_is_in_flight_is_told_so():
+    envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
+    envs.reset()
+    envs.send(np.array([100, 1], dtype=np.float32))
+    for actions, ids in ((np.zeros(2, dtype=np.float32), None), ("garbage", None), ([0.0], [1])):
+        for timeout in (None, 2.0):
+            with pytest.raises(CallOrderError, match="in flight"):
+                envs.step(actions, ids, timeout=timeout)
+    assert envs.recv()[0].tolist() == [1, 1]
 
 
 def test_everything_after_close_says_so():
@@ -237,7 +271,7 @@ def test_reset_options():
     assert not ((envs.reset(seed=0)[0] >= 0.01).all())
     with pytest.raises(ConfigError, match=r"options among \['low', 'high'\]"):
         envs.reset(options={"hihg": 1})
-    with pytest.raises(ConfigError, match="expected a number for option 'low'"):
+    with pytest.raises(ConfigError, match="expected a finite number for option 'low'"):
         envs.reset(options={"low": "x"})
     for mask in ([True, False], np.array([1, 0]), np.array([True]), np.array([False, False])):
         with pytest.raises(ConfigError, match="reset_mask"):
@@ -252,15 +286,117 @@ def test_states_that_do_not_fit():
         envs.set_state("x")
     with pytest.raises(StateError, match="2 x CartPole-v1, got one of 2 x CartPole-v0"):
         envs.set_state(envfleet.make("CartPole-v0", num_envs=2).get_state())
-    broken = envfleet.PoolState(
-        saved.env_id, 2, (saved.states[0], saved.states[1][:-1]), saved.seeds, saved.num_restarts
-    )
+    broken = replace(saved, states=(saved.states[0], saved.states[1][:-1]))
     expected = envs.get_state()
     with pytest.raises(StateError, match=r"env 1 .* shorter"):
         envs.set_state(broken)
     assert envs.get_state() == expected
+    for damaged in (
+        b"",
+        b"garbage",
+        replace(saved, states=()),
+        replace(saved, seeds=()),
+        replace(saved, states=("a", "b")),
+    ):
+        with pytest.raises(StateError):
+            envs.set_state(damaged)
+    phase = bytearray(saved.states[1])
+    phase[44] = 77  # behind the generator (40 bytes) and elapsed_step (4)
+    with pytest.raises(StateError, match="phase"):
+        envs.set_state(replace(saved, states=(saved.states[0], bytes(phase))))
+    assert envs.get_state() == expected
+    with pytest.raises(StateError, match=r"'g', 1\.0.*'g', 5\.0"):
+        envfleet.make("Pendulum-v1", g=1.0).set_state(envfleet.make("Pendulum-v1", g=5.0).get_state())
     with pytest.raises(StateError, match="cannot be saved"):
         envfleet.make("Sleepy-v0").get_state()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"low": 0.2, "high": 0.1}, {"low": -np.inf, "high": np.inf}, {"low": 10**400}, {"low": np.nan}, 5, ["low"], "low"],
+    ids=str,
+)
+def test_bad_reset_options_move_nobody(options):
+    envs, twin = envfleet.make("CartPole-v1", num_envs=2, seed=1), envfleet.make("CartPole-v1", num_envs=2, seed=1)
+    envs.reset()
+    twin.reset()
+    with pytest.raises(ConfigError):
+        envs.reset(seed=5, options=options)
+    np.testing.assert_array_equal(envs.reset()[0], twin.reset()[0])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env_kwargs": "abc"},
+        {"env_kwargs": 5},
+        {"reward_threshold": "x"},
+        {"batch_size": ""},
+        {"seed": {1, 2}},
+        {"seed": {0: 1}},
+        {"backend": "bogus"},
+    ],
+    ids=str,
+)
+def test_options_of_other_types(options):
+    for make in (envfleet.make, envfleet.make_spec):
+        with pytest.raises(envfleet.InputError):
+            make("CartPole-v1", num_envs=2, **options)
+
+
+def test_numpy_scalars_and_arrays_of_no_dimension_are_numbers():
+    envs = envfleet.make("Pendulum-v1", num_envs=np.int64(2), g=np.array(9.0), seed=np.array(3))
+    assert envs.config["g"] == 9.0
+    np.testing.assert_array_equal(envs.reset()[0], envfleet.make("Pendulum-v1", num_envs=2, g=9).reset(seed=3)[0])
+    assert envfleet.make("FrozenLake-v1", is_slippery=np.array(False)).config["is_slippery"] is False
+
+
+def test_env_ids_of_single_envs_are_checked_too():
+    envs = envfleet.make("CartPole-v1", num_envs=2, render_mode="rgb_array")
+    envs.reset()
+    for env_id in (2, -1, 10**6, 0.5, "x"):
+        for call in (envs.render_env, envs.pool.render, envs.pool.attributes_of, envs.pool.params_of):
+            with pytest.raises(EnvIdError):
+                call(env_id)
+    for call in ("get_state", "render", "get_fields"):
+        with pytest.raises(IndexError):
+            getattr(envs.pool.executor._native, call)(2)
+
+
+def test_misaligned_and_strided_arrays_are_taken():
+    envs, twin = envfleet.make("CartPole-v1", num_envs=3), envfleet.make("CartPole-v1", num_envs=3)
+    envs.reset(seed=0)
+    twin.reset(seed=0)
+    raw = np.zeros(3 * 8 + 1, dtype=np.uint8)
+    actions = raw[1:].view(np.int64)
+    actions[:] = GOOD
+    ids = np.zeros(3 * 4 + 1, dtype=np.uint8)[1:].view(np.int32)
+    ids[:] = [2, 0, 1]
+    assert not actions.flags.aligned
+    np.testing.assert_array_equal(envs.step(actions)[0], twin.step(GOOD)[0])
+    np.testing.assert_array_equal(envs.step(actions, ids)[0], twin.step(GOOD, [2, 0, 1])[0])
+    np.testing.assert_array_equal(envs.reset(ids, seed=4)[0], twin.reset([2, 0, 1], seed=4)[0])
+
+
+def test_frozen_lakes_maps_in_every_form():
+    rows = ["SFF", "FHF", "FFG"]
+    forms = [
+        rows,
+        tuple(rows),
+        [row.encode() for row in rows],
+        [list(row) for row in rows],
+        np.array([list(row.encode()) for row in rows], dtype=np.uint8).view("S1"),
+        np.array([list(row) for row in rows]),
+    ]
+    for desc in forms:
+        envs = envfleet.make("FrozenLake-v1", desc=desc, num_envs=2)
+        assert envs.config["desc"] == "SFF\nFHF\nFFG"
+        assert envs.single_observation_space.n == 9
+    per_env = envfleet.make("FrozenLake-v1", desc=[["SFF", "FHF", "FFG"], ["SHF", "FFF", "FFG"]], num_envs=2)
+    assert [per_env.pool.params_of(i)["desc"] for i in (0, 1)] == ["SFF\nFHF\nFFG", "SHF\nFFF\nFFG"]
+    for desc in ([], [""], 5, ["SF", 3], ["S\0", "FG"], ["SX", "FG"], ["SFF", "FG"], ["FF", "FG"]):
+        with pytest.raises(ConfigError):
+            envfleet.make("FrozenLake-v1", desc=desc)
 
 
 def test_attributes():
@@ -276,5 +412,17 @@ def test_attributes():
         envs.set_attr("gravty", 1.0)
     with pytest.raises(ConfigError, match="2 values"):
         envs.set_attr("gravity", [1.0])
-    with pytest.raises(ValueError, match="expected 4 values, got 3"):
+    with pytest.raises(ConfigError, match="expected 4 values, got 3"):
         envs.set_attr("state", [np.zeros(3), np.zeros(3)])
+    for values in ([1.0, "x"], [1.0, None]):
+        with pytest.raises(ConfigError, match="cannot give env 1 the gravity"):
+            envs.set_attr("gravity", values)
+        assert envs.get_attr("gravity") == (9.8, 1.6)  # env 0 is as it was
+    lake = envfleet.make("FrozenLake-v1")
+    with pytest.raises(ConfigError, match="expected values of dtype int32, got float64"):
+        lake.set_attr("s", 1.9)
+    cliff = envfleet.make("CliffWalking-v1")
+    cliff.reset()
+    cliff.set_attr("s", 10**6)
+    with pytest.raises(envfleet.EnvError, match="a tile of the map"):
+        cliff.step([0])

@@ -23,7 +23,7 @@ NEVER = 60.0
 
 ids_strategy = st.one_of(st.none(), st.lists(st.integers(-1, 5), min_size=0, max_size=6))
 good_action = st.sampled_from([STEP, STEP, STEP, STEP, END, THROW])
-any_action = st.one_of(good_action, st.sampled_from([-1, 6, 99]))
+any_action = st.one_of(good_action, st.sampled_from([-1, 7, 99]))
 
 
 class PoolMachine(RuleBasedStateMachine):
@@ -106,7 +106,7 @@ class PoolMachine(RuleBasedStateMachine):
         is_right = (
             self.ids_are_right(chosen)
             and len(actions) == len(chosen)
-            and all(0 <= action < 6 for action in actions)
+            and all(0 <= action < 7 for action in actions)
             and all(self.may_step(env) for env in chosen)
             and not any(env in self.expected for env in chosen)
             and not (not self.is_async and self.expected)

@@ -70,6 +70,45 @@ def test_a_changed_header_of_the_author_builds_anew(tmp_path):
     assert first_obs("Header-v0") == 4
 
 
+def test_an_equal_file_elsewhere_has_headers_of_its_own(tmp_path):
+    for name, value in (("a", 11), ("b", 12)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "start.h").write_text(f"constexpr float kStart = {value};")
+        source = write(tmp_path / name, "same.cc", env_id="Same-v0", start="kStart", include='#include "start.h"')
+        envfleet.compile(source)
+        assert first_obs("Same-v0") == value
+
+
+@pytest.mark.parametrize("folder", ["with space", "it's", 'a "quote"', "dollar$", "hash#", "ünï", "a:b"])
+def test_folders_of_every_name(tmp_path, folder, monkeypatch):
+    place = tmp_path / folder
+    place.mkdir()
+    (place / "start.h").write_text("constexpr float kStart = 2;")
+    source = write(place, "my env.cc", env_id="Folder-v0", start="kStart", include='#include "start.h"')
+    monkeypatch.setenv("ENVFLEET_CACHE", str(place / "cache"))
+    monkeypatch.chdir(place)
+    assert envfleet.compile("my env.cc") == ["Folder-v0"]
+    (place / "start.h").write_text("constexpr float kStart = 3;")
+    envfleet.compile(source)
+    assert first_obs("Folder-v0") == 3
+
+
+def test_a_built_in_env_is_not_replaced_in_silence(tmp_path):
+    source = tmp_path / "catch.cc"
+    source.write_text((Path(__file__).parents[1] / "native" / "envs" / "catch.cc").read_text())
+    with pytest.warns(UserWarning, match="Catch-v0 now stands for the env in"):
+        envfleet.compile(source)
+    envs = envfleet.make("Catch-v0", num_envs=1024)
+    assert envs.reset(seed=0)[0].shape == (1024, 10, 5)
+
+
+def test_an_id_that_no_one_could_use_is_refused(tmp_path):
+    before = envfleet.list_all_envs()
+    with pytest.raises(CompileError, match="bad id!"):
+        envfleet.compile(write(tmp_path, "bad.cc", env_id="bad id!"))
+    assert envfleet.list_all_envs() == before
+
+
 def test_two_plugins_may_use_the_same_names(tmp_path):
     envfleet.compile(write(tmp_path, "one.cc", env_id="One-v0", start="10"))
     envfleet.compile(write(tmp_path, "two.cc", env_id="Two-v0", start="20"))
@@ -118,7 +157,17 @@ def test_no_file_no_compiler_no_library(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(CompileError, match="CXX names the compiler 'no-such-compiler'"):
         envfleet.compile(source)
+    monkeypatch.setenv("CXX", "'")
+    with pytest.raises(CompileError, match="CXX names"):
+        envfleet.compile(source)
     monkeypatch.delenv("CXX")
+    with pytest.raises(CompileError, match="flags as a list"):
+        envfleet.compile(source, flags="-O2 -g")
+    with pytest.raises(CompileError, match="a folder"):
+        envfleet.compile(tmp_path)
+    monkeypatch.setenv("ENVFLEET_CACHE", "/proc/nowhere")
+    with pytest.raises(CompileError, match="ENVFLEET_CACHE"):
+        envfleet.compile(source)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CompileError, match="found no C\\+\\+ compiler"):
         envfleet.compile(source)

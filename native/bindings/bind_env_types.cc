@@ -91,6 +91,7 @@ nb::dict describe(const std::string& id, nb::dict config) {
 
 void bind_env_types(nb::module_& module) {
   module.def("list_env_types", &engine::list_env_types);
+  module.def("built_in_ids", &engine::built_in_ids);
   module.def("load_plugin", &engine::load_plugin);
   module.def("params_of", &params_of);
   module.def("describe", &describe);

@@ -1,7 +1,7 @@
 // NativePool: one engine as Python sees it.
 //
-// step, send and reset answer None when the input is not plainly right; nothing has moved
-// then, and the Python layer converts or explains it.
+// step, send and recv answer False when the call is not plainly right; nothing has moved then, and
+// the Python layer converts or explains it. None stands for a time limit that ran out.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -83,24 +83,24 @@ class NativePool {
   nb::object step(nb::handle actions, nb::handle env_ids, double timeout_s) {
     CallerGuard guard(*engine_);
     const Ids ids = plain_ids(env_ids);
-    if (!ids.are_plain || !accept(ids, actions)) return nb::none();
+    if (!ids.are_plain || has_late_batch() || !accept(ids, actions)) return nb::bool_(false);
     return run(Request::step, ids, timeout_s);
   }
 
   bool send(nb::handle actions, nb::handle env_ids) {
     CallerGuard guard(*engine_);
     const Ids ids = plain_ids(env_ids);
-    if (!ids.are_plain || !accept(ids, actions)) return false;
+    if (!ids.are_plain || (has_late_batch() && !is_async()) || !accept(ids, actions)) return false;
     begin(Request::step, ids);
     return true;
   }
 
-  // None: nothing within the time limit, or fewer in flight than a batch needs; can_recv tells.
   nb::object recv(double timeout_s) {
     CallerGuard guard(*engine_);
-    if (!can_recv()) return nb::none();
     const std::int64_t timeout_ns = to_ns(timeout_s);
-    if (!is_async()) return finish(timeout_ns);
+    // A batch in order that ran into its time limit comes first, also in an asynchronous pool.
+    if (has_late_batch()) return finish(timeout_ns);
+    if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nb::bool_(false);
     BatchBuffer* batch = engine_->take(0);
     if (batch == nullptr) batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
     if (batch == nullptr) return nb::none();
@@ -155,6 +155,7 @@ class NativePool {
 
   void rebuild(std::int32_t env_id, std::uint8_t phase) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     engine_->rebuild(env_id, phase);
   }
 
@@ -165,18 +166,21 @@ class NativePool {
 
   nb::bytes get_state(std::int32_t env_id) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     const std::string state = engine_->get_state(env_id);
     return nb::bytes(state.data(), state.size());
   }
 
   void set_state(std::int32_t env_id, nb::bytes state) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     engine_->set_state(env_id, state.c_str(), static_cast<std::int64_t>(state.size()));
   }
 
   // (height, width, rgb bytes)
   nb::tuple render(std::int32_t env_id) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     struct Drawn {
       std::int32_t height = 0, width = 0;
       std::vector<std::uint8_t> rgb;
@@ -192,11 +196,13 @@ class NativePool {
 
   nb::dict get_fields(std::int32_t env_id) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     return read_fields(engine_->fleet(), env_id);
   }
 
   bool set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
     CallerGuard guard(*engine_);
+    check_range(env_id);
     return write_field(engine_->fleet(), env_id, name, value);
   }
 
@@ -211,7 +217,8 @@ class NativePool {
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
-  bool can_recv() const { return engine_->num_in_flight >= (is_async() ? engine_->options().batch_size : 1); }
+  // A batch in order was started, or ran into its time limit, and is still to be received.
+  bool has_late_batch() const { return engine_->has_started(); }
   bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step() {
     CallerGuard guard(*engine_);
@@ -255,6 +262,10 @@ class NativePool {
     // Done before this call ends, so nobody sees these envs in flight.
     const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
     return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
+  }
+
+  void check_range(std::int32_t env_id) const {
+    if (env_id < 0 || env_id >= engine_->options().num_envs) throw nb::index_error("no env of this id");
   }
 
   Ids plain_ids(nb::handle given) {
@@ -313,7 +324,6 @@ class NativePool {
   }
 
   nb::object finish(std::int64_t timeout_ns) {
-    if (!engine_->has_started()) raise_error("CallOrderError", "recv() found nothing in flight; send() first");
     BatchBuffer* batch = engine_->finish(0, false);
     if (batch == nullptr) {
       batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
@@ -325,20 +335,37 @@ class NativePool {
 
   // The batch's arrays, then None or the list of its faults: (env_id, method, what).
   nb::object wrap(BatchBuffer* batch) {
-    PyObject* faults = nullptr;
-    if (!engine_->has_faults()) [[likely]] {
-      faults = Py_NewRef(Py_None);
-    } else {
-      nb::list list;
-      const std::int32_t* env_ids = batch->is_whole ? nullptr : batch->env_ids();
-      for (const engine::Fault& fault : engine_->take_faults(env_ids, batch->num_rows)) {
-        list.append(nb::make_tuple(fault.env_id, fault.method, nb::str(fault.what.c_str())));
+    PyObject* faults = Py_None;
+    Py_INCREF(faults);
+    if (engine_->has_faults()) [[unlikely]] {
+      Py_DECREF(faults);
+      faults = faults_of(*batch);
+      if (faults == nullptr) {
+        engine::BufferPool::release(batch);
+        throw nb::python_error();
       }
-      faults = list.release().ptr();
     }
     PyObject* tuple = arrays_->wrap(batch, faults);
     if (tuple == nullptr) throw nb::python_error();
     return nb::steal(tuple);
+  }
+
+  // Null with a Python error set when memory ran out.
+  PyObject* faults_of(const BatchBuffer& batch) {
+    PyObject* list = PyList_New(0);
+    const std::int32_t* env_ids = batch.is_whole ? nullptr : batch.env_ids();
+    for (const engine::Fault& fault : engine_->take_faults(env_ids, batch.num_rows)) {
+      // What an env throws need not be UTF-8.
+      PyObject* what = PyUnicode_DecodeUTF8(fault.what.data(), static_cast<Py_ssize_t>(fault.what.size()), "replace");
+      PyObject* entry = what == nullptr ? nullptr : Py_BuildValue("(iiN)", fault.env_id, fault.method, what);
+      if (list == nullptr || entry == nullptr || PyList_Append(list, entry) < 0) {
+        Py_XDECREF(entry);
+        Py_XDECREF(list);
+        return nullptr;
+      }
+      Py_DECREF(entry);
+    }
+    return list;
   }
 
   std::shared_ptr<Engine> engine_;
@@ -376,7 +403,7 @@ void bind_pool(nb::module_& module) {
       .def("phases", &NativePool::phases)
       .def("in_flight", &NativePool::in_flight)
       .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
-      .def_prop_ro("can_recv", &NativePool::can_recv)
+      .def_prop_ro("has_late_batch", &NativePool::has_late_batch)
       .def_prop_ro("has_render", &NativePool::has_render)
       .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
       .def_prop_ro("num_buffers", &NativePool::num_buffers)

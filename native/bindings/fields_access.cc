@@ -24,6 +24,27 @@ nb::dict read_fields(const engine::FleetHandle& fleet, std::int32_t env_id) {
   return fields;
 }
 
+namespace {
+
+// An array of that type, when no kind is lost on the way: 1.9 is no integer.
+PyObject* convert(PyObject* value, int type) {
+  PyObject* given = PyArray_FROMANY(value, NPY_NOTYPE, 0, 1, NPY_ARRAY_CARRAY_RO);
+  if (given == nullptr) return nullptr;
+  PyArray_Descr* wanted = PyArray_DescrFromType(type);
+  PyArray_Descr* own = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(given));
+  if (PyArray_CanCastTypeTo(own, wanted, NPY_SAME_KIND_CASTING) == 0) {
+    PyErr_Format(PyExc_ValueError, "expected values of dtype %S, got %S", wanted, own);
+    Py_DECREF(wanted);
+    Py_DECREF(given);
+    return nullptr;
+  }
+  PyObject* converted = PyArray_FromAny(given, wanted, 0, 1, NPY_ARRAY_CARRAY | NPY_ARRAY_FORCECAST, nullptr);
+  Py_DECREF(given);
+  return converted;
+}
+
+}  // namespace
+
 bool write_field(const engine::FleetHandle& fleet, std::int32_t env_id, const std::string& name, nb::handle value) {
   struct Writing {
     const std::string& name;
@@ -35,7 +56,7 @@ bool write_field(const engine::FleetHandle& fleet, std::int32_t env_id, const st
     auto& writing = *static_cast<Writing*>(context);
     if (writing.name != field) return;
     writing.found = true;
-    PyObject* converted = PyArray_FROMANY(writing.value, numpy_type(dtype), 0, 1, NPY_ARRAY_CARRAY | NPY_ARRAY_FORCECAST);
+    PyObject* converted = convert(writing.value, numpy_type(dtype));
     if (converted == nullptr) {
       writing.failed = true;
       return;

@@ -2,6 +2,9 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+#include <cctype>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <stdexcept>
@@ -23,6 +26,15 @@ std::map<std::string, const ef_env_type*>& types() {
   return by_id;
 }
 
+// As Gymnasium takes ids: letters, digits and _:.- with at most one namespace before a slash.
+bool is_valid_id(const std::string& id) {
+  const auto is_allowed = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::strchr("_:.-/", c) != nullptr;
+  };
+  return !id.empty() && id.front() != '/' && id.back() != '/' && std::count(id.begin(), id.end(), '/') <= 1 &&
+         std::all_of(id.begin(), id.end(), is_allowed);
+}
+
 }  // namespace
 
 const ef_env_type* find_env_type(const std::string& id) {
@@ -35,6 +47,12 @@ std::vector<std::string> list_env_types() {
   std::lock_guard lock(types_mutex);
   std::vector<std::string> ids;
   for (const auto& [id, type] : types()) ids.push_back(id);
+  return ids;
+}
+
+std::vector<std::string> built_in_ids() {
+  std::vector<std::string> ids;
+  for (const ef_env_type* type : detail::local_types()) ids.emplace_back(type->id);
   return ids;
 }
 
@@ -53,6 +71,12 @@ std::vector<std::string> load_plugin(const std::string& path) {
                              std::to_string(ENVFLEET_ABI_VERSION) + ": build it again with this version's headers");
   }
   if (plugin->num_types == 0) throw std::runtime_error(path + " registers no env: add ENVFLEET_ENV(\"MyEnv-v0\", MyEnv)");
+  for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
+    if (!is_valid_id(plugin->types[i]->id)) {
+      throw std::runtime_error(std::string("the id \"") + plugin->types[i]->id +
+                               "\" expected letters, digits and _:.- such as MyEnv-v0");
+    }
+  }
   std::lock_guard lock(types_mutex);
   std::vector<std::string> ids;
   for (std::uint32_t i = 0; i < plugin->num_types; ++i) {

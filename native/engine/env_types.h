@@ -14,6 +14,7 @@ namespace envfleet::engine {
 // Null when there is none of that id. A plug-in loaded later wins over an earlier one.
 const ef_env_type* find_env_type(const std::string& id);
 std::vector<std::string> list_env_types();
+std::vector<std::string> built_in_ids();
 
 // Loads a shared library and returns the ids of its envs; throws std::runtime_error.
 std::vector<std::string> load_plugin(const std::string& path);

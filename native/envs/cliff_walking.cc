@@ -5,6 +5,8 @@
 // variant as the only change, and by default it is off.
 #include <algorithm>
 #include <cstdint>
+#include <stdexcept>
+#include <string>
 
 #include "categorical.h"
 #include "envfleet/env.h"
@@ -45,6 +47,8 @@ class CliffWalking {
   }
 
   void step(int action, Rng& rng, Out& out) {
+    // set_attr() may have put anything here.
+    if (s_ < 0 || s_ > kGoal) throw std::out_of_range("s expected a tile of the map, got " + std::to_string(s_));
     const double draw = rng.random();  // also where there is one outcome only
     int heading = action;
     double probability = 1.0;

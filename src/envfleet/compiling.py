@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,25 +39,45 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
     """
     source = Path(path).resolve()
     if not source.is_file():
-        raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is not there")
+        what = "a folder" if source.is_dir() else "not there"
+        raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is {what}")
+    if isinstance(flags, str):
+        raise CompileError(f"compile() expected flags as a list, got the string {flags!r}; pass {flags.split()!r}")
     compiler = find_compiler()
     all_flags = [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")), *flags]
-    key = _digest([source.read_bytes(), *_sdk_contents(), _version_of(compiler), " ".join(all_flags)])
+    # The folder too: an equal file elsewhere may include other headers of the same names.
+    parts: list[bytes | str] = [
+        str(source.parent),
+        source.read_bytes(),
+        *_sdk_contents(),
+        _version_of(compiler),
+        *all_flags,
+    ]
+    key = _digest(parts)
     folder = cache_folder()
     manifest = folder / f"{source.stem}-{key}.json"
     library = _cached_library(manifest)
     if library is None:
-        library = _build(source, compiler, all_flags, manifest, verbose)
+        try:
+            library = _build(source, compiler, all_flags, manifest, verbose)
+        except OSError as error:
+            raise CompileError(
+                f"{source.name} could not be built in the cache {folder}: {error}; "
+                "set ENVFLEET_CACHE to a folder that you may write to"
+            ) from error
     return load_plugin(library)
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
     """Loads a shared library whose source includes envfleet/env.h; registers and returns its ids."""
+    built_in = set(_native.built_in_ids())
     try:
         ids = _native.load_plugin(str(Path(path).resolve()))
     except RuntimeError as error:
         raise CompileError(f"{path} cannot be loaded as an env: {error}") from error
     for env_id in ids:
+        if env_id in built_in:
+            warnings.warn(f"{env_id} now stands for the env in {path}, no longer for the built-in one", stacklevel=3)
         try:
             make_spec(env_id)
         except (ConfigError, ValueError) as error:
@@ -66,7 +88,10 @@ def load_plugin(path: str | os.PathLike[str]) -> list[str]:
 def find_compiler() -> list[str]:
     """The command that compile() runs: CXX, else the first of c++, g++, clang++. Raises CompileError."""
     if chosen := os.environ.get("CXX"):
-        command = shlex.split(chosen)
+        try:
+            command = shlex.split(chosen)
+        except ValueError:
+            command = []
         if not command or shutil.which(command[0]) is None:
             raise CompileError(f"CXX names the compiler {chosen!r}, which is not on the PATH; unset it or correct it")
         return command
@@ -80,7 +105,19 @@ def _build(source: Path, compiler: list[str], flags: list[str], manifest: Path, 
     manifest.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=manifest.parent, prefix="build-") as scratch:
         built, depfile = Path(scratch, "env.so"), Path(scratch, "env.d")
-        command = [*compiler, *flags, f"-I{get_include()}", "-MMD", "-MF", str(depfile), str(source), "-o", str(built)]
+        command = [
+            *compiler,
+            *flags,
+            f"-I{get_include()}",
+            "-MMD",
+            "-MT",
+            "env",
+            "-MF",
+            str(depfile),
+            str(source),
+            "-o",
+            str(built),
+        ]
         if verbose:
             print(shlex.join(command), file=sys.stderr)
         try:
@@ -118,10 +155,12 @@ def _cached_library(manifest: Path) -> Path | None:
 
 def _dependencies(depfile: Path, source: Path) -> list[Path]:
     """The author's own headers: what the compiler read besides the source and the SDK."""
-    text = depfile.read_text().replace("\\\n", " ")
-    names = shlex.split(text.split(":", 1)[1])
     sdk = get_include()
-    resolved = [Path(name).resolve() for name in names]
+    listed = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
+    # make's way of writing names: a space as "\\ ", a dollar as "$$", a hash as "\\#".
+    names = re.findall(r"(?:\\[ #]|[^\s])+", listed)
+    plain = [name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$") for name in names]
+    resolved = [Path(name).resolve() for name in plain]
     return [path for path in resolved if path != source and not path.is_relative_to(sdk)]
 
 

@@ -73,6 +73,10 @@ class MissingExtraError(EnvfleetError, ImportError):
         )
         self.package = package
         self.extra = extra
+        self._purpose = purpose
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MissingExtraError, (self.package, self.extra, self._purpose)
 
 
 class EnvError(EnvfleetError, RuntimeError):

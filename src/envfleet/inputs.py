@@ -37,7 +37,7 @@ def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int
     if outside.size:
         row = int(outside[0])
         raise EnvIdError(f"{call} expected env_id from 0 to {num_envs - 1}, got {given[row]} in row {row}")
-    ids = np.ascontiguousarray(given, dtype=np.int32)
+    ids = np.require(given, np.int32, ["C", "A"])
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         repeated = int(values[counts > 1][0])
@@ -54,14 +54,14 @@ def check_step(
     call: str, actions: Any, env_ids: Any, executor: Executor, config: PoolConfig
 ) -> tuple[Any, NDArray[np.int32] | None]:
     """Canonical (actions, env_ids) of a step or send; env_ids None stands for all envs."""
+    if executor.num_in_flight and not config.is_async:
+        raise CallOrderError(f"{call} came while a batch is in flight; recv() it first")
     ids = None if env_ids is None else check_env_ids(call, env_ids, executor)
     if ids is None and executor.num_in_flight:
-        if config.is_async:
-            raise EnvIdError(
-                f"{call} on an asynchronous pool expected env_id, got none while {executor.num_in_flight} envs are in "
-                "flight; pass env_id=info['env_id'] of the batch that the actions answer"
-            )
-        raise CallOrderError(f"{call} came while a batch is in flight; recv() it first")
+        raise EnvIdError(
+            f"{call} on an asynchronous pool expected env_id, got none while {executor.num_in_flight} envs are in "
+            "flight; pass env_id=info['env_id'] of the batch that the actions answer"
+        )
     rows = executor.num_envs if ids is None else len(ids)
     if ids is None and config.is_async and np.ndim(actions) > 0 and len(actions) == config.batch_size:
         raise EnvIdError(
@@ -123,7 +123,7 @@ def check_actions(
             f"{call} expected actions of {_range_of(space, bad[1:])}, got {given[bad]} for env {env_id} "
             f"(index {tuple(bad)}); {'clip it with np.clip' if isinstance(space, spaces.Box) else 'mind the range'}"
         )
-    return np.ascontiguousarray(given, dtype=space.dtype)
+    return np.require(given, space.dtype, ["C", "A"])
 
 
 def _first_outside(given: NDArray[Any], space: gymnasium.Space[Any]) -> tuple[int, ...] | None:

@@ -64,7 +64,7 @@ def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: 
 
 
 def _is_list_of_values(param: Param, value: Any) -> bool:
-    if not isinstance(value, (list, tuple, np.ndarray)):
+    if not isinstance(value, (list, tuple, np.ndarray)) or np.ndim(value) == 0:
         return False
     if param.kind == "reals":
         return len(value) > 0 and isinstance(value[0], (list, tuple, np.ndarray))
@@ -72,7 +72,7 @@ def _is_list_of_values(param: Param, value: Any) -> bool:
 
 
 def _checked(env_id: str, param: Param, value: Any) -> Any:
-    if isinstance(value, np.generic):
+    if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and value.ndim == 0):
         value = value.item()
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if param.kind == "flag" and isinstance(value, bool):
@@ -81,7 +81,7 @@ def _checked(env_id: str, param: Param, value: Any) -> Any:
         return value
     if param.kind == "real" and is_number:
         return float(value)
-    if param.kind == "text" and isinstance(value, str):
+    if param.kind == "text" and isinstance(value, str) and "\0" not in value:
         return value
     if param.kind == "reals" and not isinstance(value, (str, bytes)):
         try:

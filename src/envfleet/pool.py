@@ -42,8 +42,9 @@ class PoolState:
     env_id: str
     num_envs: int
     states: tuple[bytes, ...]
+    params: tuple[str, ...]  # what each env was made with
     seeds: tuple[int, ...]
-    num_restarts: tuple[int, ...]
+    num_restarts: tuple[int, ...]  # since each was seeded
 
 
 class Pool:
@@ -65,8 +66,9 @@ class Pool:
             drawn = fresh_seeds(config.num_envs)
             given = [drawn[i] if own is None else own for i, own in enumerate(given)]
         self._seeds: list[int] = [int(own) for own in given if own is not None]
+        # Since the last seed, which with it decides a rebuilt env's stream; and in all, which is bounded.
         self._num_restarts = [0] * config.num_envs
-        self._has_broken = False
+        self._total_restarts = [0] * config.num_envs
         self._closed = False
         executor.seed(self._all_ids, to_words(self._seeds))
         _open_pools.add(self)
@@ -90,21 +92,22 @@ class Pool:
         if self._executor.num_in_flight and ids is None:
             if not self._executor.abandon(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for envs in flight; call it again or recv() them")
-        elif self._executor.num_in_flight and not self.config.is_async:
+        elif self._executor.has_late_batch:
             raise CallOrderError("reset(env_id) came while a batch is in flight; recv() it first, or reset() all")
         self._prepare_reset(ids, new_seeds)
         batch = self._executor.reset(ids, options or {}, timeout_s)
         if batch is None:
             raise RecvTimeout(f"reset() was not done after {timeout} s; recv() gets it when it is")
-        return self._settle(batch)
+        return self._settle(batch, was_reset=True)
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
         """Steps these envs (default: all). Synchronous: their rows in that order.
         Asynchronous: send() and recv() in one."""
+        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
         if self.config.is_async:
+            self._check_batch_fills(env_ids)
             self.send(actions, env_ids)
             return self.recv(timeout)
-        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
         batch = self._executor.step(actions, env_ids, timeout_s)
         if isinstance(batch, Refused):
             self._check_open("step()")
@@ -123,8 +126,6 @@ class Pool:
         if self._try_send(actions, env_ids):
             return
         self._check_open("send()")
-        if not self.config.is_async and self._executor.num_in_flight:
-            raise CallOrderError("send() came while a batch is in flight; recv() it first")
         actions, env_ids = check_step("send()", actions, env_ids, self._executor, self.config)
         if not self._executor.send(actions, env_ids):
             raise AssertionError("the executor refused input that was checked; please report this")
@@ -162,13 +163,23 @@ class Pool:
         """The state of every env: what set_state() needs to go on from here, bit for bit."""
         self._check_idle("get_state()")
         states = tuple(self._executor.get_state(i) for i in range(self.num_envs))
-        return PoolState(self.spec.id, self.num_envs, states, tuple(self._seeds), tuple(self._num_restarts))
+        return PoolState(
+            self.spec.id, self.num_envs, states, self._params(), tuple(self._seeds), tuple(self._num_restarts)
+        )
+
+    def _params(self) -> tuple[str, ...]:
+        return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
 
     def set_state(self, state: PoolState | bytes) -> None:
         """Goes back to a state of get_state(), or leaves all as it was and raises."""
         self._check_idle("set_state()")
         if isinstance(state, bytes):
-            state = pickle.loads(state)
+            try:
+                state = pickle.loads(state)
+            except Exception as error:
+                raise StateError(
+                    f"set_state() expected a pickled PoolState, got bytes that are none: {error}"
+                ) from error
         if not isinstance(state, PoolState):
             raise StateError(f"set_state() expected a PoolState of get_state(), got {type(state).__name__}")
         if (state.env_id, state.num_envs) != (self.spec.id, self.num_envs):
@@ -176,6 +187,14 @@ class Pool:
                 f"set_state() expected a state of {self.num_envs} x {self.spec.id}, "
                 f"got one of {state.num_envs} x {state.env_id}; make a pool like the one that was saved"
             )
+        parts = (state.states, state.params, state.seeds, state.num_restarts)
+        if any(len(part) != self.num_envs for part in parts) or not all(isinstance(own, bytes) for own in state.states):
+            raise StateError(f"set_state() expected a part for each of {self.num_envs} envs, got a damaged PoolState")
+        for env_id, (own, saved) in enumerate(zip(self._params(), state.params, strict=True)):
+            if own != saved:
+                raise StateError(
+                    f"set_state() expected env {env_id} with the parameters {own}, got a state with {saved}"
+                )
         before = [self._executor.get_state(i) for i in range(self.num_envs)]
         try:
             self._load_states(state.states)
@@ -183,7 +202,6 @@ class Pool:
             self._load_states(before)
             raise
         self._seeds, self._num_restarts = list(state.seeds), list(state.num_restarts)
-        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
 
     def _load_states(self, states: Iterable[bytes]) -> None:
         for env_id, own in enumerate(states):
@@ -212,22 +230,35 @@ class Pool:
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * len(chosen)
         if len(per_env) != len(chosen):
             raise ConfigError(f"set_attr() expected {len(chosen)} values, one for each env, got {len(per_env)}")
-        for env_id, value in zip(chosen, per_env, strict=True):
-            self._executor.set_attr(int(env_id), name, value)
+        before = [self._executor.get_attrs(int(env_id)).get(name) for env_id in chosen]
+        try:
+            for env_id, value in zip(chosen, per_env, strict=True):
+                self._set_attr(int(env_id), name, value)
+        except (ConfigError, AttributeError):
+            for env_id, value in zip(chosen, before, strict=True):
+                if value is not None:
+                    self._executor.set_attr(int(env_id), name, value)
+            raise
+
+    def _set_attr(self, env_id: int, name: str, value: Any) -> None:
+        try:
+            self._executor.set_attr(env_id, name, value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
 
     def render(self, env_id: int) -> NDArray[np.uint8] | None:
         """A picture of one env by its own hook, or None when it has none."""
         self._check_idle("render()")
-        return self._executor.render(env_id)
+        return self._executor.render(self._one("render()", env_id))
 
     def attributes_of(self, env_id: int) -> dict[str, Any]:
         """All attributes of one env: what a renderer draws from."""
         self._check_idle("attributes_of()")
-        return self._executor.get_attrs(env_id)
+        return self._executor.get_attrs(self._one("attributes_of()", env_id))
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
         """The parameters that one env was made with."""
-        return self._executor.params_of(env_id)
+        return self._executor.params_of(self._one("params_of()", env_id))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -287,20 +318,34 @@ class Pool:
     def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
         return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
 
+    def _one(self, call: str, env_id: Any) -> int:
+        return int(check_env_ids(call, [env_id], self._executor)[0])
+
+    def _check_batch_fills(self, env_ids: Any) -> None:
+        """Before a step of an asynchronous pool sends: would its recv() come back?"""
+        num_rows = self.num_envs if env_ids is None else np.size(env_ids)
+        if self._executor.num_in_flight + num_rows < self.config.batch_size:
+            raise CallOrderError(
+                f"step() expected at least batch_size={self.config.batch_size} envs in flight with these {num_rows}, "
+                f"got {self._executor.num_in_flight + num_rows}; send() more, then recv()"
+            )
+
     def _check_reset(
         self, call: str, env_ids: Any, seed: Seed, options: Mapping[str, Any] | None
     ) -> tuple[NDArray[np.int32] | None, list[int | None]]:
         """The ids, None for all, and the seed of each; raises before anything has moved."""
         self._check_open(call)
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
+        if options is not None and not isinstance(options, Mapping):
+            raise ConfigError(f"{call} expected options as a dict, got {type(options).__name__}: {options!r}")
         self._executor.check_reset_options(options or {})
         return ids, seeds_for(seed, self._all_ids if ids is None else ids, self.num_envs)
 
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
         """Rebuilds what is broken among these envs, then seeds what is asked."""
         chosen = self._all_ids if ids is None else ids
-        if self._has_broken:
-            self._rebuild_broken(chosen)
+        for env_id in chosen[self._executor.phases()[chosen] == Phase.BROKEN]:
+            self._rebuild(int(env_id), Phase.UNSTARTED)
         seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
         if seeded:
             self._executor.seed(
@@ -308,51 +353,48 @@ class Pool:
             )
             for env_id, own in seeded:
                 self._seeds[env_id] = own
-
-    def _rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
-        phases = self._executor.phases()
-        for env_id in chosen[phases[chosen] == Phase.BROKEN]:
-            self._rebuild(int(env_id), Phase.UNSTARTED)
-        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
+                self._num_restarts[env_id] = 0
 
     def _rebuild(self, env_id: int, phase: Phase) -> None:
         self._executor.rebuild(env_id, int(phase))
         self._num_restarts[env_id] += 1
+        self._total_restarts[env_id] += 1
         fresh = restart_seed(self._seeds[env_id], self._num_restarts[env_id])
         self._executor.seed(np.array([env_id], dtype=np.int32), to_words([fresh]))
 
-    def _settle(self, batch: Batch) -> Batch:
+    def _settle(self, batch: Batch, was_reset: bool = False) -> Batch:
         """What becomes of envs that raised: an exception, or a truncated row and a rebuilt env."""
         if not batch.faults:
             return batch
-        self._has_broken = True
         if self.config.on_error == "raise":
             raise EnvError(batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it")
+        spent = [fault for fault in batch.faults if self._total_restarts[fault.env_id] >= self.config.max_restarts]
+        if spent:
+            raise EnvError(
+                (*spent, *(fault for fault in batch.faults if fault not in spent)),
+                batch,
+                f"it was restarted max_restarts={self.config.max_restarts} times already; mend the env or allow more",
+            )
         errors = np.full(len(batch), None, dtype=object)
+        has_error = np.zeros(len(batch), dtype=np.bool_)
         for fault in batch.faults:
-            if self._num_restarts[fault.env_id] >= self.config.max_restarts:
-                raise EnvError(
-                    (fault, *(other for other in batch.faults if other is not fault)),
-                    batch,
-                    f"it was restarted max_restarts={self.config.max_restarts} times already",
-                )
             self._rebuild(fault.env_id, Phase.ENDED)
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
-            batch.truncated[row] = True
-            errors[row] = f"{fault.method}(): {fault.message}"
-        has_error = np.array([error is not None for error in errors], dtype=np.bool_)
-        if batch.final is not None:
+            errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
+        # A reset gives first rows, and in same_step mode an end is followed by one in the same row.
+        if was_reset or batch.final is not None:
             self._show_next_episodes(batch, np.flatnonzero(has_error))
+        if not was_reset:
+            batch.truncated[has_error] = True
         batch.info.update(error=errors, _error=has_error)
-        self._has_broken = bool((self._executor.phases() == Phase.BROKEN).any())
         return batch
 
     def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:
-        """In same_step mode the row of a restarted env already shows its next episode."""
+        """Puts the first rows of restarted envs' next episodes in the place of those that failed."""
         fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
         assert fresh is not None, "a reset without a time limit came back without rows"
         if fresh.faults:
-            raise EnvError(fresh.faults, batch, "it raised again in the reset after its restart")
+            raise EnvError(fresh.faults, batch, "it raised again in the reset after its restart; mend the env")
         copy_rows(batch.obs, rows, fresh.obs)
         batch.elapsed_step[rows] = 0
         for name, column in fresh.info.items():
@@ -374,7 +416,10 @@ def copy_rows(target: Any, rows: NDArray[np.intp], source: Any) -> None:
 def _seconds(timeout: float | None) -> float:
     if timeout is None:
         return _NO_TIMEOUT
-    seconds = float(timeout)
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        seconds = -1.0
     if not seconds >= 0:
         raise ConfigError(f"timeout expected seconds from 0 on, or None for no limit, got {timeout!r}")
     return seconds

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import gymnasium
+import numpy as np
 from gymnasium import spaces
 
 from envfleet import _native
@@ -18,10 +19,10 @@ from envfleet.envs import bsuite, classic_control, toy_text
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.executors.native import NativeExecutor
-from envfleet.options import POOL_OPTIONS, pool_config
+from envfleet.options import POOL_OPTIONS, integer_option, pool_config
 from envfleet.params import Param, spread
 from envfleet.pool import Pool
-from envfleet.seeding import Seed
+from envfleet.seeding import seeds_for
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from envfleet.apis.gym import GymPool
     from envfleet.apis.gymnasium import GymnasiumPool
 
-BACKENDS = ("auto", "native")
 _FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY)
 
 
@@ -68,8 +68,10 @@ def register(
 
     >>> register("LongCartPole-v0", "CartPole-v1", max_episode_steps=10_000)
     """
-    if not isinstance(env_id, str) or not env_id:
-        raise ConfigError(f"register() expected an id, got {env_id!r}")
+    if not isinstance(env_id, str) or gymnasium.envs.registration.ENV_ID_RE.fullmatch(env_id) is None:
+        raise ConfigError(f"register() expected an id such as 'MyEnv-v0' (letters, digits and _:.-), got {env_id!r}")
+    if max_episode_steps is not None:
+        max_episode_steps = integer_option("max_episode_steps", max_episode_steps, 1, 2**31 - 1)
     if env_id in _native.list_env_types():
         raise ConfigError(f"register() expected a new id, {env_id!r} is a native env; choose another name")
     origin = _entry_of(base)
@@ -83,31 +85,30 @@ def register(
     _registered[env_id] = entry
 
 
-def make_spec(env_id: str, **options: Any) -> EnvSpec:
+def make_spec(task_id: str, **options: Any) -> EnvSpec:
     """What make() would build, without building it."""
-    config, seed, params = pool_config(env_id, options)
-    return _resolve(env_id, _entry_of(env_id), config, params, seed)[0]
+    config, seed, params = pool_config(task_id, options)
+    seeds_for(seed, np.arange(config.num_envs, dtype=np.int32), config.num_envs)  # raises when it is none
+    return _resolve(task_id, _entry_of(task_id), config, params, seed)[0]
 
 
-def make_pool(env_id: str, *, seed: Seed = None, backend: str = "auto", **options: Any) -> Pool:
+def make_pool(task_id: str, **options: Any) -> Pool:
     """The bare pool; what make() wraps in an api."""
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
-    config, _, params = pool_config(env_id, options)
-    entry = _entry_of(env_id)
-    spec, values, config = _resolve(env_id, entry, config, params, seed)
+    config, seed, params = pool_config(task_id, options)
+    entry = _entry_of(task_id)
+    spec, values, config = _resolve(task_id, entry, config, params, seed)
     return Pool(NativeExecutor(entry.native_id, spec, config, values), config, seed)
 
 
 @overload
-def make(env_id: str, env_type: Literal["gymnasium"] = "gymnasium", **options: Any) -> GymnasiumPool: ...
+def make(task_id: str, env_type: Literal["gymnasium"] = "gymnasium", **options: Any) -> GymnasiumPool: ...
 @overload
-def make(env_id: str, env_type: Literal["gym"], **options: Any) -> GymPool: ...
+def make(task_id: str, env_type: Literal["gym"], **options: Any) -> GymPool: ...
 @overload
-def make(env_id: str, env_type: Literal["dm"], **options: Any) -> DmPool: ...
+def make(task_id: str, env_type: Literal["dm"], **options: Any) -> DmPool: ...
 
 
-def make(env_id: str, env_type: str = "gymnasium", **options: Any) -> GymnasiumPool | GymPool | DmPool:
+def make(task_id: str, env_type: str = "gymnasium", **options: Any) -> GymnasiumPool | GymPool | DmPool:
     """A pool of num_envs envs behind the API that env_type names.
 
     Options of the pool are the fields of envfleet.spec.PoolConfig (num_envs, batch_size,
@@ -115,45 +116,45 @@ def make(env_id: str, env_type: str = "gymnasium", **options: Any) -> GymnasiumP
     all envs or a list of num_envs values.
     """
     if env_type == "gymnasium":
-        return make_gymnasium(env_id, **options)
+        return make_gymnasium(task_id, **options)
     if env_type == "gym":
-        return make_gym(env_id, **options)
+        return make_gym(task_id, **options)
     if env_type == "dm":
-        return make_dm(env_id, **options)
+        return make_dm(task_id, **options)
     raise ConfigError(f"env_type expected 'gymnasium', 'gym' or 'dm', got {env_type!r}")
 
 
-def make_gymnasium(env_id: str, **options: Any) -> GymnasiumPool:
+def make_gymnasium(task_id: str, **options: Any) -> GymnasiumPool:
     """A pool as a gymnasium.vector.VectorEnv."""
     from envfleet.apis.gymnasium import GymnasiumPool
 
-    return GymnasiumPool(make_pool(env_id, **options), family_of(env_id))
+    return GymnasiumPool(make_pool(task_id, **options), family_of(task_id))
 
 
-def make_gym(env_id: str, *, gym_reset_return_info: bool = False, **options: Any) -> GymPool:
+def make_gym(task_id: str, *, gym_reset_return_info: bool = False, **options: Any) -> GymPool:
     """A pool in the old gym's API: obs = reset(); obs, rew, done, info = step(action)."""
     from envfleet.apis.gym import GymPool
 
-    return GymPool(make_gymnasium(env_id, **options), gym_reset_return_info)
+    return GymPool(make_gymnasium(task_id, **options), gym_reset_return_info)
 
 
-def make_dm(env_id: str, **options: Any) -> DmPool:
+def make_dm(task_id: str, **options: Any) -> DmPool:
     """A pool in dm_env's API: TimeSteps of arrays."""
     from envfleet.apis.dm import DmPool
 
-    return DmPool(make_pool(env_id, **options))
+    return DmPool(make_pool(task_id, **options))
 
 
 def _entry_of(env_id: str) -> _Entry:
+    if not isinstance(env_id, str):
+        raise UnknownEnvError(
+            f"make() expected an env id such as 'CartPole-v1', got {type(env_id).__name__}: {env_id!r}"
+        )
     if env_id in _registered:
         return _registered[env_id]
     known = list_all_envs()
     if env_id in _native.list_env_types():
         return _Entry(env_id)
-    if not isinstance(env_id, str):
-        raise UnknownEnvError(
-            f"make() expected an env id such as 'CartPole-v1', got {type(env_id).__name__}: {env_id!r}"
-        )
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists them"
     if env_id in gymnasium.registry:
@@ -189,7 +190,7 @@ def _resolve(
         vector_entry_point="envfleet.registry:make_gymnasium",
         reward_threshold=threshold,
         max_episode_steps=limit,
-        kwargs=dict(params),
+        kwargs={"task_id": env_id, **params},  # what gymnasium.make_vec(spec) passes to the entry point
         observation_space=_observation_space(raw["structure"], observation_arrays),
         action_space=space_from_native(raw["action"]),
         observation_arrays=observation_arrays,
@@ -197,9 +198,19 @@ def _resolve(
         reset_options=raw["reset_options"],
         native_id=entry.native_id,
         has_state=raw["has_state"],
-        config=config_as_dict(config, {**values[0], **given}, seed),
+        config=config_as_dict(config, _as_shown(values), seed),
     )
     return spec, values, config
+
+
+def _as_shown(values: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parameters as config shows them: one value, or a list of one an env where they differ."""
+    shown = dict(values[0])
+    for name in shown:
+        column = [own[name] for own in values]
+        if any(own != column[0] for own in column):
+            shown[name] = column
+    return shown
 
 
 def _family_of_native(native_id: str) -> Family:

@@ -25,13 +25,15 @@ def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int 
 
     A list has one entry for each of env_ids, or one for each env of the pool.
     """
+    if isinstance(seed, np.ndarray):
+        seed = seed.tolist()
     if seed is None:
         return [None] * len(env_ids)
     if _is_integer(seed):
         base = _checked(int(seed), "seed")
         _checked(base + num_envs - 1, "seed + num_envs - 1")
         return [base + int(env_id) for env_id in env_ids]
-    if isinstance(seed, (str, bytes)) or not hasattr(seed, "__len__"):
+    if isinstance(seed, (str, bytes)) or not isinstance(seed, Sequence):
         raise SeedError(f"seed expected an int, a list of ints or None, got {type(seed).__name__}: {seed!r}")
     if len(seed) == len(env_ids):
         chosen = list(seed)

@@ -215,6 +215,21 @@ def test_envpools_names():
     assert "CartPole-v1" in envfleet.list_all_envs()
 
 
+def test_gymnasiums_make_vec_takes_the_spec():
+    spec = envfleet.make("FrozenLake-v1", is_slippery=False).spec
+    envs = gymnasium.make_vec(spec, num_envs=3)
+    assert isinstance(envs.unwrapped, envfleet.apis.gymnasium.GymnasiumPool)
+    assert (envs.num_envs, envs.unwrapped.config["is_slippery"]) == (3, False)
+    envs.reset(seed=0)
+    assert envfleet.make(task_id="CartPole-v1", env_type="gymnasium", num_envs=2).num_envs == 2
+
+
+def test_exceptions_pickle():
+    error = pickle.loads(pickle.dumps(envfleet.MissingExtraError("rich", "cli", "this")))
+    assert (error.package, error.extra) == ("rich", "cli")
+    assert 'pip install "envfleet[cli]"' in str(error)
+
+
 def test_register_gives_an_env_a_new_name():
     envfleet.register("Icy-v0", "FrozenLake-v1", max_episode_steps=7, is_slippery=True)
     assert envfleet.make_spec("Icy-v0").max_episode_steps == 7
@@ -227,6 +242,13 @@ def test_register_gives_an_env_a_new_name():
         assert not truncated.any()
     assert envs.step([0, 0])[3].all()
     assert "Icy-v0" in envfleet.list_all_envs()
-    for bad in (("CartPole-v1", "Taxi-v4", {}), ("", "Taxi-v4", {}), ("X-v0", "Taxi-v4", {"rainy": True})):
+    for bad in (
+        ("CartPole-v1", "Taxi-v4", {}),
+        ("", "Taxi-v4", {}),
+        ("my env!", "Taxi-v4", {}),
+        ("X-v0", "Taxi-v4", {"rainy": True}),
+        ("X-v0", "Taxi-v4", {"max_episode_steps": -5}),
+        ("X-v0", "Taxi-v4", {"max_episode_steps": "5"}),
+    ):
         with pytest.raises(envfleet.ConfigError):
             envfleet.register(bad[0], bad[1], **bad[2])

@@ -132,3 +132,18 @@ def test_async_step_is_send_and_recv(make):
         assert len(batch) == 2
     with pytest.raises(EnvIdError, match="env_id"):
         pool.step(np.zeros(2, dtype=np.int64))
+
+
+@pytest.mark.parametrize("batch_size", [4, 2])
+def test_a_late_reset_is_received_before_anything_else(make, batch_size):
+    pool = make("SlowReset-v0", num_envs=4, batch_size=batch_size, num_threads=2)
+    pool.reset()
+    with pytest.raises(RecvTimeout):
+        pool.reset([2, 0], timeout=0.01)
+    with pytest.raises(CallOrderError, match="in flight"):
+        pool.reset([3])
+    assert pool.recv().env_id.tolist() == [2, 0]
+    assert pool.reset([3]).env_id.tolist() == [3]
+    with pytest.raises(RecvTimeout):
+        pool.reset(timeout=0.01)
+    assert pool.reset().env_id.tolist() == [0, 1, 2, 3]

@@ -10,7 +10,7 @@ import pytest
 from envfleet import CallOrderError, EnvError, Pool
 from envfleet.seeding import restart_seed
 
-STEP, THROW, THROW_INT, THROW_AT_RESET, END = range(5)
+STEP, THROW, THROW_INT, THROW_AT_RESET, END, THROW_IN_OBSERVE, THROW_NONSENSE = range(7)
 
 
 def test_the_exception_names_env_and_method_and_keeps_the_other_rows(make):
@@ -58,6 +58,35 @@ def test_throwing_something_that_is_no_exception(make):
     pool.reset()
     with pytest.raises(EnvError, match="env 0 raised in step"):
         pool.step([THROW_INT])
+
+
+def test_what_is_thrown_need_not_be_text(make):
+    pool: Pool = make("Faulty-v0", num_envs=2)
+    pool.reset()
+    with pytest.raises(EnvError, match="caf\ufffd"):
+        pool.step([STEP, THROW_NONSENSE])
+    assert pool.reset().obs[:, 1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("batch_size", [2, 1])
+def test_an_env_that_broke_in_a_dropped_batch_is_rebuilt_all_the_same(make, batch_size):
+    pool: Pool = make("Faulty-v0", num_envs=2, batch_size=batch_size)
+    pool.reset(seed=0)
+    pool.send([STEP, STEP], [0, 1])
+    for _ in range(2 // batch_size):
+        pool.recv()
+    pool.send([THROW, STEP], [0, 1])
+    assert pool.reset().info["total"].tolist() == [0, 2]
+
+
+def test_an_env_that_breaks_when_it_is_looked_at(make):
+    pool: Pool = make("Faulty-v0", num_envs=2)
+    pool.reset(seed=0)
+    pool.step([STEP, THROW_IN_OBSERVE])
+    with pytest.raises(EnvError, match=r"env 1 raised in observe\(\)"):
+        pool.observe()
+    pool.reset([1])
+    assert pool.observe()[:, 1].tolist() == [1, 0]
 
 
 def test_all_envs_may_raise_at_once(make):
@@ -148,3 +177,49 @@ def test_a_long_run_survives_random_faults(make):
         num_errors += 0 if errors is None else sum(error is not None for error in errors)
         assert (batch.elapsed_step >= 0).all()
     assert num_errors > 300
+
+
+def test_after_a_seed_restarts_repeat(make):
+    """A rollout with faults is a function of the seed too."""
+    pool: Pool = make("Faulty-v0", num_envs=1, on_error="restart", autoreset_mode="same_step")
+    starts = []
+    for _ in range(2):
+        pool.reset(seed=0)
+        starts.append([int(pool.step([THROW]).obs[0, 0]) for _ in range(3)])
+    assert starts[0] == starts[1]
+    assert len(set(starts[0])) == 3
+
+
+def test_a_spent_budget_touches_no_env(make):
+    pool: Pool = make("Faulty-v0", num_envs=2, on_error="restart", max_restarts=1, autoreset_mode="same_step")
+    pool.reset(seed=0)
+    pool.step([STEP, THROW])
+    with pytest.raises(EnvError, match=r"env 1 raised.*max_restarts=1") as caught:
+        pool.step([THROW, THROW])
+    assert [fault.env_id for fault in caught.value.faults] == [1, 0]
+    with pytest.raises(CallOrderError, match="raised earlier"):
+        pool.step([STEP, STEP])
+    assert pool.reset().obs[:, 1].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_a_fault_in_a_reset_is_restarted_into_a_first_row(make, mode):
+    pool: Pool = make("Faulty-v0", num_envs=2, on_error="restart", autoreset_mode=mode)
+    pool.reset(seed=0)
+    pool.step([THROW_AT_RESET, STEP])
+    batch = pool.reset()
+    assert batch.obs[0, 0] != 0
+    assert batch.elapsed_step.tolist() == [0, 0]
+    assert not batch.truncated.any()
+    assert "level file" in batch.info["error"][0]
+    assert pool.step([STEP, STEP]).obs[:, 1].tolist() == [1, 1]
+
+
+def test_a_row_that_failed_in_a_reset_is_a_first_row(make):
+    pool: Pool = make("Faulty-v0", num_envs=1)
+    pool.reset(seed=0)
+    pool.step([THROW_AT_RESET])
+    pool.step([END])
+    with pytest.raises(EnvError) as caught:
+        pool.step([STEP])
+    assert caught.value.batch.elapsed_step.tolist() == [0]

@@ -16,7 +16,7 @@ using envfleet::Spec;
 // Counts its steps; the action says what goes wrong.
 class Faulty {
  public:
-  enum Action { kStep, kThrow, kThrowInt, kThrowAtNextReset, kEnd, kThrowInObserve, kNumActions };
+  enum Action { kStep, kThrow, kThrowInt, kThrowAtNextReset, kEnd, kThrowInObserve, kThrowNonsense, kNumActions };
 
   static envfleet::Params params() {
     return {{"fail_construction", false, "throw in the constructor"},
@@ -41,6 +41,7 @@ class Faulty {
   void step(int action, Out& out) {
     if (action == kThrow) throw std::runtime_error("joint 3 exploded");
     if (action == kThrowInt) throw 42;
+    if (action == kThrowNonsense) throw std::runtime_error("caf\xe9 \xff");  // no UTF-8
     if (action == kThrowAtNextReset) throw_at_reset_ = true;
     if (action == kThrowInObserve) throw_at_observe_ = true;
     ++count_;
@@ -92,6 +93,15 @@ class Sleepy {
 
  private:
   std::int32_t count_ = 0;
+};
+
+// Takes 150 ms to reset.
+class SlowReset : public Sleepy {
+ public:
+  void reset(Rng& rng, Out& out) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    Sleepy::reset(rng, out);
+  }
 };
 
 // Every kind of array in a Dict observation; skips elements on purpose now and then, which must read as zero.
@@ -200,6 +210,7 @@ class Confused {
 
 ENVFLEET_ENV("Faulty-v0", Faulty)
 ENVFLEET_ENV("Sleepy-v0", Sleepy)
+ENVFLEET_ENV("SlowReset-v0", SlowReset)
 ENVFLEET_ENV("Sink-v0", Sink)
 ENVFLEET_ENV("Lamp-v0", Lamp)
 ENVFLEET_ENV("Confused-v0", Confused)

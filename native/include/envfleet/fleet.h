@@ -16,6 +16,7 @@
 #include <exception>
 #include <limits>
 #include <memory>
+#include <new>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -113,6 +114,8 @@ bool guarded(ef_error* error, Body&& body) {
   try {
     body();
     return true;
+  } catch (const std::bad_alloc&) {
+    write_error(error, "out of memory");
   } catch (const std::exception& thrown) {
     write_error(error, thrown.what());
   } catch (...) {
@@ -282,7 +285,9 @@ class Fleet {
       Slot& slot = slots_[env_id];
       slot.rng.load(reader.get<Rng::State>());
       slot.elapsed_step = reader.get<std::int32_t>();
-      phases_[env_id] = reader.get<std::uint8_t>();
+      const auto phase = reader.get<std::uint8_t>();
+      if (phase > EF_BROKEN) throw std::invalid_argument("the state holds no valid phase");
+      phases_[env_id] = phase;
       for (std::size_t k = 0; k < last_obs_.size(); ++k) {
         reader.get_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
       }
@@ -491,7 +496,7 @@ class Fleet {
       rows.reward[row] = 0.0;
       rows.terminated[row] = 0;
       rows.truncated[row] = 0;
-      rows.elapsed_step[row] = slots_[env_id].elapsed_step;
+      rows.elapsed_step[row] = method == EF_IN_RESET ? 0 : slots_[env_id].elapsed_step;
     }
     rows.on_fault(rows.fault_context, row, env_id, method, what);
   }

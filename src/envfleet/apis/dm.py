@@ -5,6 +5,7 @@ The discount is 0 only where an episode terminated: one that was truncated could
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -47,13 +48,15 @@ class DmPool(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
         self.num_envs = pool.num_envs
         self.spec = pool.spec
 
-    def reset(self, env_id: Any = None, *, seed: Seed = None) -> dm_env.TimeStep:
+    def reset(
+        self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
+    ) -> dm_env.TimeStep:
         """FIRST TimeSteps of all envs, or of those of env_id."""
-        return _time_step(self.pool.reset(env_id, seed=seed))
+        return _time_step(self.pool.reset(env_id, seed=seed, options=options))
 
-    def step(self, action: Any, env_id: Any = None) -> dm_env.TimeStep:
+    def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> dm_env.TimeStep:
         """Steps all envs, or those of env_id."""
-        return _time_step(self.pool.step(action, env_id))
+        return _time_step(self.pool.step(action, env_id, timeout))
 
     def async_reset(self, *, seed: Seed = None) -> None:
         """Starts a reset of all envs; recv() gives their rows."""

@@ -35,9 +35,9 @@ class GymPool:
         obs, info = self.envs.reset(env_id, seed=seed, options=options)
         return (obs, info) if self._reset_returns_info else obs
 
-    def step(self, action: Any, env_id: Any = None) -> OldStep:
+    def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> OldStep:
         """Steps all envs, or those of env_id."""
-        return _as_old(self.envs.step(action, env_id))
+        return _as_old(self.envs.step(action, env_id, timeout=timeout))
 
     def recv(self, timeout: float | None = None) -> OldStep:
         """The rows that are ready."""

@@ -11,7 +11,7 @@ envs.send(actions, info["env_id"])
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
-from envfleet.errors import ConfigError, StateError
+from envfleet.errors import CallOrderError, ConfigError, StateError
 from envfleet.pool import Pool, PoolState
 from envfleet.seeding import Seed
 from envfleet.spaces import map_obs
@@ -63,7 +63,7 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
     ) -> tuple[Any, dict[str, Any]]:
         """Resets all envs, those of env_id (only their rows come back), or those of
         options["reset_mask"] (all rows come back)."""
-        if options is not None and "reset_mask" in options:
+        if isinstance(options, Mapping) and "reset_mask" in options:
             return self._reset_masked(env_id, seed, options)
         batch = self.pool.reset(env_id, seed=seed, options=options)
         return batch.obs, self._info(batch)
@@ -225,9 +225,12 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
             raise kind(f"options['reset_mask'] expected a bool array of shape ({self.num_envs},), got {got}")
         if not mask.any():
             raise ConfigError("options['reset_mask'] expected at least one True, got none; skip the call instead")
+        if self.pool.num_in_flight:
+            raise CallOrderError(
+                "reset() with a reset_mask gives all rows and expected all envs idle, "
+                f"{self.pool.num_in_flight} are in flight; recv() them first, or reset(env_id) the idle ones"
+            )
         rows = np.flatnonzero(mask).astype(np.int32)
-        if isinstance(seed, Sequence) and not isinstance(seed, (str, bytes)) and len(seed) == self.num_envs:
-            seed = [seed[int(row)] for row in rows]
         others = {key: value for key, value in options.items() if key != "reset_mask"}
         part = self._info(self.pool.reset(rows, seed=seed, options=others))
         info: dict[str, Any] = {}

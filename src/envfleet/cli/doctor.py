@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native, compiling, registry
+from envfleet import _native, compiling, options
 from envfleet.cli import arguments as args
 from envfleet.errors import CompileError
 
@@ -56,7 +56,7 @@ def _findings() -> Iterator[Finding]:
     yield _OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
     yield _compiler()
     yield _OK, "cache", str(compiling.cache_folder())
-    yield _OK, "backends", ", ".join(registry.BACKENDS)
+    yield _OK, "backends", ", ".join(options.BACKENDS)
     yield _OK, "environments", str(len(envfleet.list_all_envs()))
     yield from _extras()
     yield self_test()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 from envfleet.envs.family import Family, Renderer
@@ -43,12 +44,27 @@ def _as_texts(desc: Any) -> str | list[str]:
     """One map, or a list of one for each env."""
     if isinstance(desc, str):
         return desc
-    rows = [row.decode() if isinstance(row, bytes) else row for row in desc]
-    if all(isinstance(row, str) for row in rows):
-        return "\n".join(rows)
-    if all(isinstance(row, (list, tuple)) for row in rows):
-        return ["\n".join(own) for own in rows]
-    raise ConfigError(f"desc expected a list of strings, one for each row of the map, got {desc!r}")
+    if isinstance(desc, (list, tuple)) and desc and all(_is_map(own) for own in desc):
+        return [_as_text(own) for own in desc]
+    return _as_text(desc)
+
+
+def _is_map(value: Any) -> bool:
+    """Whether this is a map of its own and no row: more than one letter in some of its parts."""
+    is_list = isinstance(value, (list, tuple, np.ndarray)) and len(value) > 0
+    return is_list and any(np.ndim(row) > 0 or len(row) > 1 for row in value)
+
+
+def _as_text(desc: Any) -> str:
+    """A map as Gymnasium takes it: rows of letters, as strings, bytes or lists of single ones."""
+    try:
+        rows = [row if isinstance(row, (str, bytes)) else type(row[0])().join(row) for row in desc]
+        text = "\n".join(row.decode() if isinstance(row, bytes) else row for row in rows)
+    except (TypeError, IndexError, AttributeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"desc expected a list of strings, one for each row of the map, got {desc!r}") from error
+    if not text.strip():
+        raise ConfigError(f"desc expected at least one row of the map, got {desc!r}")
+    return text
 
 
 def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:

@@ -123,6 +123,11 @@ class Executor(ABC):
     def num_in_flight(self) -> int:
         """How many envs were sent and not received yet."""
 
+    @property
+    @abstractmethod
+    def has_late_batch(self) -> bool:
+        """Whether a batch in order was started, or ran into its time limit, and is still to be received."""
+
     @abstractmethod
     def in_flight(self) -> NDArray[np.bool_]:
         """Which of them, by env id."""

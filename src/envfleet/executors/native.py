@@ -6,9 +6,10 @@ arrays into Batches.
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -66,10 +67,7 @@ class NativeExecutor(Executor):
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        columns = self._native.step(actions, env_ids, timeout_s)
-        if columns is None:
-            return None if timeout_s >= 0 and self._native.num_in_flight else REFUSED
-        return self._make_batch(self, columns)
+        return self._answer(self._native.step(actions, env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -78,10 +76,12 @@ class NativeExecutor(Executor):
         return self._native.send
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        columns = self._native.recv(timeout_s)
-        if columns is None:
-            return None if self._native.can_recv else REFUSED
-        return self._make_batch(self, columns)
+        return self._answer(self._native.recv(timeout_s))
+
+    def _answer(self, columns: tuple[Any, ...] | Literal[False] | None) -> Batch | Refused | None:
+        if columns:
+            return self._make_batch(self, columns)
+        return None if columns is None else REFUSED
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -99,11 +99,17 @@ class NativeExecutor(Executor):
         for name, value in options.items():
             if name not in self.spec.reset_options:
                 valid = list(self.spec.reset_options) or "none"
-                raise ConfigError(f"reset() expected options among {valid} (or reset_mask), got {name!r}")
+                raise ConfigError(
+                    f"reset() expected options among {valid}, got {name!r}; reset_mask is for reset() of a VectorEnv"
+                )
             try:
-                float(value)
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"reset() expected a number for option {name!r}, got {value!r}") from error
+                is_finite = math.isfinite(float(value))
+            except (TypeError, ValueError, OverflowError):
+                is_finite = False
+            if not is_finite:
+                raise ConfigError(f"reset() expected a finite number for option {name!r}, got {value!r}")
+        if {"low", "high"} <= options.keys() and options["low"] > options["high"]:
+            raise ConfigError(f"reset() expected option low <= high, got {options['low']} and {options['high']}")
 
     def _plain_batch(self, columns: tuple[Any, ...]) -> Batch:
         """Of an env with one observation array and no infos, without final rows: the most common case."""
@@ -200,6 +206,10 @@ class NativeExecutor(Executor):
     @property
     def num_in_flight(self) -> int:
         return self._native.num_in_flight
+
+    @property
+    def has_late_batch(self) -> bool:
+        return self._native.has_late_batch
 
     def in_flight(self) -> NDArray[np.bool_]:
         return np.frombuffer(self._native.in_flight(), dtype=np.bool_)
