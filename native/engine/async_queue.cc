@@ -58,43 +58,15 @@ void AsyncQueue::deliver(const BatchBuffer& staging, const std::int32_t* env_ids
     std::memcpy(open.buffer->env_ids() + row, env_ids + done, chunk * sizeof(std::int32_t));
     const std::int64_t filled = open.num_filled.fetch_add(chunk, std::memory_order_seq_cst) + chunk;
     if (filled == batch_size_ || draining_.load(std::memory_order_seq_cst)) {
-      news_.fetch_add(1, std::memory_order_seq_cst);
-      if (caller_waits_.load(std::memory_order_seq_cst)) wake_all(news_);
+      waiter_.tell();
     }
     done += chunk;
     next += chunk;
   }
 }
 
-template <class Ready>
-bool AsyncQueue::wait_until(Ready&& ready, std::int64_t timeout_ns, bool may_spin) {
-  if (ready()) return true;
-  const std::int64_t start = now_ns();
-  if (may_spin) {
-    constexpr std::int64_t kSpin = 20'000;
-    const std::int64_t limit = timeout_ns < 0 ? kSpin : std::min(kSpin, timeout_ns);
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (ready()) return true;
-        relax_cpu();
-      }
-    } while (now_ns() - start < limit);
-  }
-  caller_waits_.store(true, std::memory_order_seq_cst);
-  bool is_ready = false;
-  for (;;) {
-    const std::uint32_t seen = news_.load(std::memory_order_seq_cst);
-    is_ready = ready();
-    const std::int64_t rest = timeout_ns < 0 ? -1 : timeout_ns - (now_ns() - start);
-    if (is_ready || (timeout_ns >= 0 && rest <= 0)) break;
-    wait_while_equal(news_, seen, rest);
-  }
-  caller_waits_.store(false, std::memory_order_relaxed);
-  return is_ready;
-}
-
 BatchBuffer* AsyncQueue::take(std::int64_t timeout_ns, bool may_spin) {
-  if (!wait_until([&] { return is_ready(); }, timeout_ns, may_spin)) return nullptr;
+  if (!waiter_.wait_until([&] { return is_ready(); }, timeout_ns, may_spin)) return nullptr;
   OpenBatch& open = open_[taken_ % open_.size()];
   BatchBuffer* fresh = buffers_->acquire();  // first: when it throws, the full batch can still be taken
   BatchBuffer* full = open.buffer.release();
@@ -113,7 +85,7 @@ bool AsyncQueue::drain(std::int64_t timeout_ns) {
     return filled == posted_;
   };
   draining_.store(true, std::memory_order_seq_cst);
-  const bool drained = wait_until(all_delivered, timeout_ns, false);
+  const bool drained = waiter_.wait_until(all_delivered, timeout_ns, false);
   draining_.store(false, std::memory_order_seq_cst);
   if (!drained) return false;
   for (OpenBatch& open : open_) open.num_filled.store(0, std::memory_order_seq_cst);

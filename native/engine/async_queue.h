@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "batch_buffer.h"
+#include "wait.h"
 
 namespace envfleet::engine {
 
@@ -50,8 +51,6 @@ class AsyncQueue {
     std::unique_ptr<BatchBuffer, Release> buffer;
   };
 
-  template <class Ready>
-  bool wait_until(Ready&& ready, std::int64_t timeout_ns, bool may_spin);
   bool is_ready() const { return open_[taken_ % open_.size()].num_filled.load(std::memory_order_seq_cst) == batch_size_; }
 
   const std::shared_ptr<BufferPool> buffers_;
@@ -63,8 +62,7 @@ class AsyncQueue {
   alignas(64) std::atomic<std::int64_t> head_{0};      // next to claim
   alignas(64) std::atomic<std::int64_t> tail_{0};      // next to post
   alignas(64) std::atomic<std::int64_t> next_row_{0};  // next row of all batches, counted from the first
-  alignas(64) std::atomic<std::uint32_t> news_{0};
-  std::atomic<bool> caller_waits_{false};
+  Waiter waiter_;
   std::atomic<bool> draining_{false};  // then every delivery is news, not full batches alone
 
   // The caller's alone.

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "envfleet/fleet.h"
+#include "envfleet/env_type.h"
 
 namespace envfleet::engine {
 

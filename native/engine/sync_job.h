@@ -66,32 +66,11 @@ class SyncJob {
     if (taken_back > 0) finish_blocks(taken_back);
   }
 
-  bool is_done() const { return blocks_left_.load(std::memory_order_acquire) == 0; }
+  bool is_done() const { return blocks_left_.load(std::memory_order_seq_cst) == 0; }
 
   // Waits until all blocks are finished; false when timeout_ns (negative: none) ran out.
   bool wait(std::int64_t timeout_ns, bool may_spin) {
-    if (is_done()) return true;
-    const std::int64_t start = now_ns();
-    if (may_spin) {
-      const std::int64_t limit = timeout_ns < 0 || timeout_ns > kSpin ? kSpin : timeout_ns;
-      do {
-        for (int i = 0; i < 32; ++i) {
-          if (is_done()) return true;
-          relax_cpu();
-        }
-      } while (now_ns() - start < limit);
-    }
-    caller_waits_.store(true, std::memory_order_seq_cst);
-    bool done = false;
-    for (;;) {
-      const std::uint32_t seen = finished_.load(std::memory_order_seq_cst);
-      done = blocks_left_.load(std::memory_order_seq_cst) == 0;
-      const std::int64_t rest = timeout_ns < 0 ? -1 : timeout_ns - (now_ns() - start);
-      if (done || (timeout_ns >= 0 && rest <= 0)) break;
-      wait_while_equal(finished_, seen, rest);
-    }
-    caller_waits_.store(false, std::memory_order_relaxed);
-    return done;
+    return waiter_.wait_until([&] { return is_done(); }, timeout_ns, may_spin);
   }
 
  private:
@@ -102,18 +81,15 @@ class SyncJob {
 
   void finish_blocks(std::int64_t count) {
     if (blocks_left_.fetch_sub(count, std::memory_order_seq_cst) != count) return;
-    finished_.fetch_add(1, std::memory_order_seq_cst);
-    if (caller_waits_.load(std::memory_order_seq_cst)) wake_all(finished_);
+    waiter_.tell();
   }
 
-  static constexpr std::int64_t kSpin = 30'000;
   const int max_shares_;
   std::unique_ptr<Share[]> shares_;
   std::int64_t num_rows_ = 0;
   std::int64_t block_rows_ = 1;
   alignas(64) std::atomic<std::int64_t> blocks_left_{0};
-  alignas(64) std::atomic<std::uint32_t> finished_{0};
-  std::atomic<bool> caller_waits_{false};
+  Waiter waiter_;
 };
 
 }  // namespace envfleet::engine

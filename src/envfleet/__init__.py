@@ -19,7 +19,8 @@ from envfleet.errors import (
     StateError,
     UnknownEnvError,
 )
-from envfleet.pool import Pool, PoolState
+from envfleet.pool import Pool
+from envfleet.pool_state import PoolState
 from envfleet.registry import (
     list_all_envs,
     make,

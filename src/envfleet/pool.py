@@ -7,22 +7,21 @@ which env gets which seed, and what becomes of an env that raises. Apis are view
 from __future__ import annotations
 
 import atexit
-import pickle
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.autoreset import Phase
 from envfleet.batch import Batch
-from envfleet.errors import CallOrderError, ConfigError, EnvError, PoolClosedError, RecvTimeout, StateError
+from envfleet.errors import CallOrderError, ConfigError, PoolClosedError, RecvTimeout, StateError
 from envfleet.executors.base import Executor, Refused
 from envfleet.inputs import check_env_ids, check_step
-from envfleet.seeding import Seed, fresh_seeds, restart_seed, seeds_for, to_words
+from envfleet.pool_state import PoolState, fitting_state
+from envfleet.restarts import Restarts
+from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 
 _NO_TIMEOUT = -1.0
@@ -33,18 +32,6 @@ _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 def _close_all_pools() -> None:
     for pool in list(_open_pools):
         pool.close()
-
-
-@dataclass(frozen=True)
-class PoolState:
-    """The state of a whole pool between batches. Pickles; fits pools of the same env and size."""
-
-    env_id: str
-    num_envs: int
-    states: tuple[bytes, ...]
-    params: tuple[str, ...]  # what each env was made with
-    seeds: tuple[int, ...]
-    num_restarts: tuple[int, ...]  # since each was seeded
 
 
 class Pool:
@@ -65,12 +52,10 @@ class Pool:
         if None in given:
             drawn = fresh_seeds(config.num_envs)
             given = [drawn[i] if own is None else own for i, own in enumerate(given)]
-        self._seeds: list[int] = [int(own) for own in given if own is not None]
-        # Since the last seed, which with it decides a rebuilt env's stream; and in all, which is bounded.
-        self._num_restarts = [0] * config.num_envs
-        self._total_restarts = [0] * config.num_envs
+        seeds = [int(own) for own in given if own is not None]
+        self._restarts = Restarts(executor, config, seeds)
         self._closed = False
-        executor.seed(self._all_ids, to_words(self._seeds))
+        executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
 
     # --- synchronous ---------------------------------------------------------------------
@@ -98,7 +83,7 @@ class Pool:
         batch = self._executor.reset(ids, options or {}, timeout_s)
         if batch is None:
             raise RecvTimeout(f"reset() was not done after {timeout} s; recv() gets it when it is")
-        return self._settle(batch, was_reset=True)
+        return self._restarts.settle(batch, was_reset=True)
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
         """Steps these envs (default: all). Synchronous: their rows in that order.
@@ -117,7 +102,7 @@ class Pool:
                 raise AssertionError("the executor refused input that was checked; please report this")
         if batch is None:
             raise RecvTimeout(f"step() was not done after {timeout} s; recv() gets it when it is")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._restarts.settle(batch)
 
     # --- asynchronous, or a synchronous step in two halves ---------------------------------
 
@@ -144,7 +129,7 @@ class Pool:
             )
         if batch is None:
             raise RecvTimeout(f"recv() got nothing within {timeout} s; the next recv() gets what was late")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._restarts.settle(batch)
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Starts a reset of all envs; recv() gives their rows."""
@@ -163,9 +148,8 @@ class Pool:
         """The state of every env: what set_state() needs to go on from here, bit for bit."""
         self._check_idle("get_state()")
         states = tuple(self._executor.get_state(i) for i in range(self.num_envs))
-        return PoolState(
-            self.spec.id, self.num_envs, states, self._params(), tuple(self._seeds), tuple(self._num_restarts)
-        )
+        seeds, num_restarts = tuple(self._restarts.seeds), tuple(self._restarts.counts)
+        return PoolState(self.spec.id, self.num_envs, states, self._params(), seeds, num_restarts)
 
     def _params(self) -> tuple[str, ...]:
         return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
@@ -173,35 +157,14 @@ class Pool:
     def set_state(self, state: PoolState | bytes) -> None:
         """Goes back to a state of get_state(), or leaves all as it was and raises."""
         self._check_idle("set_state()")
-        if isinstance(state, bytes):
-            try:
-                state = pickle.loads(state)
-            except Exception as error:
-                raise StateError(
-                    f"set_state() expected a pickled PoolState, got bytes that are none: {error}"
-                ) from error
-        if not isinstance(state, PoolState):
-            raise StateError(f"set_state() expected a PoolState of get_state(), got {type(state).__name__}")
-        if (state.env_id, state.num_envs) != (self.spec.id, self.num_envs):
-            raise StateError(
-                f"set_state() expected a state of {self.num_envs} x {self.spec.id}, "
-                f"got one of {state.num_envs} x {state.env_id}; make a pool like the one that was saved"
-            )
-        parts = (state.states, state.params, state.seeds, state.num_restarts)
-        if any(len(part) != self.num_envs for part in parts) or not all(isinstance(own, bytes) for own in state.states):
-            raise StateError(f"set_state() expected a part for each of {self.num_envs} envs, got a damaged PoolState")
-        for env_id, (own, saved) in enumerate(zip(self._params(), state.params, strict=True)):
-            if own != saved:
-                raise StateError(
-                    f"set_state() expected env {env_id} with the parameters {own}, got a state with {saved}"
-                )
+        state = fitting_state(state, self.spec.id, self._params())
         before = [self._executor.get_state(i) for i in range(self.num_envs)]
         try:
             self._load_states(state.states)
         except StateError:
             self._load_states(before)
             raise
-        self._seeds, self._num_restarts = list(state.seeds), list(state.num_restarts)
+        self._restarts.seeds, self._restarts.counts = list(state.seeds), list(state.num_restarts)
 
     def _load_states(self, states: Iterable[bytes]) -> None:
         for env_id, own in enumerate(states):
@@ -263,7 +226,7 @@ class Pool:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The seed that each env was last given."""
-        return tuple(self._seeds)
+        return tuple(self._restarts.seeds)
 
     @property
     def num_in_flight(self) -> int:
@@ -344,73 +307,14 @@ class Pool:
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
         """Rebuilds what is broken among these envs, then seeds what is asked."""
         chosen = self._all_ids if ids is None else ids
-        for env_id in chosen[self._executor.phases()[chosen] == Phase.BROKEN]:
-            self._rebuild(int(env_id), Phase.UNSTARTED)
+        self._restarts.rebuild_broken(chosen)
         seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
         if seeded:
             self._executor.seed(
                 np.array([env_id for env_id, _ in seeded], dtype=np.int32), to_words([own for _, own in seeded])
             )
             for env_id, own in seeded:
-                self._seeds[env_id] = own
-                self._num_restarts[env_id] = 0
-
-    def _rebuild(self, env_id: int, phase: Phase) -> None:
-        self._executor.rebuild(env_id, int(phase))
-        self._num_restarts[env_id] += 1
-        self._total_restarts[env_id] += 1
-        fresh = restart_seed(self._seeds[env_id], self._num_restarts[env_id])
-        self._executor.seed(np.array([env_id], dtype=np.int32), to_words([fresh]))
-
-    def _settle(self, batch: Batch, was_reset: bool = False) -> Batch:
-        """What becomes of envs that raised: an exception, or a truncated row and a rebuilt env."""
-        if not batch.faults:
-            return batch
-        if self.config.on_error == "raise":
-            raise EnvError(batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it")
-        spent = [fault for fault in batch.faults if self._total_restarts[fault.env_id] >= self.config.max_restarts]
-        if spent:
-            raise EnvError(
-                (*spent, *(fault for fault in batch.faults if fault not in spent)),
-                batch,
-                f"it was restarted max_restarts={self.config.max_restarts} times already; mend the env or allow more",
-            )
-        errors = np.full(len(batch), None, dtype=object)
-        has_error = np.zeros(len(batch), dtype=np.bool_)
-        for fault in batch.faults:
-            self._rebuild(fault.env_id, Phase.ENDED)
-            row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
-            errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
-        # A reset gives first rows, and in same_step mode an end is followed by one in the same row.
-        if was_reset or batch.final is not None:
-            self._show_next_episodes(batch, np.flatnonzero(has_error))
-        if not was_reset:
-            batch.truncated[has_error] = True
-        batch.info.update(error=errors, _error=has_error)
-        return batch
-
-    def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:
-        """Puts the first rows of restarted envs' next episodes in the place of those that failed."""
-        fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
-        assert fresh is not None, "a reset without a time limit came back without rows"
-        if fresh.faults:
-            raise EnvError(fresh.faults, batch, "it raised again in the reset after its restart; mend the env")
-        copy_rows(batch.obs, rows, fresh.obs)
-        batch.elapsed_step[rows] = 0
-        for name, column in fresh.info.items():
-            batch.info[name][rows] = column
-
-
-def copy_rows(target: Any, rows: NDArray[np.intp], source: Any) -> None:
-    """Writes the rows of a structured observation into these rows of another."""
-    if isinstance(target, dict):
-        for key, column in target.items():
-            copy_rows(column, rows, source[key])
-    elif isinstance(target, tuple):
-        for column, other in zip(target, source, strict=True):
-            copy_rows(column, rows, other)
-    else:
-        target[rows] = source
+                self._restarts.reseeded(env_id, own)
 
 
 def _seconds(timeout: float | None) -> float:

@@ -40,8 +40,8 @@
 #pragma once
 
 #include "envfleet/abi.h"
+#include "envfleet/env_type.h"
 #include "envfleet/fields.h"
-#include "envfleet/fleet.h"
 #include "envfleet/lanes.h"
 #include "envfleet/out.h"
 #include "envfleet/rng.h"

@@ -1,4 +1,4 @@
-// Fleet<Env>: num_envs envs of one type, and the C functions that the engine calls.
+// Fleet<Env>: num_envs envs of one type; env_type.h makes the C functions of it that the engine calls.
 //
 // Here the env's own step is inlined into the loop over a range of envs, and here is
 // what a step after an episode's end does (the table of envfleet/autoreset.py).
@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <deque>
 #include <exception>
 #include <limits>
 #include <memory>
@@ -23,6 +22,7 @@
 #include <vector>
 
 #include "envfleet/abi.h"
+#include "envfleet/env_concepts.h"
 #include "envfleet/fields.h"
 #include "envfleet/lanes.h"
 #include "envfleet/out.h"
@@ -34,63 +34,6 @@
 namespace envfleet {
 
 namespace detail {
-
-template <class Env>
-concept HasParams = requires { Env::params(); };
-template <class Env>
-concept HasObserve = requires(Env& env, Out& out) { env.observe(out); };
-template <class Env>
-concept HasFields = requires(Env& env, StateWriter& visit) { env.fields(visit); };
-template <class Env>
-concept HasSaveLoad = requires(Env& env, StateWriter& writer, StateReader& reader) {
-  env.save(writer);
-  env.load(reader);
-};
-template <class Env>
-concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
-// An env that promises to write every element of its observations saves their clearing.
-template <class Env>
-concept WritesEveryElement = requires { requires Env::writes_every_element; };
-
-// An env that can step several envs at once; see env.h.
-template <class Env>
-concept HasLanes = requires(Env* const* envs, const std::int32_t* actions, LaneOut<Env::lanes>& out) {
-  { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
-};
-// An env that wants to know when its fields were written from outside.
-template <class Env>
-concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };
-
-template <class Env, class Action>
-concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
-template <class Env, class Action>
-concept StepsWithRng = requires(Env& env, Action action, Rng& rng, Out& out) { env.step(action, rng, out); };
-template <class Env, class Action>
-concept StepsOn = StepsWithout<Env, Action> || StepsWithRng<Env, Action>;
-
-// The type of action that Env::step takes, found by asking.
-template <class Env>
-auto action_type() {
-  if constexpr (StepsOn<Env, std::int32_t>) {
-    return std::int32_t{};
-  } else if constexpr (StepsOn<Env, const float*>) {
-    return static_cast<const float*>(nullptr);
-  } else if constexpr (StepsOn<Env, const double*>) {
-    return static_cast<const double*>(nullptr);
-  } else if constexpr (StepsOn<Env, const std::int32_t*>) {
-    return static_cast<const std::int32_t*>(nullptr);
-  } else if constexpr (StepsOn<Env, const std::int8_t*>) {
-    return static_cast<const std::int8_t*>(nullptr);
-  } else if constexpr (StepsOn<Env, const std::uint8_t*>) {
-    return static_cast<const std::uint8_t*>(nullptr);
-  } else {
-    static_assert(StepsOn<Env, std::int64_t>,
-                  "step() must be callable as step(action, out) or step(action, rng, out); see the table in env.h");
-  }
-}
-
-template <class Env>
-using ActionOf = decltype(action_type<Env>());
 
 // The dtype in which the engine hands actions of a space to an env.
 inline ef_dtype canonical_action_dtype(const ef_array& action) {
@@ -512,106 +455,6 @@ class Fleet {
   std::vector<std::vector<char>> last_obs_;  // empty when the env can observe()
   std::vector<Slot> slots_;
 };
-
-template <class Env>
-Fleet<Env>& fleet_of(void* fleet) {
-  return *static_cast<Fleet<Env>*>(fleet);
-}
-
-// The C view that the engine sees, and the Spec that it points into.
-struct HeldSpec : ef_spec {
-  Spec spec;
-};
-
-template <class Env>
-const ef_env_type* make_type(const char* id, const char* doc = "") {
-  // One struct may serve several ids. Never destroyed: a thread that is stuck in an env outlives main().
-  static auto& types = *new std::deque<ef_env_type>;
-  ef_env_type& type = types.emplace_back();
-  type.abi_version = ENVFLEET_ABI_VERSION;
-  type.struct_size = sizeof(ef_env_type);
-  type.id = id;
-  type.doc = doc;
-  type.num_params = static_cast<std::int32_t>(params_of<Env>().size());
-  type.params = params_of<Env>().data();
-  type.describe = [](const ef_value* config, ef_error* error) -> const ef_spec* {
-    const ef_spec* result = nullptr;
-    guarded(error, [&] {
-      auto held = std::make_unique<HeldSpec>();
-      static_cast<ef_spec&>(*held) = *finish_spec<Env>(held->spec, config);
-      result = held.release();
-    });
-    return result;
-  };
-  type.release_spec = [](const ef_spec* spec) { delete static_cast<const HeldSpec*>(spec); };
-  type.create = [](const ef_fleet_options* options, ef_error* error) -> void* {
-    void* result = nullptr;
-    guarded(error, [&] { result = new Fleet<Env>(*options); });
-    return result;
-  };
-  type.destroy = [](void* fleet) { delete static_cast<Fleet<Env>*>(fleet); };
-  type.seed = [](void* fleet, std::int32_t env_id, const std::uint32_t words[4]) {
-    fleet_of<Env>(fleet).seed(env_id, words);
-  };
-  type.rebuild = [](void* fleet, std::int32_t env_id, ef_error* error) -> std::int32_t {
-    return guarded(error, [&] { fleet_of<Env>(fleet).rebuild(env_id); }) ? 0 : 1;
-  };
-  type.reset_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
-    fleet_of<Env>(fleet).reset_range(*rows, begin, end);
-  };
-  type.step_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
-    fleet_of<Env>(fleet).step_range(*rows, begin, end);
-  };
-  type.observe_range = [](void* fleet, const ef_rows* rows, std::int64_t begin, std::int64_t end) {
-    fleet_of<Env>(fleet).observe_range(*rows, begin, end);
-  };
-  type.get_state = [](void* fleet, std::int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error) -> std::int32_t {
-    return guarded(error,
-                   [&] {
-                     StateWriter writer;
-                     fleet_of<Env>(fleet).get_state(env_id, writer);
-                     sink(context, writer.bytes().data(), static_cast<std::int64_t>(writer.bytes().size()));
-                   })
-               ? 0
-               : 1;
-  };
-  type.set_state = [](void* fleet, std::int32_t env_id, const void* data, std::int64_t size,
-                      ef_error* error) -> std::int32_t {
-    return guarded(error,
-                   [&] {
-                     StateReader reader(data, static_cast<std::size_t>(size));
-                     fleet_of<Env>(fleet).set_state(env_id, reader);
-                   })
-               ? 0
-               : 1;
-  };
-  type.render = [](void* fleet, std::int32_t env_id, ef_frame_sink sink, void* context, ef_error* error) -> std::int32_t {
-    return guarded(error,
-                   [&] {
-                     Frame frame;
-                     fleet_of<Env>(fleet).render(env_id, frame);
-                     sink(context, frame.height, frame.width, frame.rgb.data());
-                   })
-               ? 0
-               : 1;
-  };
-  type.visit_fields = [](void* fleet, std::int32_t env_id, ef_field_visitor visit, void* context) {
-    fleet_of<Env>(fleet).visit_fields(env_id, visit, context);
-  };
-  return &type;
-}
-
-// The env types of this library.
-inline std::vector<const ef_env_type*>& local_types() {
-  static std::vector<const ef_env_type*> types;
-  return types;
-}
-
-inline const ef_plugin* local_plugin() {
-  static const ef_plugin plugin{ENVFLEET_ABI_VERSION, static_cast<std::uint32_t>(local_types().size()),
-                                local_types().data()};
-  return &plugin;
-}
 
 }  // namespace detail
 

@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import CallOrderError, ConfigError, StateError
-from envfleet.pool import Pool, PoolState
+from envfleet.pool import Pool
+from envfleet.pool_state import PoolState
 from envfleet.seeding import Seed
 from envfleet.spaces import map_obs
 from envfleet.spec import EnvSpec

@@ -1,0 +1,80 @@
+// What an env struct has, found by asking: its optional members, and the type of its actions.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+#include "envfleet/fields.h"
+#include "envfleet/lanes.h"
+#include "envfleet/out.h"
+#include "envfleet/rng.h"
+
+#pragma GCC visibility push(hidden)  // see env.h
+
+namespace envfleet {
+
+namespace detail {
+
+template <class Env>
+concept HasParams = requires { Env::params(); };
+template <class Env>
+concept HasObserve = requires(Env& env, Out& out) { env.observe(out); };
+template <class Env>
+concept HasFields = requires(Env& env, StateWriter& visit) { env.fields(visit); };
+template <class Env>
+concept HasSaveLoad = requires(Env& env, StateWriter& writer, StateReader& reader) {
+  env.save(writer);
+  env.load(reader);
+};
+template <class Env>
+concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
+// An env that promises to write every element of its observations saves their clearing.
+template <class Env>
+concept WritesEveryElement = requires { requires Env::writes_every_element; };
+
+// An env that can step several envs at once; see env.h.
+template <class Env>
+concept HasLanes = requires(Env* const* envs, const std::int32_t* actions, LaneOut<Env::lanes>& out) {
+  { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
+};
+// An env that wants to know when its fields were written from outside.
+template <class Env>
+concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };
+
+template <class Env, class Action>
+concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
+template <class Env, class Action>
+concept StepsWithRng = requires(Env& env, Action action, Rng& rng, Out& out) { env.step(action, rng, out); };
+template <class Env, class Action>
+concept StepsOn = StepsWithout<Env, Action> || StepsWithRng<Env, Action>;
+
+// The type of action that Env::step takes, found by asking.
+template <class Env>
+auto action_type() {
+  if constexpr (StepsOn<Env, std::int32_t>) {
+    return std::int32_t{};
+  } else if constexpr (StepsOn<Env, const float*>) {
+    return static_cast<const float*>(nullptr);
+  } else if constexpr (StepsOn<Env, const double*>) {
+    return static_cast<const double*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::int32_t*>) {
+    return static_cast<const std::int32_t*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::int8_t*>) {
+    return static_cast<const std::int8_t*>(nullptr);
+  } else if constexpr (StepsOn<Env, const std::uint8_t*>) {
+    return static_cast<const std::uint8_t*>(nullptr);
+  } else {
+    static_assert(StepsOn<Env, std::int64_t>,
+                  "step() must be callable as step(action, out) or step(action, rng, out); see the table in env.h");
+  }
+}
+
+template <class Env>
+using ActionOf = decltype(action_type<Env>());
+
+}  // namespace detail
+
+}  // namespace envfleet
+
+#pragma GCC visibility pop
