@@ -248,6 +248,10 @@ def test_everything_after_close_says_so():
     envs.close()
     envs.close()
     assert envs.closed
+    other = envfleet.make("CartPole-v1")
+    assert not other.closed
+    other.pool.close()
+    assert other.closed
     calls = [
         envs.reset,
         lambda: envs.step([0, 0]),

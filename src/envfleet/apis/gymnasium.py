@@ -129,6 +129,15 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
         """A copy of each env's generator as it stands; drawing from it leaves the env alone."""
         return tuple(_generator_of(state) for state in self.pool.get_state().states)
 
+    @property
+    def closed(self) -> bool:
+        """Whether the pool is closed."""
+        return self.pool.closed
+
+    @closed.setter
+    def closed(self, value: bool) -> None:
+        """VectorEnv.close() sets it; the pool knows already."""
+
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the pool."""
         self.pool.close()
