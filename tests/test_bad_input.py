@@ -14,64 +14,8 @@ from envfleet import (
     ConfigError,
     EnvIdError,
     PoolClosedError,
-    SeedError,
     StateError,
-    UnknownEnvError,
 )
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"num_threads": -1}, r"num_threads expected an integer from 0 to 1024, got -1"),
-        ({"num_envs": 4, "batch_size": 5}, r"batch_size expected an integer from 1 to 4, got 5"),
-        ({"num_envs": 4, "batch_size": -2}, r"batch_size .* got -2"),
-        ({"num_envs": 0}, r"num_envs expected an integer from 1"),
-        ({"num_envs": -3}, r"num_envs .* got -3"),
-        ({"num_envs": 2.5}, r"num_envs .* got 2\.5"),
-        ({"num_envs": True}, r"num_envs .* got True"),
-        ({"num_envs": 2**40}, r"num_envs .* got 1099511627776"),
-        ({"thread_affinity_offset": -2}, r"thread_affinity_offset"),
-        ({"max_episode_steps": 0}, r"max_episode_steps expected an integer from 1"),
-        ({"autoreset_mode": "sometimes"}, r"autoreset_mode expected one of .*next_step"),
-        ({"on_error": "ignore"}, r"on_error expected 'raise' or 'restart'"),
-        ({"render_mode": "human"}, r"render_mode expected 'rgb_array'"),
-        ({"num_evns": 3}, r"'num_evns'; did you mean 'num_envs'\?"),
-        ({"sutton_barto_rewards": True}, r"did you mean 'sutton_barto_reward'\?"),
-        ({"sutton_barto_reward": "yes"}, r"expected True or False for sutton_barto_reward, got str"),
-        ({"num_envs": 3, "sutton_barto_reward": [True]}, r"expected 3 values of sutton_barto_reward"),
-        ({"backend": "gpu"}, r"backend expected one of"),
-        ({"env_type": "jax"}, r"env_type expected 'gymnasium', 'gym' or 'dm'"),
-    ],
-    ids=str,
-)
-def test_options_of_make(options, message):
-    with pytest.raises(ConfigError, match=message):
-        envfleet.make("CartPole-v1", **options)
-
-
-def test_seeds_of_make():
-    for seed in (-1, 2**128, 1.5, "7", [1, 2, 3], [1, "2"]):
-        with pytest.raises(SeedError):
-            envfleet.make("CartPole-v1", num_envs=2, seed=seed)
-
-
-def test_unknown_ids_come_with_the_nearest_names():
-    with pytest.raises(UnknownEnvError, match="got 'CartPole-v11'; did you mean CartPole-v1"):
-        envfleet.make("CartPole-v11")
-    with pytest.raises(UnknownEnvError, match="list_all_envs"):
-        envfleet.make("Chess")
-    with pytest.raises(UnknownEnvError, match="got int: 7"):
-        envfleet.make(7)
-
-
-def test_parameters_that_the_env_itself_refuses():
-    with pytest.raises(ConfigError, match="no licence for this simulator"):
-        envfleet.make("Faulty-v0", fail_construction=True)
-    with pytest.raises(ConfigError, match="size expected a positive number, got 0"):
-        envfleet.make("Sink-v0", size=0)
-    with pytest.raises(ConfigError, match="same spaces for all envs, env 1"):
-        envfleet.make("Sink-v0", num_envs=2, size=[2, 3])
 
 
 def test_an_env_that_writes_another_dtype_than_declared_is_told_so():
@@ -268,20 +212,6 @@ def test_everything_after_close_says_so():
             call()
 
 
-def test_reset_options():
-    envs = envfleet.make("CartPole-v1", num_envs=2)
-    obs, _ = envs.reset(seed=0, options={"low": 0.01, "high": 0.02})
-    assert ((obs >= 0.01) & (obs <= 0.02)).all()
-    assert not ((envs.reset(seed=0)[0] >= 0.01).all())
-    with pytest.raises(ConfigError, match=r"options among \['low', 'high'\]"):
-        envs.reset(options={"hihg": 1})
-    with pytest.raises(ConfigError, match="expected a finite number for option 'low'"):
-        envs.reset(options={"low": "x"})
-    for mask in ([True, False], np.array([1, 0]), np.array([True]), np.array([False, False])):
-        with pytest.raises(ConfigError, match="reset_mask"):
-            envs.reset(options={"reset_mask": mask})
-
-
 def test_states_that_do_not_fit():
     envs = envfleet.make("CartPole-v1", num_envs=2)
     envs.reset(seed=0)
@@ -315,46 +245,6 @@ def test_states_that_do_not_fit():
         envfleet.make("Sleepy-v0").get_state()
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"low": 0.2, "high": 0.1}, {"low": -np.inf, "high": np.inf}, {"low": 10**400}, {"low": np.nan}, 5, ["low"], "low"],
-    ids=str,
-)
-def test_bad_reset_options_move_nobody(options):
-    envs, twin = envfleet.make("CartPole-v1", num_envs=2, seed=1), envfleet.make("CartPole-v1", num_envs=2, seed=1)
-    envs.reset()
-    twin.reset()
-    with pytest.raises(ConfigError):
-        envs.reset(seed=5, options=options)
-    np.testing.assert_array_equal(envs.reset()[0], twin.reset()[0])
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"env_kwargs": "abc"},
-        {"env_kwargs": 5},
-        {"reward_threshold": "x"},
-        {"batch_size": ""},
-        {"seed": {1, 2}},
-        {"seed": {0: 1}},
-        {"backend": "bogus"},
-    ],
-    ids=str,
-)
-def test_options_of_other_types(options):
-    for make in (envfleet.make, envfleet.make_spec):
-        with pytest.raises(envfleet.InputError):
-            make("CartPole-v1", num_envs=2, **options)
-
-
-def test_numpy_scalars_and_arrays_of_no_dimension_are_numbers():
-    envs = envfleet.make("Pendulum-v1", num_envs=np.int64(2), g=np.array(9.0), seed=np.array(3))
-    assert envs.config["g"] == 9.0
-    np.testing.assert_array_equal(envs.reset()[0], envfleet.make("Pendulum-v1", num_envs=2, g=9).reset(seed=3)[0])
-    assert envfleet.make("FrozenLake-v1", is_slippery=np.array(False)).config["is_slippery"] is False
-
-
 def test_env_ids_of_single_envs_are_checked_too():
     envs = envfleet.make("CartPole-v1", num_envs=2, render_mode="rgb_array")
     envs.reset()
@@ -380,27 +270,6 @@ def test_misaligned_and_strided_arrays_are_taken():
     np.testing.assert_array_equal(envs.step(actions)[0], twin.step(GOOD)[0])
     np.testing.assert_array_equal(envs.step(actions, ids)[0], twin.step(GOOD, [2, 0, 1])[0])
     np.testing.assert_array_equal(envs.reset(ids, seed=4)[0], twin.reset([2, 0, 1], seed=4)[0])
-
-
-def test_frozen_lakes_maps_in_every_form():
-    rows = ["SFF", "FHF", "FFG"]
-    forms = [
-        rows,
-        tuple(rows),
-        [row.encode() for row in rows],
-        [list(row) for row in rows],
-        np.array([list(row.encode()) for row in rows], dtype=np.uint8).view("S1"),
-        np.array([list(row) for row in rows]),
-    ]
-    for desc in forms:
-        envs = envfleet.make("FrozenLake-v1", desc=desc, num_envs=2)
-        assert envs.config["desc"] == "SFF\nFHF\nFFG"
-        assert envs.single_observation_space.n == 9
-    per_env = envfleet.make("FrozenLake-v1", desc=[["SFF", "FHF", "FFG"], ["SHF", "FFF", "FFG"]], num_envs=2)
-    assert [per_env.pool.params_of(i)["desc"] for i in (0, 1)] == ["SFF\nFHF\nFFG", "SHF\nFFF\nFFG"]
-    for desc in ([], [""], 5, ["SF", 3], ["S\0", "FG"], ["SX", "FG"], ["SFF", "FG"], ["FF", "FG"]):
-        with pytest.raises(ConfigError):
-            envfleet.make("FrozenLake-v1", desc=desc)
 
 
 def test_attributes():

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.pool import Pool
@@ -35,7 +36,7 @@ class State(NamedTuple):
     info: dict[str, Any]
 
 
-class DmPool(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
+class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
     """num_envs envs as one dm_env.Environment over batches. Made by envfleet.make_dm()."""
 
     def __init__(self, pool: Pool) -> None:
@@ -90,24 +91,6 @@ class DmPool(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
     def discount_spec(self) -> specs.BoundedArray:
         """Spec of one env's discount."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The pool's options and the env's parameters, as EnvPool's flat dict."""
-        return dict(self.spec.config)
-
-    @property
-    def all_env_ids(self) -> NDArray[np.int32]:
-        """0 to num_envs-1."""
-        return np.arange(self.num_envs, dtype=np.int32)
-
-    @property
-    def is_async(self) -> bool:
-        """Whether batches hold fewer rows than there are envs."""
-        return self.pool.config.is_async
-
-    def __len__(self) -> int:
-        return self.num_envs
 
     def close(self) -> None:
         """Closes the pool."""

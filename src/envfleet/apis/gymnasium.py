@@ -19,6 +19,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
+from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import CallOrderError, ConfigError, StateError
@@ -31,7 +32,7 @@ from envfleet.spec import EnvSpec
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
 
-class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
+class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
     """num_envs envs as one VectorEnv. Made by envfleet.make()."""
 
     spec: EnvSpec | None
@@ -174,24 +175,6 @@ class GymnasiumPool(VectorEnv[Any, Any, NDArray[Any]]):
     def set_state(self, state: PoolState | bytes) -> None:
         """Goes back to a state of get_state(); see Pool.set_state."""
         self.pool.set_state(state)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        """The pool's options and the env's parameters, as EnvPool's flat dict."""
-        return dict(self.pool.spec.config)
-
-    @property
-    def all_env_ids(self) -> NDArray[np.int32]:
-        """0 to num_envs-1."""
-        return np.arange(self.num_envs, dtype=np.int32)
-
-    @property
-    def is_async(self) -> bool:
-        """Whether batches hold fewer rows than there are envs."""
-        return self.pool.config.is_async
-
-    def __len__(self) -> int:
-        return self.num_envs
 
     # --- infos ---------------------------------------------------------------------------------
 
