@@ -4,6 +4,8 @@
     python benchmarks/compare.py cartpole --num-envs 64 --peers envpool
     python benchmarks/compare.py --markdown benchmarks/results/latest.json
     python benchmarks/compare.py --refresh docs/benchmarks.md       results into the document
+    python benchmarks/compare.py ant --output /tmp/ant.json         measured by itself, and then into the
+    python benchmarks/compare.py --refresh docs/benchmarks.md --output /tmp/ant.json       marks of its own
 
 docs/benchmarks.md says how it measures and what came out.
 """
@@ -24,6 +26,7 @@ sys.path.insert(0, str(HERE))  # also when a test imports this file by its path
 import harness  # noqa: E402
 import suites  # noqa: E402
 import tables  # noqa: E402
+from options import Options  # noqa: E402
 
 RESULTS = HERE / "results"
 
@@ -52,15 +55,20 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     # The peers' workers inherit it; torch's and OpenMP's own threads would compete with the envs.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.filterwarnings("ignore", module=r"gymnasium|envpool|stable_baselines3")
-    options = suites.Options(
+    options = Options(
         num_envs=tuple(args.num_envs),
         num_threads=args.num_threads,
         peers=None if args.peers is None else tuple(peer.lower() for peer in args.peers),
     )
     results: dict[str, Any] = {}
     for suite in args.suites or suites.SUITES:
+        try:
+            cases = suites.build(suite, options)
+        except harness.Skipped as reason:
+            print(f"{suite}: skipped, {reason}\n", flush=True)
+            continue
         results[suite] = []
-        for case in suites.build(suite, options):
+        for case in cases:
             result = harness.run_case(case, args.rounds, args.seconds)
             print(tables.text_of_case(result), flush=True)
             results[suite].append(result)
@@ -69,7 +77,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    defaults = suites.Options()
+    defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suites.SUITES)}; default: all")
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="how a peer's name begins; envfleet always runs")
@@ -79,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0.4, metavar="S", help="of one round of one contender")
     parser.add_argument("--output", type=Path, metavar="JSON", help="default: benchmarks/results/latest.json")
     parser.add_argument("--markdown", type=Path, metavar="JSON", help="print this report as Markdown, measure nothing")
-    parser.add_argument("--refresh", type=Path, metavar="DOC", help="put the report's Markdown between DOC's marks")
+    parser.add_argument("--refresh", type=Path, metavar="DOC", help="put the report (--output) between DOC's marks")
     return parser
 
 

@@ -26,7 +26,11 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 SCHEMA = 1
-PACKAGES = ("envfleet", "envpool", "gymnasium", "stable-baselines3", "torch", "numpy")
+PACKAGES = ("envfleet", "envpool", "gymnasium", "stable-baselines3", "torch", "mujoco", "numpy")
+
+
+class Skipped(Exception):  # noqa: N818 (nothing went wrong)
+    """Raised by a suite that means nothing on this interpreter or machine; says why."""
 
 
 class Subject(Protocol):
@@ -251,7 +255,9 @@ class OthersMeter:
     def cores(self) -> float:
         """The mean since this meter was made. A clock tick is 10 ms: ask after a second or more."""
         elapsed_ticks = (time.monotonic() - self._begin) * os.sysconf("SC_CLK_TCK")
-        return round(max(0.0, self._others_ticks() - self._ticks) / elapsed_ticks, 2)
+        # In no time at all a tick would be thousands of cores: so it is where every contender failed at once.
+        most = float(os.cpu_count() or 1)
+        return round(min(most, max(0.0, self._others_ticks() - self._ticks) / elapsed_ticks), 2)
 
     @staticmethod
     def _others_ticks() -> int:

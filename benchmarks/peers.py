@@ -17,40 +17,50 @@ import numpy as np
 from harness import Loop
 from numpy.typing import NDArray
 
-_NUM_ACTION_BATCHES = 64
-Actions = Sequence[NDArray[np.int64]]
+NUM_ACTION_BATCHES = 64
+Actions = Sequence[NDArray[Any]]
 
 
 def actions_for(num_rows: int, num_actions: int = 2) -> Actions:
     """The same for every peer, of the dtype that Gymnasium's own spaces sample."""
     rng = np.random.default_rng(0)
-    return list(rng.integers(0, num_actions, size=(_NUM_ACTION_BATCHES, num_rows), dtype=np.int64))
+    return list(rng.integers(0, num_actions, size=(NUM_ACTION_BATCHES, num_rows), dtype=np.int64))
 
 
-def sync_loop(step: Callable[[Any], Any], num_envs: int, close: Callable[[], None], in_us: bool = False) -> Loop:
-    """A loop over step(actions)."""
-    batches = cycle(actions_for(num_envs))
+def sync_loop(
+    step: Callable[[Any], Any],
+    num_envs: int,
+    close: Callable[[], None],
+    in_us: bool = False,
+    actions: Actions | None = None,
+) -> Loop:
+    """A loop over step(actions). actions: other than CartPole's."""
+    batches = cycle(actions_for(num_envs) if actions is None else actions)
 
     def run(num_batches: int) -> None:
-        for actions in islice(batches, num_batches):
-            held = step(actions)  # noqa: F841 (held, as a training loop holds it, until the next)
+        for batch in islice(batches, num_batches):
+            held = step(batch)  # noqa: F841 (held, as a training loop holds it, until the next)
 
     return Loop(run, num_envs, close, in_us)
 
 
 def async_loop(
-    pool: Any, batch_size: int, close: Callable[[], None], before_send: Callable[[], None] | None = None
+    pool: Any,
+    batch_size: int,
+    close: Callable[[], None],
+    before_send: Callable[[], None] | None = None,
+    actions: Actions | None = None,
 ) -> Loop:
     """A loop over recv() and send() to the envs that came. before_send: the learner's work."""
-    batches = cycle(actions_for(batch_size))
+    batches = cycle(actions_for(batch_size) if actions is None else actions)
     recv, send = pool.recv, pool.send
 
     def run(num_batches: int) -> None:
-        for actions in islice(batches, num_batches):
+        for batch in islice(batches, num_batches):
             *_held, info = recv()  # held, as in sync_loop
             if before_send is not None:
                 before_send()
-            send(actions, info["env_id"])
+            send(batch, info["env_id"])
 
     return Loop(run, batch_size, close)
 

@@ -1,4 +1,7 @@
-"""Which comparisons exist. A new one is a function here that gives Cases, and a line in SUITES."""
+"""Which comparisons exist. A new one is a function here that gives Cases, and a line in SUITES.
+
+Those of Python envs are in python_suites.py.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,13 @@ from typing import Any
 import harness
 import numpy as np
 import peers
+import python_suites
 from harness import Case, Contender, Target
+from options import Options
 
 HERE = Path(__file__).resolve().parent
 ENVFLEET, ENVPOOL, ENVPOOL_1 = "envfleet", "EnvPool", "EnvPool, 1 thread"
 NUMPY = "Gymnasium numpy CartPole"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the command line chooses for all suites."""
-
-    num_envs: tuple[int, ...] = (1, 64, 1024, 8192)  # of cartpole
-    num_threads: int = 2  # of every pool that has threads, but no more than it has envs
-    peers: tuple[str, ...] | None = None  # how their names begin, in lower case; None: all
 
 
 def build(suite: str, options: Options) -> list[Case]:
@@ -41,7 +37,8 @@ def build(suite: str, options: Options) -> list[Case]:
 
 
 def _chosen(case: Case, wanted: tuple[str, ...]) -> Sequence[Contender]:
-    return [c for c in case.contenders if c.name == case.reference or c.name.lower().startswith(wanted)]
+    always = (case.reference, ENVFLEET)
+    return [c for c in case.contenders if c.name.startswith(always) or c.name.lower().startswith(wanted)]
 
 
 # --- cartpole: steps a second against the peers ------------------------------------------
@@ -322,4 +319,5 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     "uneven": uneven,
     "python_share": python_share,
     "scaling": scaling,
+    **python_suites.SUITES,
 }

@@ -8,6 +8,7 @@ from typing import Any
 Row = Sequence[str]
 _QUIET_CORES = 0.1  # what others may use before the figures are called noisy
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
+_OWN_MARKS = "<!-- results of {suite}: begin -->", "<!-- results of {suite}: end -->"
 
 
 def text_of_case(case: Mapping[str, Any]) -> str:
@@ -24,23 +25,67 @@ def markdown_of(report: Mapping[str, Any]) -> str:
     """The whole report."""
     parts = [_provenance(report), "### Targets", _targets_table(report)]
     for suite, cases in report["suites"].items():
-        parts.append(f"### Suite `{suite}`")
-        for case in cases:
-            parts += [f"**{case['name']}**", _markdown(_case_head(case), _case_rows(case))]
-            if warning := _warning(case["others_cores"]):
-                parts.append(f"Others used {case['others_cores']:.2f} cores meanwhile{warning}.")
-            if ceilings := case["facts"].get("ceilings"):
-                listed = ", ".join(f"{bound}x against {name}" for name, bound in ceilings.items())
-                parts.append(f"The most that is possible (threads never idle; simulated): {listed}.")
+        parts += [f"### Suite `{suite}`", *_suite_parts(cases)]
     return "\n\n".join(parts) + "\n"
 
 
 def refreshed(document: str, report: Mapping[str, Any]) -> str:
-    """The document with the part between its two marks replaced."""
+    """The document with the parts between its marks replaced.
+
+    A suite that has marks of its own there goes between those, with its own date and machine; so one
+    suite can be measured anew, or on another interpreter, and the others' results stay. All the other
+    suites go between the general marks, which stay as they are where there are none.
+    """
+    rest = {}
+    for suite, cases in report["suites"].items():
+        begin, end = (mark.format(suite=suite) for mark in _OWN_MARKS)
+        if begin in document and end in document:
+            parts = [_provenance({**report, "suites": {suite: cases}}), *_suite_parts(cases)]
+            document = _between(document, begin, end, "\n\n".join(parts) + "\n")
+        else:
+            rest[suite] = cases
+    if not rest:
+        return document
     if _BEGIN not in document or _END not in document:
         raise ValueError(f"expected the marks {_BEGIN} and {_END} in the document, got a document without; add them")
-    before, rest = document.split(_BEGIN, 1)
-    return f"{before}{_BEGIN}\n{markdown_of(report)}{_END}{rest.split(_END, 1)[1]}"
+    return _between(document, _BEGIN, _END, markdown_of({**report, "suites": rest}))
+
+
+def _between(document: str, begin: str, end: str, text: str) -> str:
+    before, rest = document.split(begin, 1)
+    return f"{before}{begin}\n{text}{end}{rest.split(end, 1)[1]}"
+
+
+def _suite_parts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    parts = []
+    for case in cases:
+        head, rows = _case_head(case), _case_rows(case)
+        if case["targets"]:
+            head, rows = (*head, "bar"), [(*row, bar) for row, bar in zip(rows, _bars(case), strict=True)]
+        parts += [f"**{case['name']}**", _markdown(head, rows)]
+        if warning := _warning(case["others_cores"]):
+            parts.append(f"Others used {case['others_cores']:.2f} cores meanwhile{warning}.")
+        if ceilings := case["facts"].get("ceilings"):
+            listed = ", ".join(f"{bound}x against {name}" for name, bound in ceilings.items())
+            parts.append(f"The most that is possible (no thread or worker ever idle; simulated): {listed}.")
+    return parts
+
+
+def _bars(case: Mapping[str, Any]) -> list[str]:
+    """For each contender: the targets that are set against it (or for it alone), and how they came out."""
+    bars = []
+    for result in case["contenders"]:
+        own = [t for t in case["targets"] if (t["against"] or t["of"]) == result["name"]]
+        bars.append("; ".join(_bar(target, case) for target in own))
+    return bars
+
+
+def _bar(target: Mapping[str, Any], case: Mapping[str, Any]) -> str:
+    """A target in the row of the one it is set against; whose it is goes without saying for the reference."""
+    of = "" if target["of"] == case["reference"] else f"{target['of']} "
+    text = f"{of}>= {target['bound']:g}x" if target["kind"] == "ratio" else _target(target)
+    outcome = f"{_value(target, case['unit'])}, {_verdict(target)}" if target["value"] is not None else "not measured"
+    return f"{text}: {outcome}"
 
 
 def quantity(value: float, unit: str) -> str:
@@ -84,7 +129,7 @@ def _targets_table(report: Mapping[str, Any]) -> str:
         for case in cases
         for target in case["targets"]
     ]
-    return _markdown(("case", "target", "result", "met"), rows)
+    return _markdown(("case", "target", "result", "met or short"), rows)
 
 
 def _case_head(case: Mapping[str, Any]) -> Row:
@@ -121,7 +166,7 @@ def _value(target: Mapping[str, Any], unit: str) -> str:
 
 
 def _verdict(target: Mapping[str, Any]) -> str:
-    return {True: "yes", False: "**no**", None: "?"}[target["met"]]
+    return {True: "met", False: "**short**", None: "?"}[target["met"]]
 
 
 def _times(ratio: float) -> str:

@@ -288,7 +288,7 @@ class NativePool {
     }
     const std::int32_t dtype = dtype_of_array(array);
     return dtype >= 0 && actions_->takes(dtype) && may_step(*engine_, ids.data, ids.count) &&
-           actions_->store(*engine_, PyArray_DATA(array), dtype, ids.data, ids.count);
+           actions_->store(engine_->action_slots(), PyArray_DATA(array), dtype, ids.data, ids.count);
   }
 
   Ids checked_ids(nb::handle given) {

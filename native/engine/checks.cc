@@ -33,8 +33,8 @@ bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count) {
   return true;
 }
 
-ActionStore::ActionStore(const ef_array& space)
-    : kind_(space.kind), dtype_(space.dtype), start_(space.start), count_(space.count) {
+ActionStore::ActionStore(const ef_array& space, bool is_wide)
+    : is_wide_(is_wide), kind_(space.kind), dtype_(space.dtype), start_(space.start), count_(space.count) {
   for (std::int32_t axis = 0; axis < space.ndim; ++axis) size_ *= space.shape[axis];
   if (kind_ == EF_MULTI_DISCRETE) nvec_.assign(space.nvec, space.nvec + size_);
   if (kind_ == EF_BOX) {
@@ -64,7 +64,7 @@ bool ActionStore::takes(std::int32_t dtype) const {
 
 // in_range(value, element) judges the value after conversion to Target's precision.
 template <class Source, class Target, class InRange>
-bool ActionStore::store_as(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count,
+bool ActionStore::store_as(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count,
                            InRange in_range) const {
   const auto* source = static_cast<const Source*>(actions);
   bool all_in_range = true;
@@ -75,7 +75,7 @@ bool ActionStore::store_as(Engine& engine, const void* actions, const std::int32
     }
   };
   if (env_ids == nullptr && size_ == 1) {
-    auto* target = reinterpret_cast<Target*>(engine.action_slot(0));
+    auto* target = reinterpret_cast<Target*>(slots.base);
     for (std::int64_t i = 0; i < count; ++i) {
       all_in_range &= in_range(source[i], 0);
       target[i] = static_cast<Target>(source[i]);
@@ -84,58 +84,64 @@ bool ActionStore::store_as(Engine& engine, const void* actions, const std::int32
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t env_id = env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i);
-    store_row(reinterpret_cast<Target*>(engine.action_slot(env_id)), source + i * size_);
+    store_row(reinterpret_cast<Target*>(slots.of(env_id)), source + i * size_);
   }
   return all_in_range;
 }
 
-template <class Source>
-bool ActionStore::store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids,
+template <class Source, class Target>
+bool ActionStore::store_discrete(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids,
                                  std::int64_t count) const {
   if (kind_ == EF_DISCRETE) {
     const auto start = static_cast<std::uint64_t>(start_);
     const auto bound = static_cast<std::uint64_t>(count_);
-    return store_as<Source, std::int32_t>(engine, actions, env_ids, count, [=](Source value, std::int64_t) {
+    return store_as<Source, Target>(slots, actions, env_ids, count, [=](Source value, std::int64_t) {
       return static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) - start < bound;
     });
   }
   const std::int64_t* nvec = nvec_.data();
-  return store_as<Source, std::int32_t>(engine, actions, env_ids, count,
+  return store_as<Source, Target>(slots, actions, env_ids, count,
                                         [=](Source value, std::int64_t k) { return value >= 0 && value < nvec[k]; });
 }
 
 template <class Source, class Target>
-bool ActionStore::store_box(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const {
+bool ActionStore::store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const {
   const double* low = low_.data();
   const double* high = high_.data();
-  return store_as<Source, Target>(engine, actions, env_ids, count, [=](Source value, std::int64_t k) {
+  return store_as<Source, Target>(slots, actions, env_ids, count, [=](Source value, std::int64_t k) {
     const auto stored = static_cast<double>(static_cast<Target>(value));
     return stored >= low[k] && stored <= high[k];  // false for NaN
   });
 }
 
-bool ActionStore::store(Engine& engine, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+bool ActionStore::store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
                         std::int64_t count) const {
   if (kind_ == EF_DISCRETE || kind_ == EF_MULTI_DISCRETE) {
-    return dtype == EF_INT64 ? store_discrete<std::int64_t>(engine, actions, env_ids, count)
-                             : store_discrete<std::int32_t>(engine, actions, env_ids, count);
+    using Narrow = std::int32_t;
+    using Wide = std::int64_t;
+    if (is_wide_) {
+      return dtype == EF_INT64 ? store_discrete<Wide, Wide>(slots, actions, env_ids, count)
+                               : store_discrete<Narrow, Wide>(slots, actions, env_ids, count);
+    }
+    return dtype == EF_INT64 ? store_discrete<Wide, Narrow>(slots, actions, env_ids, count)
+                             : store_discrete<Narrow, Narrow>(slots, actions, env_ids, count);
   }
   if (kind_ == EF_MULTI_BINARY) {
-    return store_as<std::int8_t, std::int8_t>(engine, actions, env_ids, count,
+    return store_as<std::int8_t, std::int8_t>(slots, actions, env_ids, count,
                                               [](std::int8_t value, std::int64_t) { return value == 0 || value == 1; });
   }
   switch (dtype) {
     case EF_FLOAT64:
-      return dtype_ == EF_FLOAT32 ? store_box<double, float>(engine, actions, env_ids, count)
-                                  : store_box<double, double>(engine, actions, env_ids, count);
+      return dtype_ == EF_FLOAT32 ? store_box<double, float>(slots, actions, env_ids, count)
+                                  : store_box<double, double>(slots, actions, env_ids, count);
     case EF_FLOAT32:
-      return store_box<float, float>(engine, actions, env_ids, count);
+      return store_box<float, float>(slots, actions, env_ids, count);
     case EF_UINT8:
-      return store_box<std::uint8_t, std::uint8_t>(engine, actions, env_ids, count);
+      return store_box<std::uint8_t, std::uint8_t>(slots, actions, env_ids, count);
     case EF_INT8:
-      return store_box<std::int8_t, std::int8_t>(engine, actions, env_ids, count);
+      return store_box<std::int8_t, std::int8_t>(slots, actions, env_ids, count);
     case EF_INT32:
-      return store_box<std::int32_t, std::int32_t>(engine, actions, env_ids, count);
+      return store_box<std::int32_t, std::int32_t>(slots, actions, env_ids, count);
     default:
       return false;
   }

@@ -28,25 +28,27 @@ class IdChecker {
 // nothing resets it. env_ids null: all.
 bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count);
 
-// Checks an action batch and stores it in the engine's action slots.
+// Checks an action batch and stores it in action slots.
 class ActionStore {
  public:
-  explicit ActionStore(const ef_array& space);
+  // is_wide: discrete actions are stored as int64 and not as int32.
+  explicit ActionStore(const ef_array& space, bool is_wide = false);
 
   // dtype of `actions`: the space's own, int32 or int64 for the discrete kinds, or float64
   // for float32. env_ids null: row i is for env i.
-  bool store(Engine& engine, const void* actions, std::int32_t dtype, const std::int32_t* env_ids, std::int64_t count) const;
+  bool store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids, std::int64_t count) const;
   bool takes(std::int32_t dtype) const;
 
  private:
   template <class Source, class Target, class InRange>
-  bool store_as(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count,
+  bool store_as(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count,
                 InRange in_range) const;
-  template <class Source>
-  bool store_discrete(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
   template <class Source, class Target>
-  bool store_box(Engine& engine, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
+  bool store_discrete(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
+  template <class Source, class Target>
+  bool store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
 
+  bool is_wide_;
   std::int32_t kind_;
   std::int32_t dtype_;
   std::int64_t size_ = 1;  // elements of one action

@@ -1,7 +1,5 @@
 #include "engine.h"
 
-#include <pthread.h>
-
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
@@ -9,20 +7,13 @@
 
 #include "cores.h"
 #include "envfleet/fleet.h"
+#include "forks.h"
 #include "numpy_random.h"
 #include "wait.h"
 
 namespace envfleet::engine {
 
 namespace {
-
-// Counts forks in this process, so that an engine knows that its threads stayed behind.
-std::int64_t fork_generation() {
-  static std::atomic<std::int64_t> forks{0};
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1, std::memory_order_relaxed); });
-  static_cast<void>(registered);
-  return forks.load(std::memory_order_relaxed);
-}
 
 constexpr double kBlockNs = 2'000;        // work worth a claim
 constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake

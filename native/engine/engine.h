@@ -46,6 +46,13 @@ struct Fault {
   std::string what;
 };
 
+// Where actions are stored: a slot an env, one after the other.
+struct ActionSlots {
+  char* base;
+  std::int64_t slot_bytes;
+  char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
+};
+
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   // configs: one set of parameter values, or one an env.
@@ -84,6 +91,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const EngineOptions& options() const { return options_; }
   const ef_spec& spec() const { return *spec_; }
   const BatchLayout& sync_layout() const { return sync_buffers_->layout(); }
+  ActionSlots action_slots() { return {actions_.data(), action_bytes_}; }
   char* action_slot(std::int32_t env_id) { return actions_.data() + action_bytes_ * env_id; }
   std::int64_t action_bytes() const { return action_bytes_; }
   const std::uint8_t* phases() const { return phases_.data(); }

@@ -9,9 +9,11 @@
 #include <time.h>
 #include <unistd.h>
 #else
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 #endif
 
 namespace envfleet::engine {
@@ -31,6 +33,15 @@ void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, 
 
 void wake(std::atomic<std::uint32_t>& word, int waiters) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, waiters, nullptr, nullptr, 0);
+}
+
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
+  timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, timeout_ns < 0 ? nullptr : &limit, nullptr, 0);
+}
+
+void wake_shared(std::atomic<std::uint32_t>& word) {
+  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
 #else
@@ -70,6 +81,20 @@ void wake(std::atomic<std::uint32_t>& word, int) {
   }
   place.woken.notify_all();
 }
+
+// A condition variable of one process cannot be reached from another: short sleeps and a look, until
+// this platform's own call for it (os_sync_wait_on_address on macOS 14.4) is put in its place.
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
+  constexpr std::int64_t kNap = 50'000;
+  const std::int64_t start = now_ns();
+  while (word.load() == expected) {
+    const std::int64_t rest = timeout_ns < 0 ? kNap : timeout_ns - (now_ns() - start);
+    if (rest <= 0) return;
+    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(rest, kNap)));
+  }
+}
+
+void wake_shared(std::atomic<std::uint32_t>&) {}
 
 #endif
 

@@ -16,6 +16,10 @@ void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, 
 void wake(std::atomic<std::uint32_t>& word, int waiters);
 void wake_all(std::atomic<std::uint32_t>& word);
 
+// The same for a word in a mapping that processes share. Also returns when a signal came.
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns);
+void wake_shared(std::atomic<std::uint32_t>& word);
+
 std::int64_t now_ns();
 
 // Waiter: how the caller waits for what other threads bring about. They change what ready() reads

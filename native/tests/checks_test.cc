@@ -52,13 +52,13 @@ bool stores(const std::vector<Source>& action, std::vector<Target>* stored = nul
   if (!store.takes(dtype)) return false;
   CHECK_EQUAL(engine->action_bytes(), static_cast<std::int64_t>(action.size() * sizeof(Target)));
   const std::int32_t id = 2;
-  if (!store.store(*engine, action.data(), dtype, &id, 1)) return false;
+  if (!store.store(engine->action_slots(), action.data(), dtype, &id, 1)) return false;
   const auto* slot = reinterpret_cast<const Target*>(engine->action_slot(id));
   if (stored != nullptr) stored->assign(slot, slot + action.size());
   // The same for all envs at once: the other way through store().
   std::vector<Source> all;
   for (int env = 0; env < kNumEnvs; ++env) all.insert(all.end(), action.begin(), action.end());
-  CHECK(store.store(*engine, all.data(), dtype, nullptr, kNumEnvs));
+  CHECK(store.store(engine->action_slots(), all.data(), dtype, nullptr, kNumEnvs));
   for (std::size_t i = 0; i < all.size(); ++i) {
     CHECK_EQUAL(reinterpret_cast<const Target*>(engine->action_slot(0))[i], static_cast<Target>(all[i]));
   }

@@ -18,6 +18,7 @@ from envfleet.errors import (
     SeedError,
     StateError,
     UnknownEnvError,
+    WorkerDied,
 )
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
@@ -57,6 +58,7 @@ __all__ = [
     "SeedError",
     "StateError",
     "UnknownEnvError",
+    "WorkerDied",
     "compile",
     "get_include",
     "list_all_envs",

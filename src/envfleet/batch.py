@@ -6,7 +6,7 @@ which goes back to its pool when the last of them dies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,12 @@ class Fault:
     method: str
     message: str
     traceback: str = ""
+    cause: BaseException | None = field(default=None, compare=False)  # the exception itself, where it could travel
+    exit_code: int | None = None  # of the worker that died, below zero: by that signal
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An exception may not pickle, or bring half a program along; its text is in the message.
+        return {**self.__dict__, "cause": None}
 
 
 class Final:

@@ -95,12 +95,31 @@ class EnvError(EnvfleetError, RuntimeError):
         self.method = first.method
         self.env_traceback = first.traceback
 
+    @staticmethod
+    def of(faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> EnvError:
+        """An EnvError, or WorkerDied when that is what befell the first."""
+        kind = EnvError if faults[0].exit_code is None else WorkerDied
+        return kind(faults, batch, remedy)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore_env_error, (str(self), self.faults)
 
 
+class WorkerDied(EnvError):  # noqa: N818 (it says what happened)
+    """The process that ran an env is gone, and the env with it.
+
+    exit_code: what it left with, or None; signal: what killed it, or None.
+    """
+
+    def __init__(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
+        super().__init__(faults, batch, remedy)
+        code = faults[0].exit_code
+        self.exit_code = code if code is not None and code >= 0 else None
+        self.signal = -code if code is not None and code < 0 else None
+
+
 def _restore_env_error(message: str, faults: tuple[Fault, ...]) -> EnvError:
     """An EnvError that crossed a process border: without the batch, whose arrays stay home."""
-    error = EnvError(faults, None, "")
+    error = EnvError.of(faults, None, "")
     error.args = (message,)
     return error

@@ -1,12 +1,15 @@
 """The slow look at a call's input: convert what can be taken, explain what cannot.
 
 An executor takes plainly right input without asking. Whatever it does not take comes here,
-is checked in full against what the pool is doing, and leaves as arrays in canonical form,
+is checked in full against what the pool is doing, and leaves as columns in canonical form,
 or as an exception that says what was expected, what came, which env, and what to do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
@@ -16,10 +19,15 @@ from numpy.typing import NDArray
 
 from envfleet.autoreset import Deed, Phase, decide
 from envfleet.errors import ActionError, CallOrderError, EnvIdError
+from envfleet.spaces import Leaf, leaves_of, path_text, split
 
 if TYPE_CHECKING:
     from envfleet.executors.base import Executor
     from envfleet.spec import PoolConfig
+
+
+class LeafColumns(list[Any]):
+    """Checked actions: a column for each leaf of the action space."""
 
 
 def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int32]:
@@ -63,12 +71,15 @@ def check_step(
             "flight; pass env_id=info['env_id'] of the batch that the actions answer"
         )
     rows = executor.num_envs if ids is None else len(ids)
-    if ids is None and config.is_async and np.ndim(actions) > 0 and len(actions) == config.batch_size:
+    space = executor.spec.action_space
+    if ids is None and config.is_async and _rows_in(actions, space) == config.batch_size:
         raise EnvIdError(
             f"{call} on an asynchronous pool got {config.batch_size} actions and no env_id; "
             "pass env_id=info['env_id'] of the batch that they answer"
         )
-    canonical = check_actions(call, actions, executor.spec.action_space, rows, ids)
+    canonical = check_actions(call, actions, space, rows, ids)
+    if executor.takes_leaves:
+        canonical = LeafColumns(canonical if isinstance(canonical, list) else [canonical])
     _check_phases(call, ids, executor, config)
     return canonical, ids
 
@@ -98,50 +109,229 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
 
 def check_actions(
     call: str, actions: Any, space: gymnasium.Space[Any], rows: int, ids: NDArray[np.int32] | None
+) -> NDArray[Any] | list[Any]:
+    """Actions within the space, in canonical form.
+
+    For Box, Discrete, MultiDiscrete and MultiBinary: a contiguous array of shape
+    (rows, *space.shape) in the space's dtype. For every other space: a list of columns, one for
+    each leaf in the order of leaves_of; such an array for an array leaf, a list of rows values
+    for a text or object leaf.
+
+    Nested actions come in the batched structure, dicts and tuples of columns. Where they do not
+    have it, a list of rows single actions is taken too. Only structure and shapes decide which of
+    the two it is, never the values: the same code is not read in two ways.
+    """
+    plan = _plan_of(_Itself(space))
+    if plan.plain_array:
+        return _check_array(call, "actions", actions, plan.leaves[0], rows, ids)
+    columns, name = _columns_of(call, actions, plan, rows)
+    return [
+        (_check_array if leaf.kind == "array" else _check_values)(
+            call, name + path_text(leaf.path), column, leaf, rows, ids
+        )
+        for leaf, column in zip(plan.leaves, columns, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What is worth finding out once for an action space."""
+
+    leaves: tuple[Leaf, ...]
+    split: Callable[[Any], list[Any]]
+    plain_array: bool
+
+
+class _Itself:
+    """A space as a key: itself, not one that is equal. Spaces have no hash."""
+
+    __slots__ = ("space",)
+
+    def __init__(self, space: gymnasium.Space[Any]) -> None:
+        self.space = space
+
+    def __hash__(self) -> int:
+        return id(self.space)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.space is self.space
+
+
+@lru_cache(maxsize=64)
+def _plan_of(key: _Itself) -> _Plan:
+    leaves = leaves_of(key.space)
+    return _Plan(
+        leaves, split(key.space, "actions"), plain_array=[(leaf.path, leaf.kind) for leaf in leaves] == [((), "array")]
+    )
+
+
+def _columns_of(call: str, actions: Any, plan: _Plan, rows: int) -> tuple[list[Any], str]:
+    """The leaves' columns, not yet checked, and what to call the actions in front of a leaf's path."""
+    try:
+        columns = plan.split(actions)
+    except ValueError as error:
+        transposed = _transposed(actions, plan, rows)
+        if isinstance(transposed, list):
+            return transposed, "actions[row]"
+        remedy = f"pass the actions of all rows in that structure, or a list of {rows} single actions"
+        raise ActionError(f"{call} {error}{transposed}; {remedy}") from None
+    if not all(_is_column(column, leaf, rows) for leaf, column in zip(plan.leaves, columns, strict=True)):
+        transposed = _transposed(actions, plan, rows)
+        if isinstance(transposed, list):
+            return transposed, "actions[row]"
+    return columns, "actions"
+
+
+def _transposed(actions: Any, plan: _Plan, rows: int) -> list[list[Any]] | str:
+    """Columns out of a list of single actions, or what is wrong with one of them; "" for no such list."""
+    if not isinstance(actions, (list, tuple)) or len(actions) != rows:
+        return ""
+    singles = []
+    for row, action in enumerate(actions):
+        try:
+            singles.append(plan.split(action))
+        except ValueError as error:
+            return f"; as single actions, {str(error).replace('actions', f'actions[{row}]', 1)}"
+    return [list(column) for column in zip(*singles, strict=True)] or [[] for _ in plan.leaves]
+
+
+def _is_column(given: Any, leaf: Leaf, rows: int) -> bool:
+    """Whether it looks like the rows of this leaf. Numbers of a wrong kind do: they are told so later."""
+    if leaf.kind != "array":
+        return _is_list(given) and len(given) == rows
+    try:
+        array = np.asarray(given)
+    except Exception:
+        return False
+    return array.shape == (rows, *leaf.shape) and array.dtype.kind in "biufc"
+
+
+def _is_list(given: Any) -> bool:
+    # A str is a sequence of str, and not what anybody means by a list of texts.
+    if isinstance(given, np.ndarray):
+        return given.ndim > 0
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+
+
+def _rows_in(actions: Any, space: gymnasium.Space[Any]) -> int | None:
+    """How many rows of actions these seem to be; None for what has no rows."""
+    plan = _plan_of(_Itself(space))
+    try:
+        column = plan.split(actions)[0]
+    except (ValueError, IndexError):
+        column = actions
+    if isinstance(column, Sequence):
+        return None if isinstance(column, (str, bytes)) else len(column)
+    shape = getattr(column, "shape", ())
+    return int(shape[0]) if isinstance(shape, tuple) and shape else None
+
+
+def _check_array(
+    call: str, name: str, actions: Any, leaf: Leaf, rows: int, ids: NDArray[np.int32] | None
 ) -> NDArray[Any]:
-    """A contiguous array of shape (rows, *space.shape) within the space, in its dtype."""
+    """A contiguous array of shape (rows, *leaf.shape) within the leaf's space, in its dtype."""
+    space = leaf.space
+    hint = "pass one row for each env" if ids is None else "pass one row for each env_id"
     try:
         given = np.asarray(actions)
     except Exception as error:
-        raise ActionError(f"{call} expected actions as an array, got {type(actions).__name__}: {error}") from error
-    want = (rows, *(space.shape or ()))
+        odd = _first_odd_shape(actions, leaf, ids)
+        raise ActionError(
+            f"{call} expected {name} as an array, got {type(actions).__name__}: {odd or error}; {hint}"
+        ) from error
+    want = (rows, *leaf.shape)
     if given.shape != want:
-        hint = "pass one row for each env" if ids is None else "pass one row for each env_id"
-        raise ActionError(f"{call} expected actions of shape {want}, got {given.shape}; {hint}")
+        odd = _first_odd_shape(actions, leaf, ids) if len(want) != given.ndim else ""
+        raise ActionError(f"{call} expected {name} of shape {want}, got {given.shape}{odd and f' ({odd})'}; {hint}")
     if isinstance(space, spaces.Box):
-        if given.dtype.kind not in ("iuf" if np.issubdtype(space.dtype, np.floating) else "iu"):
-            raise ActionError(f"{call} expected actions of dtype {space.dtype}, got {given.dtype}; convert them")
+        kinds = {"f": "iuf", "b": "biu"}.get(leaf.dtype.kind, "iu")
+        if given.dtype.kind not in kinds:
+            raise ActionError(f"{call} expected {name} of dtype {space.dtype}, got {given.dtype}; convert them")
     elif given.dtype.kind not in "iu":
         raise ActionError(
-            f"{call} expected integer actions for {space}, got dtype {given.dtype}; convert them, "
-            "for example with actions.astype(int)"
+            f"{call} expected integer {name} for {space}, got dtype {given.dtype}; convert them, "
+            f"for example with {name}.astype(int)"
         )
     bad = _first_outside(given, space)
     if bad is not None:
-        env_id = bad[0] if ids is None else int(ids[bad[0]])
         raise ActionError(
-            f"{call} expected actions of {_range_of(space, bad[1:])}, got {given[bad]} for env {env_id} "
+            f"{call} expected {name} of {_range_of(space, bad[1:])}, got {given[bad]} for env {_env_of(bad[0], ids)} "
             f"(index {tuple(bad)}); {'clip it with np.clip' if isinstance(space, spaces.Box) else 'mind the range'}"
         )
-    return np.require(given, space.dtype, ["C", "A"])
+    return np.require(given, leaf.dtype, ["C", "A"])
+
+
+def _check_values(
+    call: str, name: str, actions: Any, leaf: Leaf, rows: int, ids: NDArray[np.int32] | None
+) -> list[Any]:
+    """A list of rows values, each in the leaf's space."""
+    space = leaf.space
+    if not _is_list(actions) or len(actions) != rows:
+        got = f"{len(actions)}" if _is_list(actions) else _shown(actions)
+        hint = "pass one for each env" if ids is None else "pass one for each env_id"
+        raise ActionError(f"{call} expected {name} as a list of {rows} values of {space}, got {got}; {hint}")
+    values = list(actions)
+    for row, value in enumerate(values):
+        reason = ""
+        try:
+            inside = bool(space.contains(value))
+        except Exception as error:  # a custom space may not expect what a user passes
+            inside, reason = False, f"; its contains() raised {error!r}"
+        if inside:
+            continue
+        if leaf.kind == "text":
+            remedy = "mind its length and characters" if isinstance(value, str) else "pass a str"
+        else:
+            remedy = "pass a value that the space contains, such as space.sample() gives"
+        raise ActionError(
+            f"{call} expected {name} in {space}, got {_shown(value)} for env {_env_of(row, ids)} "
+            f"(row {row}){reason}; {remedy}"
+        )
+    # np.str_ is a str that pickles as an array's element.
+    return [str(value) for value in values] if leaf.kind == "text" else values
+
+
+def _env_of(row: int, ids: NDArray[np.int32] | None) -> int:
+    return row if ids is None else int(ids[row])
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception:
+        text = "something without a repr"
+    return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"
+
+
+def _first_odd_shape(actions: Any, leaf: Leaf, ids: NDArray[np.int32] | None) -> str:
+    """Which row of a list is not of the leaf's shape; nothing where that cannot be told."""
+    if not isinstance(actions, (list, tuple)) or (ids is not None and len(actions) != len(ids)):
+        return ""
+    for row, action in enumerate(actions):
+        try:
+            shape = np.shape(action)
+        except ValueError:
+            return f"env {_env_of(row, ids)} has rows of several lengths"
+        if shape != leaf.shape:
+            return f"env {_env_of(row, ids)} has shape {shape}, not {leaf.shape}"
+    return ""
 
 
 def _first_outside(given: NDArray[Any], space: gymnasium.Space[Any]) -> tuple[int, ...] | None:
     """The index of the first element outside the space, NaN included."""
     if isinstance(space, spaces.Discrete):
-        inside = (given >= space.start) & (given < space.start + space.n)
+        # Python's integers: start + n may be one more than the dtype holds.
+        inside = (given >= int(space.start)) & (given < int(space.start) + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
-        inside = (given >= space.start) & (given < space.start + space.nvec)
-    elif isinstance(space, spaces.MultiBinary):
-        inside = (given == 0) | (given == 1)
+        inside = (given >= space.start) & (given <= space.start + (space.nvec - 1))
     elif isinstance(space, spaces.Box):
         with np.errstate(over="ignore", invalid="ignore"):
             rounded = given.astype(space.dtype)
         inside = (rounded >= space.low) & (rounded <= space.high)
         if given.dtype.kind in "iu":
             inside &= rounded == given
-    else:
-        raise ActionError(f"expected a Box, Discrete, MultiDiscrete or MultiBinary action space, got {space}")
+    else:  # MultiBinary
+        inside = (given == 0) | (given == 1)
     if inside.all():
         return None
     return tuple(int(index) for index in np.argwhere(~inside)[0])
@@ -149,9 +339,9 @@ def _first_outside(given: NDArray[Any], space: gymnasium.Space[Any]) -> tuple[in
 
 def _range_of(space: gymnasium.Space[Any], element: tuple[int, ...]) -> str:
     if isinstance(space, spaces.Discrete):
-        return f"{space} (from {space.start} to {space.start + space.n - 1})"
+        return f"{space} (from {space.start} to {int(space.start) + int(space.n) - 1})"
     if isinstance(space, spaces.MultiDiscrete):
-        return f"{space} (here from {space.start[element]} to {space.start[element] + space.nvec[element] - 1})"
+        return f"{space} (here from {space.start[element]} to {space.start[element] + (space.nvec[element] - 1)})"
     if isinstance(space, spaces.Box):
         return f"a Box (here from {space.low[element]} to {space.high[element]}, no NaN)"
     return str(space)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from envfleet import _native
@@ -12,55 +13,114 @@ from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError
 from envfleet.spec import PoolConfig
 
-POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs"}
-BACKENDS = ("auto", "native")
+POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs", "wrappers"}
+PYTHON_BACKENDS = ("serial", "threads", "processes")
+BACKENDS = ("auto", "native", *PYTHON_BACKENDS)
 _MAX_ENVS = 2**31 - 1
-_MAX_THREADS = 1024
+_MAX_WORKERS = 1024
+_START_METHODS = ("forkserver", "spawn", "fork")
 
 
-def pool_config(env_id: str, options: Mapping[str, Any]) -> tuple[PoolConfig, Any, dict[str, Any]]:
-    """(the pool's options, the seed, the env's parameters)."""
+@dataclass(frozen=True)
+class Options:
+    """What make() was given, sorted.
+
+    params: the env's parameters, one dict for all envs or one for each.
+    """
+
+    config: PoolConfig
+    seed: Any
+    backend: str
+    params: tuple[dict[str, Any], ...]
+    wrappers: tuple[Callable[[Any], Any], ...] = ()
+    given: frozenset[str] = frozenset()  # the pool's options that were named
+
+
+def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Options:
+    """The options of make(), checked."""
     given = dict(options)
     # The one way to a parameter of the env that is named like an option of the pool.
-    env_kwargs = given.pop("env_kwargs", None) or {}
-    if not isinstance(env_kwargs, Mapping):
-        raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(env_kwargs).__name__}: {env_kwargs!r}")
+    env_kwargs = _env_kwargs(given.pop("env_kwargs", None))
     seed = given.pop("seed", None)
     backend = given.pop("backend", "auto")
     if backend not in BACKENDS:
         raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
+    wrappers = given.pop("wrappers", None) or ()
+    if not isinstance(wrappers, (list, tuple)):
+        raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
     pool = {name: given.pop(name) for name in list(given) if name in POOL_OPTIONS}
+    config = _pool_config(pool, default_num_envs)
+    if len(env_kwargs) not in (1, config.num_envs):
+        raise ConfigError(
+            f"env_kwargs expected a dict, or a list of {config.num_envs} dicts, one for each env, "
+            f"got a list of {len(env_kwargs)}"
+        )
+    params = tuple({**given, **own} for own in env_kwargs)
+    return Options(config, seed, backend, params, tuple(wrappers), frozenset(pool))
 
-    num_envs = integer_option("num_envs", pool.get("num_envs", 1), 1, _MAX_ENVS)
+
+def _env_kwargs(given: Any) -> list[Mapping[str, Any]]:
+    if given is None:
+        return [{}]
+    dicts = list(given) if isinstance(given, (list, tuple)) else [given]
+    for own in dicts:
+        if not isinstance(own, Mapping):
+            raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(own).__name__}: {own!r}")
+    return dicts or [{}]
+
+
+def _pool_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
+    num_envs = integer_option("num_envs", pool.get("num_envs", default_num_envs), 1, _MAX_ENVS)
     # 0 stands for the default, as in EnvPool.
     batch_size = integer_option("batch_size", _or_default(pool.get("batch_size"), num_envs), 1, num_envs)
-    num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_THREADS)
+    num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_WORKERS)
+    # num_threads is EnvPool's word for it.
+    num_workers = integer_option("num_workers", _or_default(pool.get("num_workers"), num_threads), 0, _MAX_WORKERS)
     limit = pool.get("max_episode_steps")
-    on_error = pool.get("on_error", "raise")
-    if on_error not in ("raise", "restart"):
-        raise ConfigError(f"on_error expected 'raise' or 'restart', got {on_error!r}")
-    render_mode = pool.get("render_mode")
-    if render_mode not in (None, "rgb_array"):
-        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}; render() gives the frames")
-    threshold = pool.get("reward_threshold")
-    if threshold is not None and (isinstance(threshold, bool) or not isinstance(threshold, (int, float))):
-        raise ConfigError(f"reward_threshold expected a number or None, got {threshold!r}")
-    config = PoolConfig(
+    return PoolConfig(
         num_envs=num_envs,
         batch_size=batch_size,
         num_threads=num_threads or min(batch_size, _native.usable_cores()),
+        num_workers=min(num_envs, num_workers or _native.usable_cores()),
         thread_affinity_offset=integer_option(
             "thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS
         ),
         autoreset_mode=parse_mode(pool.get("autoreset_mode", "next_step")),
         max_episode_steps=None if limit is None else integer_option("max_episode_steps", limit, 1, _MAX_ENVS),
-        reward_threshold=None if threshold is None else float(threshold),
-        render_mode=render_mode,
-        on_error=on_error,
+        reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
+        render_mode=_render_mode(pool.get("render_mode")),
+        on_error=_choice("on_error", pool.get("on_error", "raise"), ("raise", "restart")),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
+        step_timeout=_seconds("step_timeout", pool.get("step_timeout")),
+        start_method=_choice("start_method", pool.get("start_method") or "forkserver", _START_METHODS),
+        check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
     )
-    return config, seed, {**given, **env_kwargs}
+
+
+def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in choices:
+        raise ConfigError(f"{name} expected one of {choices}, got {value!r}")
+    return value
+
+
+def _render_mode(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {value!r}; render() gives the frames")
+    return value
+
+
+def _number(name: str, value: Any) -> float | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        raise ConfigError(f"{name} expected a number or None, got {value!r}")
+    return None if value is None else float(value)
+
+
+def _seconds(name: str, value: Any) -> float | None:
+    seconds = _number(name, value)
+    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
+        raise ConfigError(f"{name} expected seconds above 0, or None for no limit, got {value!r}")
+    return seconds
 
 
 def _or_default(value: Any, default: int) -> Any:

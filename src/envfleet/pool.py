@@ -23,6 +23,7 @@ from envfleet.pool_state import PoolState, fitting_state
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import PoolStats
 
 _NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -178,13 +179,12 @@ class Pool:
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """An attribute of each env."""
         self._check_idle("get_attr()")
-        values = []
-        for env_id in self._chosen("get_attr()", env_ids):
-            attributes = self._executor.get_attrs(int(env_id))
-            if name not in attributes:
-                raise AttributeError(f"{self.spec.id} has no attribute {name!r}; it has {sorted(attributes) or 'none'}")
-            values.append(attributes[name])
-        return tuple(values)
+        return tuple(self._executor.get_attr(self._chosen("get_attr()", env_ids).tolist(), name))
+
+    def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of each env; an attribute that is none is given as it is."""
+        self._check_idle("call()")
+        return tuple(self._executor.call(self._chosen("call()", env_ids).tolist(), name, args, kwargs))
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Sets an attribute: one value for all, or a list or tuple of one for each env."""
@@ -193,26 +193,21 @@ class Pool:
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * len(chosen)
         if len(per_env) != len(chosen):
             raise ConfigError(f"set_attr() expected {len(chosen)} values, one for each env, got {len(per_env)}")
-        before = [self._executor.get_attrs(int(env_id)).get(name) for env_id in chosen]
-        try:
-            for env_id, value in zip(chosen, per_env, strict=True):
-                self._set_attr(int(env_id), name, value)
-        except (ConfigError, AttributeError):
-            for env_id, value in zip(chosen, before, strict=True):
-                if value is not None:
-                    self._executor.set_attr(int(env_id), name, value)
-            raise
+        self._executor.set_attrs(chosen.tolist(), name, per_env)
 
-    def _set_attr(self, env_id: int, name: str, value: Any) -> None:
-        try:
-            self._executor.set_attr(env_id, name, value)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
+    def render(self, env_id: int) -> Any:
+        """What one env draws, or None when it cannot."""
+        return self.render_all([env_id])[0]
 
-    def render(self, env_id: int) -> NDArray[np.uint8] | None:
-        """A picture of one env by its own hook, or None when it has none."""
+    def render_all(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
+        """What each of these envs (default: all) draws, or None when it cannot."""
         self._check_idle("render()")
-        return self._executor.render(self._one("render()", env_id))
+        return tuple(self._executor.render(self._chosen("render()", env_ids).tolist()))
+
+    def stats(self) -> PoolStats:
+        """Steps, episodes, returns and times since the pool was made."""
+        self._check_open("stats()")
+        return self._executor.stats()
 
     def attributes_of(self, env_id: int) -> dict[str, Any]:
         """All attributes of one env: what a renderer draws from."""

@@ -11,7 +11,9 @@ from envfleet.autoreset import Phase
 from envfleet.batch import Batch
 from envfleet.errors import EnvError
 from envfleet.executors.base import Executor
+from envfleet.infos import merge, split_rows
 from envfleet.seeding import restart_seed, to_words
+from envfleet.spaces import join, split
 from envfleet.spec import PoolConfig
 
 _NO_TIMEOUT = -1.0
@@ -38,7 +40,7 @@ class Restarts:
 
     def rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
         """Builds anew, for their reset, those of these envs that raised."""
-        for env_id in chosen[self._executor.phases()[chosen] == Phase.BROKEN]:
+        for env_id in chosen[self._executor.broken()[chosen]]:
             self.rebuild(int(env_id), Phase.UNSTARTED)
 
     def rebuild(self, env_id: int, phase: Phase) -> None:
@@ -54,14 +56,16 @@ class Restarts:
         if not batch.faults:
             return batch
         if self._config.on_error == "raise":
-            raise EnvError(batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it")
+            raise EnvError.of(
+                batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it"
+            ) from batch.faults[0].cause
         spent = [fault for fault in batch.faults if self._totals[fault.env_id] >= self._config.max_restarts]
         if spent:
-            raise EnvError(
+            raise EnvError.of(
                 (*spent, *(fault for fault in batch.faults if fault not in spent)),
                 batch,
                 f"it was restarted max_restarts={self._config.max_restarts} times already; mend the env or allow more",
-            )
+            ) from spent[0].cause
         errors = np.full(len(batch), None, dtype=object)
         has_error = np.zeros(len(batch), dtype=np.bool_)
         for fault in batch.faults:
@@ -81,20 +85,26 @@ class Restarts:
         fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
         assert fresh is not None, "a reset without a time limit came back without rows"
         if fresh.faults:
-            raise EnvError(fresh.faults, batch, "it raised again in the reset after its restart; mend the env")
-        _copy_rows(batch.obs, rows, fresh.obs)
+            raise EnvError.of(
+                fresh.faults, batch, "it raised again in the reset after its restart; mend the env"
+            ) from fresh.faults[0].cause
+        batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
         batch.elapsed_step[rows] = 0
-        for name, column in fresh.info.items():
-            batch.info[name][rows] = column
+        infos: list[dict[str, Any] | None] = [None] * len(batch)
+        for position, row in enumerate(rows):
+            infos[row] = split_rows(fresh.info, position)
+        merge(infos, batch.info)
 
-
-def _copy_rows(target: Any, rows: NDArray[np.intp], source: Any) -> None:
-    """Writes the rows of a structured observation into these rows of another."""
-    if isinstance(target, dict):
-        for key, column in target.items():
-            _copy_rows(column, rows, source[key])
-    elif isinstance(target, tuple):
-        for column, other in zip(target, source, strict=True):
-            _copy_rows(column, rows, other)
-    else:
-        target[rows] = source
+    def _with_rows(self, obs: Any, rows: NDArray[np.intp], fresh: Any) -> Any:
+        """An observation with these rows in the place of its own."""
+        space = self._executor.spec.observation_space
+        columns = split(space)(obs)
+        for position, other in enumerate(split(space)(fresh)):
+            if isinstance(other, tuple):  # of values that no array holds
+                own = list(columns[position])
+                for row, value in zip(rows, other, strict=True):
+                    own[row] = value
+                columns[position] = tuple(own)
+            else:
+                columns[position][rows] = other
+        return join(space)(columns)

@@ -5,7 +5,7 @@ A seed travels as four 32-bit words, as numpy's SeedSequence takes an integer be
 
 from __future__ import annotations
 
-import secrets
+import random
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -18,6 +18,8 @@ Seed: TypeAlias = int | Sequence[int | None] | None
 Words: TypeAlias = NDArray[np.uint32]
 
 _LIMIT = 1 << 128
+# Seeds that envfleet chooses itself are below this: many a simulator takes no other.
+_SEEDS_FOR_ALL = 1 << 31
 
 
 def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int | None]:
@@ -49,8 +51,7 @@ def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int 
 
 def fresh_seeds(count: int) -> list[int]:
     """Seeds from the operating system's entropy, all different."""
-    words = np.frombuffer(secrets.token_bytes(8 * count), dtype=np.uint64)
-    return [int(word) for word in words]
+    return random.SystemRandom().sample(range(_SEEDS_FOR_ALL), count)
 
 
 def restart_seed(seed: int, restarts: int) -> int:
@@ -59,8 +60,8 @@ def restart_seed(seed: int, restarts: int) -> int:
     A function of the env's seed and the count alone, so that every executor gives a
     rebuilt env the same stream.
     """
-    state = np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(2, np.uint64)
-    return int(state[0]) | int(state[1]) << 64
+    state = np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1, np.uint32)
+    return int(state[0]) % _SEEDS_FOR_ALL
 
 
 def to_words(seeds: Sequence[int]) -> Words:

@@ -29,7 +29,8 @@ class PoolConfig:
 
     num_envs: int = 1
     batch_size: int = 1  # below num_envs: asynchronous
-    num_threads: int = 1
+    num_threads: int = 1  # of the native backend
+    num_workers: int = 1  # of the others
     thread_affinity_offset: int = -1  # below 0: threads are not pinned
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     max_episode_steps: int | None = None
@@ -37,6 +38,9 @@ class PoolConfig:
     render_mode: str | None = None
     on_error: str = "raise"  # or "restart"
     max_restarts: int = 100  # of one env, with on_error="restart"
+    step_timeout: float | None = None  # seconds after which a worker process is given up
+    start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
+    check_actions: bool = True  # False: actions go to Python envs as they are, if they have the space's shape
     copy: bool = True  # False: the executor may hand out views that the next recv overwrites
 
     @property
@@ -57,6 +61,8 @@ class EnvSpec(GymnasiumSpec):
     backend: str = "native"
     native_id: str = ""  # the native env behind the id
     has_state: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)  # of the env's class
+    render_mode: str | None = None  # as a Python env has it
     config: dict[str, Any] = field(default_factory=dict)
 
     def observation_spec(self) -> Any:

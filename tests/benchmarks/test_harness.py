@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -15,9 +16,11 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import compare  # noqa: E402
 import harness  # noqa: E402
+import python_suites  # noqa: E402
 import suites  # noqa: E402
 import tables  # noqa: E402
 from harness import Case, Contender, Target  # noqa: E402
+from options import Options  # noqa: E402
 
 
 class Scripted:
@@ -136,9 +139,10 @@ def test_a_loop_is_timed_over_whole_chunks(monkeypatch: pytest.MonkeyPatch) -> N
     assert harness.Loop(run, 1, lambda: None, in_us=True).measure(1.0) == pytest.approx(1000)
 
 
-def test_every_suite_names_its_own_contenders() -> None:
+def test_every_suite_names_its_own_contenders(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(python_suites, "_has_gil", lambda: False)  # or one of them is skipped
     for name in suites.SUITES:
-        cases = suites.build(name, suites.Options())
+        cases = suites.build(name, Options())
         assert len({case.name for case in cases}) == len(cases)
         for case in cases:
             names = {contender.name for contender in case.contenders}
@@ -195,6 +199,49 @@ def test_the_document_is_refreshed_between_its_marks(report: dict[str, Any]) -> 
     assert tables.refreshed(new, report) == new
     with pytest.raises(ValueError, match="expected the marks"):
         tables.refreshed("no marks", report)
+
+
+def test_a_suite_with_marks_of_its_own_goes_there(report: dict[str, Any]) -> None:
+    document = (
+        "<!-- results: begin -->\nall\n<!-- results: end -->\n"
+        "<!-- results of ant: begin -->\nan ant\n<!-- results of ant: end -->\n"
+    )
+    cases = report["suites"]["cartpole"]
+    only_ant = tables.refreshed(document, {**report, "suites": {"ant": cases}})
+    assert "all" in only_ant
+    assert "an ant" not in only_ant
+    assert only_ant.index("results of ant: begin") < only_ant.index(report["date"])
+    both = tables.refreshed(document, {**report, "suites": {"ant": cases, "cartpole": cases}})
+    assert (both.count(report["date"]), both.count("### Suite `cartpole`"), both.count("### Suite `ant`")) == (2, 1, 0)
+
+
+def test_the_bar_stands_in_the_row_of_the_one_it_is_set_against() -> None:
+    targets = [
+        Target("ratio", "ours", 2, "theirs"),
+        Target("ratio", "ours too", 2, "theirs"),
+        Target("ratio", "ours", 3, "absent"),
+    ]
+    scripts = {"ours": [10.0], "ours too": [6.0], "theirs": [4.0]}
+    result = harness.run_case(scripted_case(scripts, [], targets=targets), 1, 0)
+    text = tables.markdown_of(harness.report({"rounds": 1, "seconds": 1}, {"scripted": [result]}))
+    assert "| >= 2x: 2.5x, met; ours too >= 2x: 1.50x, **short** |" in text
+    assert "| scripted | ours >= 3x absent | not measured | ? |" in text
+
+
+def test_a_suite_that_means_nothing_here_is_skipped_with_a_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(python_suites, "_has_gil", lambda: True)
+    path = tmp_path / "none.json"
+    compare.main(["threads_freethreaded", "--output", str(path)])
+    assert "threads_freethreaded: skipped, expected a free-threaded Python" in capsys.readouterr().out
+    assert json.loads(path.read_text())["suites"] == {}
+
+
+def test_the_others_never_use_more_than_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    meter = harness.OthersMeter()
+    monkeypatch.setattr(meter, "_others_ticks", lambda: meter._ticks + 10**9)
+    assert meter.cores() == os.cpu_count()
 
 
 def test_an_unknown_suite_is_told(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from subjects import SUBJECTS
+from subjects import SUBJECTS, why_not
 
 
 @pytest.fixture(params=SUBJECTS)
 def make(request):
+    reason = why_not(request.node.originalname, request.param)
+    if reason is not None:
+        pytest.skip(reason)
     pools = []
 
     def make(env_id, **options):

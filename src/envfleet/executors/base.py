@@ -8,15 +8,17 @@ an env's fault means.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.autoreset import Phase
 from envfleet.batch import Batch
 from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
+from envfleet.statistics import PoolStats
 
 
 class Refused:
@@ -40,6 +42,7 @@ class Executor(ABC):
 
     spec: EnvSpec
     num_envs: int
+    takes_leaves = False  # checked actions as LeafColumns, whatever the space
 
     # --- stepping ------------------------------------------------------------------------
 
@@ -101,16 +104,24 @@ class Executor(ABC):
         """Brings a state of get_state() back. Raises StateError when it does not fit."""
 
     @abstractmethod
-    def render(self, env_id: int) -> NDArray[np.uint8] | None:
-        """An RGB picture of one env, or None when it cannot draw itself."""
+    def render(self, env_ids: Sequence[int]) -> list[Any]:
+        """What each of these envs draws: a picture, or None when it cannot."""
+
+    @abstractmethod
+    def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
+        """One attribute of each of these envs. Raises AttributeError when there is none of that name."""
 
     @abstractmethod
     def get_attrs(self, env_id: int) -> dict[str, Any]:
-        """The attributes of one env by name."""
+        """The attributes of one env by name, where it can list them."""
 
     @abstractmethod
-    def set_attr(self, env_id: int, name: str, value: Any) -> None:
-        """Sets one attribute. Raises AttributeError when there is none of that name."""
+    def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        """Sets one attribute of each of these envs, or none. Raises AttributeError when it cannot be set."""
+
+    @abstractmethod
+    def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """Calls a method of each of these envs; an attribute that is none is given as it is."""
 
     # --- what is known ---------------------------------------------------------------------
 
@@ -135,6 +146,15 @@ class Executor(ABC):
     @abstractmethod
     def phases(self) -> NDArray[np.uint8]:
         """Where each env stands (autoreset.Phase), by env id."""
+
+    def broken(self) -> NDArray[np.bool_]:
+        """Which envs must be rebuilt before they can be reset, by env id."""
+        broken: NDArray[np.bool_] = self.phases() == Phase.BROKEN
+        return broken
+
+    @abstractmethod
+    def stats(self) -> PoolStats:
+        """What was counted since the envs were made."""
 
     @abstractmethod
     def close(self) -> None:

@@ -23,6 +23,7 @@ from envfleet.executors.base import REFUSED, Executor, Refused
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import EnvStats, PoolStats
 
 # By ef_method of abi.h.
 _METHODS = ("__init__", "reset", "step", "observe")
@@ -180,7 +181,10 @@ class NativeExecutor(Executor):
         except _native.FleetError as error:
             raise StateError(f"env {env_id} of {self.spec.id} cannot take this state: {error}") from error
 
-    def render(self, env_id: int) -> NDArray[np.uint8] | None:
+    def render(self, env_ids: Sequence[int]) -> list[Any]:
+        return [self._render(int(env_id)) for env_id in env_ids]
+
+    def _render(self, env_id: int) -> NDArray[np.uint8] | None:
         if not self._native.has_render:
             return None
         try:
@@ -193,10 +197,45 @@ class NativeExecutor(Executor):
     def get_attrs(self, env_id: int) -> dict[str, Any]:
         return self._native.get_fields(env_id)
 
-    def set_attr(self, env_id: int, name: str, value: Any) -> None:
-        if not self._native.set_field(env_id, name, value):
+    def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
+        return [self._get_attr(int(env_id), name) for env_id in env_ids]
+
+    def _get_attr(self, env_id: int, name: str) -> Any:
+        attributes = self.get_attrs(env_id)
+        if name not in attributes:
+            raise AttributeError(f"{self.spec.id} has no attribute {name!r}; it has {sorted(attributes) or 'none'}")
+        return attributes[name]
+
+    def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        before = [self.get_attrs(int(env_id)).get(name) for env_id in env_ids]
+        try:
+            for env_id, value in zip(env_ids, values, strict=True):
+                self._set_attr(int(env_id), name, value)
+        except (ConfigError, AttributeError):
+            for env_id, value in zip(env_ids, before, strict=True):
+                if value is not None:
+                    self._set_attr(int(env_id), name, value)
+            raise
+
+    def _set_attr(self, env_id: int, name: str, value: Any) -> None:
+        try:
+            is_set = self._native.set_field(env_id, name, value)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
+        if not is_set:
             known = sorted(self._native.get_fields(env_id)) or "none"
             raise AttributeError(f"{self.spec.id} has no attribute {name!r} that can be set; it has {known}")
+
+    def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        if args or kwargs:
+            raise ConfigError(
+                f"call() expected the name of an attribute, got the method {name!r} with arguments; "
+                "native envs have no methods but render"
+            )
+        return self.get_attr(env_ids, name)
+
+    def stats(self) -> PoolStats:
+        return PoolStats(tuple(EnvStats(*own) for own in self._native.env_statistics()))
 
     # --- what is known ---------------------------------------------------------------------
 

@@ -1,0 +1,212 @@
+"""The comparisons of Python envs: the serial, threads and processes backends against the peers.
+
+Pools have as many workers as the targets were set for, whatever the machine; each contender
+runs in a process of its own (isolated.py says why).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import python_peers as peers
+from harness import Case, Contender, Loop, Skipped, Target
+from isolated import Isolated
+from options import Options
+
+PROCESSES, SERIAL = "envfleet processes", "envfleet serial"
+ASYNC_VECTOR, SYNC_VECTOR, SUBPROC = "Gymnasium AsyncVectorEnv", "Gymnasium SyncVectorEnv", "SB3 SubprocVecEnv"
+_SIZES = (8, 64)
+_WORKERS = 2
+_CARTPOLE = "CartPole-v1"
+
+
+def _contender(name: str, function: Callable[..., Loop], env: str, num_envs: int, **arguments: Any) -> Contender:
+    return Contender(name, partial(Isolated, function, env=env, num_envs=num_envs, **arguments))
+
+
+def _processes(env: str, num_envs: int, num_workers: int = _WORKERS, name: str = PROCESSES) -> Contender:
+    return _contender(name, peers.envfleet_sync, env, num_envs, backend="processes", num_workers=num_workers)
+
+
+def _facts(num_envs: int, num_workers: int = _WORKERS) -> dict[str, Any]:
+    return {"num_envs": num_envs, "num_workers": num_workers}
+
+
+# --- python_cartpole: a step of microseconds, so that all the rest shows -----------------------
+
+# By num_envs: `of` is at least `bound` times as fast as `against`.
+_CARTPOLE_TARGETS = {
+    8: ((PROCESSES, 5, ASYNC_VECTOR), (PROCESSES, 6, SUBPROC), (SERIAL, 1.3, SYNC_VECTOR)),
+    64: (
+        (PROCESSES, 12, ASYNC_VECTOR),
+        (PROCESSES, 15, SUBPROC),
+        (PROCESSES, 1.5, SYNC_VECTOR),
+        (SERIAL, 1.3, SYNC_VECTOR),
+    ),
+}
+
+
+def python_cartpole(options: Options) -> list[Case]:
+    return [_python_cartpole(num_envs) for num_envs in _SIZES]
+
+
+def _python_cartpole(num_envs: int) -> Case:
+    return Case(
+        f"Python CartPole-v1, {num_envs} envs, {_WORKERS} workers",
+        "steps/s",
+        [
+            _processes(_CARTPOLE, num_envs),
+            _contender(SERIAL, peers.envfleet_sync, _CARTPOLE, num_envs, backend="serial"),
+            _contender(ASYNC_VECTOR, peers.gymnasium_async, _CARTPOLE, num_envs),
+            _contender(SUBPROC, peers.sb3_subproc, _CARTPOLE, num_envs),
+            _contender(SYNC_VECTOR, peers.gymnasium_sync, _CARTPOLE, num_envs),
+        ],
+        PROCESSES,
+        [Target("ratio", of, bound, against) for of, bound, against in _CARTPOLE_TARGETS[num_envs]],
+        facts=_facts(num_envs),
+    )
+
+
+# --- image_env, ant: large observations, many infos ---------------------------------------------
+
+
+def image_env(options: Options) -> list[Case]:
+    bounds = {8: 1.5, 64: 2.0}
+    return [_against_async_vector("84x84x4 images, 200 us a step", "image", n, bounds[n]) for n in _SIZES]
+
+
+def ant(options: Options) -> list[Case]:
+    bounds = {8: 1.3, 64: 1.5}
+    return [_against_async_vector("Ant-v5 with its infos", "Ant-v5", n, bounds[n]) for n in _SIZES]
+
+
+def _against_async_vector(what: str, env: str, num_envs: int, bound: float) -> Case:
+    return Case(
+        f"{what}, {num_envs} envs, {_WORKERS} workers",
+        "steps/s",
+        [_processes(env, num_envs), _contender(ASYNC_VECTOR, peers.gymnasium_async, env, num_envs)],
+        PROCESSES,
+        [Target("ratio", PROCESSES, bound, ASYNC_VECTOR)],
+        facts=_facts(num_envs),
+    )
+
+
+# --- sleepy: what an asynchronous pool of processes gains ---------------------------------------
+
+
+def sleepy(options: Options) -> list[Case]:
+    num_envs, num_workers, batch_size = 64, 16, 16
+    sync, asynchronous = "envfleet sync", f"envfleet async, batches of {batch_size}"
+    return [
+        Case(
+            f"sleeps 0 to 2 ms, {num_envs} envs, {num_workers} workers",
+            "steps/s",
+            [
+                _contender(
+                    asynchronous,
+                    peers.envfleet_async,
+                    "sleepy",
+                    num_envs,
+                    backend="processes",
+                    num_workers=num_workers,
+                    batch_size=batch_size,
+                ),
+                _processes("sleepy", num_envs, num_workers, sync),
+            ],
+            asynchronous,
+            [Target("ratio", asynchronous, 1.5, sync)],
+            facts={
+                **_facts(num_envs, num_workers),
+                "batch_size": batch_size,
+                "ceilings": {sync: share_ceiling(num_envs, num_workers)},
+            },
+        )
+    ]
+
+
+def share_ceiling(num_envs: int, num_workers: int, num_trials: int = 20_000) -> float:
+    """The most that an asynchronous pool can gain where each worker has envs of its own, whose steps
+    take 0 to some time at random: its workers are always busy, those of a synchronous pool wait for the
+    worker whose share takes longest. Simulated; suites.ceiling() has threads that share all envs."""
+    share = num_envs // num_workers
+    durations = np.random.default_rng(0).uniform(0, 1, size=(num_trials, num_workers, share)).sum(axis=2)
+    return round(float(durations.max(axis=1).mean() / durations.mean()), 2)
+
+
+# --- oversubscribed: more workers than cores -----------------------------------------------------
+
+
+def oversubscribed(options: Options) -> list[Case]:
+    num_envs, many = 64, 16
+    names = {count: f"envfleet, {count} workers" for count in (many, _WORKERS)}
+    return [
+        Case(
+            f"Python CartPole-v1, {num_envs} envs, {many} workers against {_WORKERS}",
+            "steps/s",
+            [_processes(_CARTPOLE, num_envs, count, name) for count, name in names.items()],
+            names[many],
+            [Target("ratio", names[many], 0.7, names[_WORKERS])],
+            facts=_facts(num_envs, many),
+        )
+    ]
+
+
+# --- threads_freethreaded: Python envs on threads, in parallel -----------------------------------
+
+
+def threads_freethreaded(options: Options) -> list[Case]:
+    if _has_gil():
+        raise Skipped("expected a free-threaded Python, got one with the GIL, where threads take turns")
+    num_envs = 64
+    names = {count: f"envfleet, {count} thread{'s' * (count > 1)}" for count in (2, 1)}
+    arguments = {"env": _CARTPOLE, "num_envs": num_envs, "backend": "threads"}
+    return [
+        Case(
+            f"Python CartPole-v1, {num_envs} envs, threads without a GIL",
+            "steps/s",
+            [_contender(name, peers.envfleet_sync, num_workers=count, **arguments) for count, name in names.items()],
+            names[2],
+            [Target("ratio", names[2], 1.5, names[1])],
+            facts=_facts(num_envs, 2),
+        )
+    ]
+
+
+def _has_gil() -> bool:
+    return getattr(sys, "_is_gil_enabled", lambda: True)()
+
+
+# --- serial_share: what the serial backend adds to the envs' own steps ---------------------------
+
+
+def serial_share(options: Options) -> list[Case]:
+    num_envs, bare = 64, "bare loop over the envs"
+    return [
+        Case(
+            f"Python CartPole-v1, a batch of {num_envs}: what serial adds",
+            "us",
+            [
+                _contender(SERIAL, peers.envfleet_sync, _CARTPOLE, num_envs, backend="serial", in_us=True),
+                _contender(bare, peers.bare_loop, _CARTPOLE, num_envs),
+            ],
+            SERIAL,
+            [Target("difference", SERIAL, 1.0 * num_envs, bare)],  # 1 us an env
+            more_is_better=False,
+            facts={"num_envs": num_envs},
+        )
+    ]
+
+
+SUITES: dict[str, Callable[[Options], list[Case]]] = {
+    "python_cartpole": python_cartpole,
+    "image_env": image_env,
+    "ant": ant,
+    "sleepy": sleepy,
+    "oversubscribed": oversubscribed,
+    "threads_freethreaded": threads_freethreaded,
+    "serial_share": serial_share,
+}

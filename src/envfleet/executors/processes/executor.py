@@ -1,0 +1,260 @@
+"""ProcessesExecutor: a contiguous share of the envs in each of num_workers processes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import numpy as np
+
+from envfleet import _native
+from envfleet.batch import Fault
+from envfleet.errors import ConfigError, EnvError
+from envfleet.executors.processes.launcher import WorkerProcess, start_worker
+from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings, map_board
+from envfleet.executors.rows.executor import RowsExecutor
+from envfleet.executors.rows.faults import message_of
+from envfleet.executors.rows.layout import Layout
+from envfleet.executors.rows.mailbox import FileMailbox
+from envfleet.executors.rows.portrait import Portrait, one_portrait
+from envfleet.executors.rows.spec_of import SpecMaker
+from envfleet.factories import EnvBuilder, Recipe
+from envfleet.spec import PoolConfig
+
+_CLOSE_TIMEOUT_S = 5.0
+_KILL_TIMEOUT_S = 5.0
+
+
+class ProcessesExecutor(RowsExecutor):
+    """Runs envs in worker processes."""
+
+    def __init__(
+        self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+    ) -> None:
+        self._config = config
+        num_envs, num_workers = config.num_envs, config.num_workers
+        firsts = [_native.first_env_of(num_envs, num_workers, worker) for worker in range(num_workers + 1)]
+        shares = [range(first, end) for first, end in zip(firsts, firsts[1:], strict=False)]
+        # Pickled before anything is started, and once: what was captured later must not differ between workers.
+        self._shares = [
+            Share(_pickled(recipe.builders[own.start : own.stop]), own, are_built_now=True) for own in shares
+        ]
+        self._workers: list[WorkerProcess] = []
+        self._fd = -1
+        try:
+            portrait = self._start_all()
+            self._layout_ = Layout(
+                portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
+            )
+            self._fd = _board_file(self._layout_.num_bytes)
+            self._plan = BoardPlan(
+                self._layout_, 0, recipe.max_episode_steps, may_spin=num_workers < _native.usable_cores()
+            )
+            for worker, process in enumerate(self._workers):
+                self._hand_over(worker, process)
+            for process in self._workers:
+                self._expect(process, "ready")
+        except BaseException:
+            self._kill_all()
+            raise
+        # Of workers that were given up for their silence: worker -> seconds.
+        self._overdue: dict[int, float] = {}
+        self._past_deaths: dict[int, tuple[int, int, float | None]] = {}
+        self._lost: set[int] = set()
+        super().__init__(
+            make_spec(portrait),
+            config,
+            params,
+            self._layout_,
+            map_board(self._fd, self._layout_.num_bytes),
+            FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
+            may_spin=self._plan.may_spin,
+            # Without a reference to this executor: a pool that is dropped must be collected.
+            on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
+        )
+        for worker in range(num_workers):
+            self._watch(worker)
+
+    # --- starting ----------------------------------------------------------------------------
+
+    def _start_all(self) -> Portrait:
+        for share in self._shares:
+            process = start_worker(self._config.start_method)
+            self._workers.append(process)
+            process.channel.send(pickle.dumps((Surroundings.here(), share)))
+        portraits: list[Portrait] = []
+        for process in self._workers:
+            portraits += self._expect(process, "built")
+        return one_portrait(portraits)
+
+    def _hand_over(self, worker: int, process: WorkerProcess) -> None:
+        plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.may_spin)
+        with contextlib.suppress(OSError):  # it died: _expect() tells how
+            process.channel.send(pickle.dumps(plan), [self._fd])
+
+    def _expect(self, process: WorkerProcess, kind: str) -> Any:
+        """What a worker answers in its handshake."""
+        message = process.channel.recv()
+        share = self._shares[self._workers.index(process)]
+        if message is None:
+            process.wait(_KILL_TIMEOUT_S)
+            code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
+            fault = Fault(share.env_ids[0], "__init__", f"its worker process {_end_of(code)}", exit_code=code)
+            raise EnvError.of((fault,), None, "an env of this worker ended its process while it was made")
+        answer, *details = pickle.loads(message[0])
+        if answer == "failed":
+            env_id, trouble = details
+            fault = trouble.fault(env_id)
+            if isinstance(fault.cause, ConfigError):
+                raise fault.cause
+            raise EnvError.of((fault,), None, "its constructor must not raise") from fault.cause
+        assert answer == kind, f"a worker answered {answer} where {kind} was expected"
+        return details[0]
+
+    def _watch(self, worker: int) -> None:
+        self._workers[worker].on_exit(partial(_bury, self._board, worker))
+
+    # --- deaths ------------------------------------------------------------------------------
+
+    def death_of(self, env_id: int, method: str) -> Fault:
+        worker = self._board.worker_of(env_id)
+        if worker in self._past_deaths and not self._board.is_dead(worker):
+            culprit, code, silence = self._past_deaths[worker]
+        else:
+            culprit, code, silence = self._death_of_worker(worker)
+        if silence is not None:
+            what = f"did not answer within step_timeout={silence:g} s and was killed"
+        else:
+            what = _end_of(code)
+        during = ""
+        if culprit >= 0:
+            during = " in this env" if culprit == env_id else f" in env {culprit}, which it ran too"
+        return Fault(env_id, method, f"its worker process {what}{during}", exit_code=code)
+
+    def _death_of_worker(self, worker: int) -> tuple[int, int, float | None]:
+        process = self._workers[worker]
+        process.kill()  # a worker that wrote nonsense on the board is given up too
+        process.wait(_KILL_TIMEOUT_S)
+        code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
+        return self._board.current_env(worker), code, self._overdue.get(worker)
+
+    def broken(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        broken = super().broken()
+        broken[list(self._lost)] = True
+        return broken
+
+    def rebuild(self, env_id: int, phase: int) -> None:
+        super().rebuild(env_id, phase)
+        self._lost.discard(env_id)
+
+    def _revive(self, env_id: int) -> None:
+        worker = self._board.worker_of(env_id)
+        if not self._board.is_dead(worker):
+            return
+        self._past_deaths[worker] = self._death_of_worker(worker)
+        self._overdue.pop(worker, None)
+        share = self._shares[worker]
+        self._lost.update(share.env_ids)
+        old = self._workers[worker]
+        old.channel.close()
+        process = start_worker(self._config.start_method)
+        self._workers[worker] = process
+        process.channel.send(pickle.dumps((Surroundings.here(), Share(share.builders, share.env_ids, False))))
+        self._expect(process, "built")
+        # Before the worker looks at its words, after the old one can no longer write them.
+        self._board.revive(worker)
+        self._hand_over(worker, process)
+        self._expect(process, "ready")
+        self._watch(worker)
+
+    @property
+    def worker_pids(self) -> list[int]:
+        """The process of each worker, in their order."""
+        pids = []
+        for process in self._workers:
+            while process.pid is None and not process.wait(0.001):
+                pass
+            pids.append(process.pid or -1)
+        return pids
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def _end_workers(self) -> list[tuple[int, str]]:
+        faults: list[tuple[int, str]] = []
+        try:
+            deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+            for process in self._workers:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            for process in self._workers:
+                faults += self._last_words(process)
+        finally:
+            self._kill_all()
+        return faults
+
+    def _last_words(self, process: WorkerProcess) -> list[tuple[int, str]]:
+        if not process.wait(0):
+            return []
+        message = process.channel.recv()
+        return [] if message is None else list(pickle.loads(message[0])[1])
+
+    def _kill_all(self) -> None:
+        for process in self._workers:
+            process.kill()
+        for process in self._workers:
+            process.wait(_KILL_TIMEOUT_S)
+            process.channel.close()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _bury(board: _native.Board, worker: int) -> None:
+    board.mark_dead(worker)
+
+
+def _give_up(
+    workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int
+) -> None:
+    overdue[worker] = step_timeout or 0.0
+    workers[worker].kill()
+
+
+def _end_of(code: int) -> str:
+    if code >= 0:
+        return f"left with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
+
+
+def _pickled(builders: Sequence[EnvBuilder]) -> bytes:
+    try:
+        data: bytes = cloudpickle.dumps(builders)
+    except Exception as error:
+        raise ConfigError(
+            f"backend='processes' expected a factory that cloudpickle can pickle, got one that it cannot: "
+            f"{message_of(error)}; build what cannot travel (locks, sockets, open files) inside the factory, "
+            "or use backend='serial' or 'threads'"
+        ) from error
+    return data
+
+
+def _board_file(num_bytes: int) -> int:
+    """A file without a name: nothing is left of it when the last process that has it ends."""
+    if sys.platform == "linux":
+        fd = os.memfd_create("envfleet")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, num_bytes)
+    return fd

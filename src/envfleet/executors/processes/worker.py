@@ -1,0 +1,176 @@
+"""What a worker process does: builds its envs, tells their spaces, serves its share of a board."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import threading
+import traceback
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import EnvfleetError
+from envfleet.executors.processes.channel import Channel
+from envfleet.executors.rows.building import build_all
+from envfleet.executors.rows.faults import trouble_of
+from envfleet.executors.rows.layout import Layout
+from envfleet.executors.rows.mailbox import FileMailbox, dump
+from envfleet.executors.rows.portrait import Portrait, portrait_of
+from envfleet.executors.rows.runner import EnvRunner
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker takes over from the caller before it loads anything of the user's."""
+
+    sys_path: tuple[str, ...]
+    environ: dict[str, str]
+    cwd: str | None
+
+    @staticmethod
+    def here() -> Surroundings:
+        """Those of this process, now."""
+        try:
+            cwd = os.getcwd()
+        except OSError:  # it was deleted
+            cwd = None
+        return Surroundings(tuple(sys.path), dict(os.environ), cwd)
+
+    def adopt(self) -> None:
+        """Makes them this process's."""
+        os.environ.clear()
+        os.environ.update(self.environ)
+        sys.path[:] = self.sys_path
+        if self.cwd is not None:
+            with contextlib.suppress(OSError):
+                os.chdir(self.cwd)
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a worker is to run. builders: pickled, since they may need the caller's sys.path."""
+
+    builders: bytes
+    env_ids: range
+    are_built_now: bool  # or one by one, when the caller asks for them
+
+
+@dataclass(frozen=True)
+class BoardPlan:
+    """Where a worker works; the board's file comes with it."""
+
+    layout: Layout
+    worker: int
+    max_episode_steps: int | None
+    may_spin: bool
+
+
+def start(fd: int, parent_pid: int) -> None:
+    """The main function of a worker that was started as a program of its own."""
+    from envfleet.executors.processes.server import die_with_parent
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    die_with_parent(parent_pid)
+    os._exit(main(fd))
+
+
+def start_forked(fd: int, parent_pid: int) -> None:
+    """The main function of a worker that was forked from the caller itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    # The system's own way would end it with the thread that forked it.
+    threading.Thread(target=_leave_with, args=(parent_pid,), daemon=True).start()
+    os._exit(main(fd))
+
+
+def main(fd: int) -> int:
+    """Runs one worker from handshake to end; its exit code."""
+    channel = Channel(socket.socket(fileno=fd))
+    try:
+        _run(channel)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+    return 0
+
+
+def _run(channel: Channel) -> None:
+    message = channel.recv()
+    if message is None:
+        return
+    surroundings, share = pickle.loads(message[0])
+    surroundings.adopt()
+    try:
+        builders = pickle.loads(share.builders)
+    except BaseException as error:
+        channel.send(dump(("failed", share.env_ids[0], trouble_of(error, "__init__", is_leaving=True))))
+        return
+    envs: dict[int, Any] = {}
+    if share.are_built_now:
+        try:
+            envs = build_all(builders, share.env_ids)
+        except EnvfleetError as error:
+            faults = getattr(error, "faults", None)
+            env_id = faults[0].env_id if faults else share.env_ids[0]
+            cause = faults[0].cause if faults and faults[0].cause is not None else error
+            channel.send(dump(("failed", env_id, trouble_of(cause, "__init__", is_leaving=True))))
+            return
+    channel.send(dump(("built", _portraits(envs))))
+    message = channel.recv()
+    if message is None:
+        return
+    plan: BoardPlan = pickle.loads(message[0])
+    (board_fd,) = message[1]
+    buffer = map_board(board_fd, plan.layout.num_bytes)
+    mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs)
+    runner = EnvRunner(
+        plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.may_spin
+    )
+    channel.send(dump(("ready", None)))
+    runner.loop.serve()
+    with contextlib.suppress(OSError):  # nobody may be left to hear it
+        channel.send(dump(("closed", runner.close())))
+
+
+def _portraits(envs: dict[int, Any]) -> list[Portrait]:
+    """Of each env; equal ones as the same object, so that a pickle of many is small."""
+    portraits: list[Portrait] = []
+    for env in envs.values():
+        own = portrait_of(env)
+        if portraits and (own.observation_space, own.action_space) == (
+            portraits[0].observation_space,
+            portraits[0].action_space,
+        ):
+            own = portraits[0]
+        portraits.append(own)
+    return portraits
+
+
+def map_board(fd: int, num_bytes: int) -> NDArray[np.uint8]:
+    """A board's memory from its file."""
+    return np.frombuffer(mmap.mmap(fd, num_bytes), dtype=np.uint8)
+
+
+def _leave_with(parent_pid: int) -> None:
+    try:
+        pidfd = os.pidfd_open(parent_pid)
+    except (AttributeError, OSError):
+        return
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)  # readable when the process has ended
+    poll.poll()
+    os._exit(1)

@@ -1,0 +1,54 @@
+"""Building the envs of a share, and memory for a board in one process."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError, EnvError
+from envfleet.executors.rows.faults import trouble_of
+from envfleet.factories import EnvBuilder
+
+
+def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:
+    """The envs by id. Raises EnvError when a constructor raises; those built before are closed then."""
+    envs: dict[int, Any] = {}
+    owners: dict[int, int] = {}
+    try:
+        for env_id, builder in zip(env_ids, builders, strict=True):
+            try:
+                env = builder.build(env_id)
+            except (KeyboardInterrupt, EnvError):
+                raise
+            except BaseException as error:
+                fault = trouble_of(error, "__init__", is_leaving=False).fault(env_id, error)
+                raise EnvError((fault,), None, "its constructor must not raise") from error
+            other_id = owners.setdefault(id(env), env_id)
+            if other_id != env_id:
+                raise ConfigError(
+                    f"make() expected a factory that makes a new env each time, got the same object for envs "
+                    f"{other_id} and {env_id}; build the env inside the factory"
+                )
+            envs[env_id] = env
+    except BaseException:
+        close_all(envs.values())
+        raise
+    return envs
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Closes envs that nobody will use; what they raise is of no use to anybody."""
+    for env in envs:
+        try:
+            env.close()
+        except BaseException:
+            continue
+
+
+def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:
+    """Zeroed memory that begins on a page."""
+    return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)

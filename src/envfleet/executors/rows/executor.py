@@ -1,0 +1,349 @@
+"""RowsExecutor: the caller's side of a board. Who runs the envs is for its subclasses to say."""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet import _native
+from envfleet.autoreset import NATIVE_CODES, Phase
+from envfleet.batch import Batch, Fault, Final
+from envfleet.errors import EnvError, StateError
+from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.rows.info_columns import InfoColumns
+from envfleet.executors.rows.layout import Layout, native_action_space, plain_array_leaf, read_text
+from envfleet.executors.rows.mailbox import Mailbox
+from envfleet.infos import merge
+from envfleet.inputs import LeafColumns
+from envfleet.seeding import Words
+from envfleet.spaces import batched_leaf, join
+from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+
+_LOST = 2  # RowKind of native/rows/board.h
+
+
+class RowsExecutor(Executor):
+    """Runs Python envs that write their rows into a board."""
+
+    takes_leaves = True
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: PoolConfig,
+        params: Sequence[Mapping[str, Any]],
+        layout: Layout,
+        buffer: NDArray[np.uint8],
+        mailbox: Mailbox,
+        *,
+        may_spin: bool,
+        run_inline: Callable[[int], None] | None = None,
+        on_overdue: Callable[[int], None] | None = None,
+    ) -> None:
+        self.spec = spec
+        self.num_envs = config.num_envs
+        self._layout = layout
+        self._columns = layout.columns(buffer)
+        self._mailbox = mailbox
+        self._params = params
+        all_ids = np.arange(config.num_envs, dtype=np.int32)
+        # Handed out with every whole batch, so nobody may write to it.
+        all_ids.flags.writeable = False
+        self._all_ids = all_ids
+        self._board = _native.Board(
+            buffer,
+            config.num_envs,
+            layout.num_workers,
+            config.batch_size,
+            NATIVE_CODES[config.autoreset_mode],
+            may_spin,
+            -1.0 if config.step_timeout is None else config.step_timeout,
+            [column for column in self._columns.obs if column is not None],
+            [column for column in self._columns.final if column is not None],
+            self._columns.action[0] if len(self._columns.action) == 1 else None,
+            native_action_space(layout.action_leaves) if config.check_actions else None,
+            self._columns.info,
+            all_ids,
+            config.copy,
+            run_inline,
+            on_overdue,
+        )
+        self._info_columns = InfoColumns(self._publish)
+        self._join_obs = join(layout.observation_space)
+        self._num_stored = sum(column is not None for column in self._columns.obs)
+        self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
+        # What observe() gives of observations that have no column.
+        self._last_loose: list[Sequence[Any] | None] = [None] * config.num_envs
+        self._is_closed = False
+
+    # --- stepping ------------------------------------------------------------------------
+
+    def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        if type(actions) is LeafColumns:
+            self._store_actions(actions, env_ids)
+            return self._answer(self._board.step_stored(env_ids, timeout_s))
+        return self._answer(self._board.step(actions, env_ids, timeout_s))
+
+    def send(self, actions: Any, env_ids: Any) -> bool:
+        if type(actions) is LeafColumns:
+            self._store_actions(actions, env_ids)
+            return self._board.send_stored(env_ids)
+        return self._board.send(actions, env_ids)
+
+    def recv(self, timeout_s: float) -> Batch | Refused | None:
+        return self._answer(self._board.recv(timeout_s))
+
+    def _answer(self, columns: tuple[Any, ...] | Literal[False] | None) -> Batch | Refused | None:
+        if columns:
+            return self._batch(columns)
+        return None if columns is None else REFUSED
+
+    def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
+        """Writes checked actions where their envs find them."""
+        rows = slice(None) if env_ids is None else env_ids
+        loose = []
+        for column, values in zip(self._columns.action, leaves, strict=True):
+            if column is None or isinstance(values, list):
+                loose.append(values)
+            else:
+                column[rows] = values
+        for row, env_id in enumerate(self._all_ids if env_ids is None else env_ids):
+            letter = [values[row] for values in loose]
+            num_bytes = self._mailbox.put_request(int(env_id), letter) if letter else 0
+            self._board.set_request_bytes(int(env_id), num_bytes)
+
+    def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
+        self._put_options(env_ids, options)
+        columns = self._board.reset(env_ids, timeout_s)
+        return None if columns is None else self._batch(columns)
+
+    def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
+        self._put_options(env_ids, options)
+        self._board.send_reset(env_ids)
+
+    def _put_options(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
+        for env_id in self._all_ids if env_ids is None else env_ids:
+            num_bytes = self._mailbox.put_request(int(env_id), dict(options)) if options else 0
+            self._board.set_request_bytes(int(env_id), num_bytes)
+
+    def abandon(self, timeout_s: float) -> bool:
+        return self._board.abandon(timeout_s)
+
+    # --- batches -------------------------------------------------------------------------
+
+    def _batch(self, columns: tuple[Any, ...]) -> Batch:
+        if self._is_plain and columns[-1] is None:
+            # One observation array, nothing in the mail, no last rows: the most common case.
+            obs, reward, terminated, truncated, env_id, elapsed_step, info, _, _ = columns
+            return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info or {}, None, ())
+        k = self._num_stored
+        special = _Special(self, columns[-1] or (), len(columns[k]))
+        info = merge(special.infos, columns[-3] or {})
+        self._info_columns.learn(special.infos)
+        final = None
+        if self._layout.has_finals:
+            final_info = merge(special.final_infos, columns[-2] or {})
+            self._info_columns.learn(special.final_infos)
+            final_obs = self._obs(columns[k + 5 : 2 * k + 5], special.loose_finals)
+            final = Final(final_obs, columns[2 * k + 5], final_info)
+        for row, loose in enumerate(special.loose_obs):
+            if loose is not None:
+                self._last_loose[columns[k + 3][row]] = loose
+        obs = self._obs(columns[:k], special.loose_obs)
+        return Batch(obs, *columns[k : k + 5], info, final, tuple(special.faults))
+
+    def _obs(self, stored: Sequence[Any], loose: Sequence[Sequence[Any] | None]) -> Any:
+        """The observation of a batch from its columns, and what its rows have in the mail."""
+        if self._is_plain:
+            return stored[0]
+        columns: list[Any] = []
+        rest = iter(stored)
+        position = 0
+        for leaf in self._layout.obs_leaves:
+            if leaf.kind == "array":
+                columns.append(next(rest))
+            elif leaf.kind == "text":
+                columns.append(batched_leaf(leaf, [read_text(row) for row in next(rest)]))
+            else:
+                # A row whose env raised has none.
+                columns.append(batched_leaf(leaf, [None if own is None else own[position] for own in loose]))
+                position += 1
+        return self._join_obs(columns)
+
+    def _publish(self, entries: list[Any]) -> None:
+        self._board.publish_schema(entries, self._mailbox.put_schema(entries))
+
+    def take_letter(self, env_id: int, num_bytes: int) -> dict[str, Any]:
+        """What an env sent beside its row."""
+        letter: dict[str, Any] = self._mailbox.take_reply(env_id, num_bytes)
+        return letter
+
+    def method_of(self, env_id: int) -> str:
+        """What an env was last asked to do."""
+        return "reset" if self._board.was_reset(env_id) else "step"
+
+    @abstractmethod
+    def death_of(self, env_id: int, method: str) -> Fault:
+        """The fault of an env whose worker died."""
+
+    # --- between batches -----------------------------------------------------------------
+
+    def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
+        self._board.seed(env_ids, words)
+
+    def rebuild(self, env_id: int, phase: int) -> None:
+        self._revive(env_id)
+        self._ask([env_id], ("rebuild", phase), "__init__", "its constructor must not raise")
+
+    @abstractmethod
+    def _revive(self, env_id: int) -> None:
+        """Starts the worker of this env anew if it died."""
+
+    def broken(self) -> NDArray[np.bool_]:
+        """Also those that are idle and whose worker died."""
+        is_dead = [self._board.is_dead(worker) for worker in range(self._layout.num_workers)]
+        broken: NDArray[np.bool_] = self.phases() == Phase.BROKEN
+        if any(is_dead):
+            broken |= np.array([is_dead[self._board.worker_of(i)] for i in range(self.num_envs)])
+        return broken
+
+    def observe(self) -> Any:
+        return self._obs(self._board.observe(), self._last_loose)
+
+    def get_state(self, env_id: int) -> bytes:
+        try:
+            (state,) = self._ask([env_id], ("save",), "get_state", "mend the env")
+        except EnvError as error:
+            raise StateError(
+                f"env {env_id} of {self.spec.id} cannot be saved: {error.faults[0].message}"
+            ) from error.__cause__
+        phase, elapsed = int(self.phases()[env_id]), self._board.elapsed_step(env_id)
+        return phase.to_bytes(1, "little") + elapsed.to_bytes(4, "little") + bytes(state)
+
+    def set_state(self, env_id: int, state: bytes) -> None:
+        if len(state) < 6 or state[0] > max(Phase):
+            raise StateError(f"env {env_id} of {self.spec.id} cannot take this state: it is none of a Python env")
+        try:
+            self._ask([env_id], ("load", state[5:]), "set_state", "mend the env")
+        except EnvError as error:
+            raise StateError(
+                f"env {env_id} of {self.spec.id} cannot take this state: {error.faults[0].message}"
+            ) from error.__cause__
+        self._board.set_phase(env_id, state[0])
+        self._board.set_elapsed_step(env_id, int.from_bytes(state[1:5], "little"))
+
+    def render(self, env_ids: Sequence[int]) -> list[Any]:
+        return self._ask(env_ids, ("call", "render", (), {}), "render", "mend its render()")
+
+    def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        return self._ask(env_ids, ("call", name, args, dict(kwargs)), name, "mend the method, or its arguments")
+
+    def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
+        return self._ask(env_ids, ("get", name), f"get_attr({name!r})", "mend the attribute")
+
+    def get_attrs(self, env_id: int) -> dict[str, Any]:
+        return {}
+
+    def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
+        letters = [("set", name, value) for value in values]
+        self._ask_each(env_ids, letters, f"set_attr({name!r})", "mend the attribute")
+
+    def _ask(self, env_ids: Sequence[int], letter: tuple[Any, ...], method: str, remedy: str) -> list[Any]:
+        return self._ask_each(env_ids, [letter] * len(env_ids), method, remedy)
+
+    def _ask_each(
+        self, env_ids: Sequence[int], letters: Sequence[tuple[Any, ...]], method: str, remedy: str
+    ) -> list[Any]:
+        """Has each env do what its letter says; the answers. Raises EnvError when one raised."""
+        for env_id, letter in zip(env_ids, letters, strict=True):
+            self._board.set_request_bytes(int(env_id), self._mailbox.put_request(int(env_id), letter))
+        answers, faults = [], []
+        for _, env_id, kind, num_bytes in self._board.call(np.asarray(env_ids, dtype=np.int32)):
+            self._board.set_request_bytes(env_id, 0)
+            if kind == _LOST:
+                faults.append(self.death_of(env_id, method))
+                continue
+            reply = self.take_letter(env_id, num_bytes)
+            if "fault" in reply:
+                trouble, cause = reply["fault"]
+                fault = trouble.fault(env_id, cause)
+                # What is missing is the caller's mistake and not the env's.
+                if isinstance(fault.cause, AttributeError) and method.startswith(("get_attr", "set_attr")):
+                    raise fault.cause
+                faults.append(Fault(env_id, method, fault.message, fault.traceback, fault.cause))
+            else:
+                answers.append(reply["value"])
+        if faults:
+            raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
+        return answers
+
+    # --- what is known ---------------------------------------------------------------------
+
+    def params_of(self, env_id: int) -> Mapping[str, Any]:
+        return self._params[env_id if len(self._params) > 1 else 0]
+
+    @property
+    def num_in_flight(self) -> int:
+        return self._board.num_in_flight
+
+    @property
+    def has_late_batch(self) -> bool:
+        return self._board.has_late_batch
+
+    def in_flight(self) -> NDArray[np.bool_]:
+        return np.frombuffer(self._board.in_flight(), dtype=np.bool_)
+
+    def phases(self) -> NDArray[np.uint8]:
+        return np.frombuffer(self._board.phases(), dtype=np.uint8)
+
+    def stats(self) -> PoolStats:
+        envs = tuple(EnvStats(*own) for own in self._board.env_statistics())
+        workers = tuple(WorkerStats(*own) for own in self._board.worker_statistics())
+        return PoolStats(envs, workers)
+
+    # --- life ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._is_closed or self._board.is_forked:
+            return
+        self._is_closed = True
+        self._board.stop()
+        for env_id, message in self._end_workers():
+            warnings.warn(f"env {env_id} raised in close(): {message}", RuntimeWarning, stacklevel=3)
+
+    @abstractmethod
+    def _end_workers(self) -> list[tuple[int, str]]:
+        """Waits for the workers to leave, and ends those that do not; what envs raised in close()."""
+
+
+class _Special:
+    """What rows of a batch have in the mail: faults, odd infos, observations of no fixed size."""
+
+    def __init__(self, executor: RowsExecutor, raw: Sequence[tuple[int, int, int, int]], num_rows: int) -> None:
+        self.infos: list[Mapping[str, Any] | None] = [None] * num_rows
+        self.final_infos: list[Mapping[str, Any] | None] = [None] * num_rows
+        self.loose_obs: list[Sequence[Any] | None] = [None] * num_rows
+        self.loose_finals: list[Sequence[Any] | None] = [None] * num_rows
+        self.faults: list[Fault] = []
+        for row, env_id, kind, num_bytes in raw:
+            if kind == _LOST:
+                self.faults.append(executor.death_of(env_id, executor.method_of(env_id)))
+                continue
+            letter = executor.take_letter(env_id, num_bytes)
+            if "lost" in letter:
+                self.faults.append(executor.death_of(env_id, executor.method_of(env_id)))
+                continue
+            self.infos[row] = letter.get("info")
+            self.final_infos[row] = letter.get("final_info")
+            self.loose_obs[row] = letter.get("obs")
+            self.loose_finals[row] = letter.get("final_obs")
+            if "fault" in letter:
+                trouble, cause = letter["fault"]
+                self.faults.append(trouble.fault(env_id, cause))
+

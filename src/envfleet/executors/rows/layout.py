@@ -1,0 +1,170 @@
+"""Layout: which bytes of a board hold what, from the spaces and counts alone.
+
+Both sides of a board compute it for themselves, so that a pointer never travels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet import _native
+from envfleet.spaces import Leaf, leaves_of
+
+_ALIGNMENT = 64
+# Of numeric infos, for one row: beyond that they go by message.
+INFO_BYTES = 4096
+
+# The numbers of ef_kind and ef_dtype in abi.h.
+_KINDS = {spaces.Box: 0, spaces.Discrete: 1, spaces.MultiDiscrete: 2, spaces.MultiBinary: 3}
+_DTYPES = {
+    name: number
+    for number, name in enumerate(
+        ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
+    )
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A board for num_envs envs of these spaces on num_workers workers."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    num_envs: int
+    num_workers: int
+    autoreset_mode: AutoresetMode
+
+    @cached_property
+    def obs_leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of an observation, in the order of their columns."""
+        return leaves_of(self.observation_space)
+
+    @cached_property
+    def action_leaves(self) -> tuple[Leaf, ...]:
+        """The leaves of an action, in the order of their columns."""
+        return leaves_of(self.action_space)
+
+    @property
+    def has_finals(self) -> bool:
+        """Whether last rows travel beside the first ones of the next episodes."""
+        return self.autoreset_mode is AutoresetMode.SAME_STEP
+
+    @property
+    def num_bytes(self) -> int:
+        """What the whole board needs."""
+        return self._placed[1]
+
+    @cached_property
+    def _placed(self) -> tuple[dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]], int]:
+        """(offset, dtype, shape) of each column, and where the last ends."""
+        columns: dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
+        offset = _native.board_bytes(self.num_envs, self.num_workers)
+        wanted = [("obs", self.obs_leaves), ("action", self.action_leaves)]
+        if self.has_finals:
+            wanted.append(("final", self.obs_leaves))
+        for name, leaves in wanted:
+            for position, leaf in enumerate(leaves):
+                if leaf.kind == "object":
+                    continue
+                dtype, shape = column_type(leaf)
+                offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+                columns[name, position] = (offset, dtype, (self.num_envs, *shape))
+                offset += self.num_envs * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+        columns["info", 0] = (offset, np.dtype(np.uint8), (self.num_envs, 2 * INFO_BYTES))
+        return columns, offset + 2 * INFO_BYTES * self.num_envs
+
+    def columns(self, buffer: NDArray[np.uint8]) -> Columns:
+        """The columns as arrays over a board's memory."""
+
+        def view(name: str, position: int) -> NDArray[Any] | None:
+            if (name, position) not in self._placed[0]:
+                return None
+            offset, dtype, shape = self._placed[0][name, position]
+            count = int(np.prod(shape, dtype=np.int64))
+            return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset).reshape(shape)
+
+        num_obs = len(self.obs_leaves)
+        info = view("info", 0)
+        assert info is not None
+        return Columns(
+            obs=tuple(view("obs", k) for k in range(num_obs)),
+            final=tuple(view("final", k) for k in range(num_obs)) if self.has_finals else (),
+            action=tuple(view("action", k) for k in range(len(self.action_leaves))),
+            info=info,
+        )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Arrays over a board, row i of env i; None for a leaf that travels by message."""
+
+    obs: tuple[NDArray[Any] | None, ...]
+    final: tuple[NDArray[Any] | None, ...]
+    action: tuple[NDArray[Any] | None, ...]
+    info: NDArray[np.uint8]
+
+
+def column_type(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """The dtype and row shape of a leaf that has a column. A text is its code points, then zeros."""
+    if leaf.kind == "text":
+        assert isinstance(leaf.space, spaces.Text)
+        # One more than the text: a length in front, since a text may hold a zero itself.
+        return np.dtype(np.uint32), (leaf.space.max_length + 1,)
+    return leaf.dtype, leaf.shape
+
+
+def write_text(row: NDArray[np.uint32], text: str) -> None:
+    """Puts a text into its row."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    row[0] = len(points)
+    row[1 : 1 + len(points)] = points
+
+
+def read_text(row: NDArray[np.uint32]) -> str:
+    """The text of a row."""
+    return row[1 : 1 + int(row[0])].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def plain_array_leaf(leaves: tuple[Leaf, ...]) -> Leaf | None:
+    """The one leaf of a space that is a single array; None for all others."""
+    return leaves[0] if len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "array" else None
+
+
+def native_action_space(leaves: tuple[Leaf, ...]) -> Mapping[str, Any] | None:
+    """The action space as the native check takes it; None when only the Python one can."""
+    leaf = plain_array_leaf(leaves)
+    if leaf is None or len(leaf.shape) > 8 or leaf.dtype.name not in _DTYPES:
+        return None
+    space = leaf.space
+    kind = next((number for known, number in _KINDS.items() if type(space) is known), None)
+    raw: dict[str, Any] = {
+        "kind": kind,
+        "dtype": _DTYPES[leaf.dtype.name],
+        "shape": list(leaf.shape),
+        "low": [],
+        "high": [],
+        "nvec": [],
+        "start": 0,
+        "count": 0,
+    }
+    if type(space) is spaces.Discrete and leaf.dtype == np.int64:
+        return {**raw, "start": int(space.start), "count": int(space.n)}
+    if type(space) is spaces.MultiDiscrete and leaf.dtype == np.int64 and not space.start.any():
+        return {**raw, "nvec": space.nvec.ravel().tolist()}
+    if type(space) is spaces.MultiBinary:
+        return raw
+    # Integers of 64 bits have no exact float to be compared with.
+    if type(space) is spaces.Box and leaf.dtype.name in ("float32", "float64", "uint8", "int8", "int32"):
+        low, high = (side.astype(np.float64).ravel().tolist() for side in (space.low, space.high))
+        return {**raw, "low": low, "high": high}
+    return None

@@ -1,0 +1,51 @@
+"""Portrait: what a built env says of itself, fit to travel from a worker to the caller."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+
+from envfleet.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Portrait:
+    """The spaces and public attributes of one env."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    render_mode: str | None = None
+    class_name: str = ""
+
+
+def portrait_of(env: Any) -> Portrait:
+    """What an env says of itself; without what cannot travel."""
+    metadata = getattr(env, "metadata", None)
+    try:
+        metadata = pickle.loads(pickle.dumps(dict(metadata or {})))
+    except Exception:
+        metadata = {}
+    return Portrait(
+        env.observation_space,
+        env.action_space,
+        metadata,
+        getattr(env, "render_mode", None),
+        type(getattr(env, "unwrapped", env)).__name__,
+    )
+
+
+def one_portrait(portraits: list[Portrait]) -> Portrait:
+    """The first, when all envs have its spaces."""
+    first = portraits[0]
+    for env_id, other in enumerate(portraits):
+        for name in ("observation_space", "action_space"):
+            if getattr(other, name) != getattr(first, name):
+                raise ConfigError(
+                    f"a pool expected the same {name} for all envs, env 0 has {getattr(first, name)} and env {env_id} "
+                    f"has {getattr(other, name)}; pad or wrap them to one space, or make a pool for each"
+                )
+    return first

@@ -1,0 +1,96 @@
+"""The threads executor: envs on threads of this process, a contiguous share each.
+
+For simulators that let go of the GIL, and for any env on free-threaded Python.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from envfleet import _native
+from envfleet.batch import Fault
+from envfleet.executors.rows.building import anonymous_memory, build_all
+from envfleet.executors.rows.executor import RowsExecutor
+from envfleet.executors.rows.faults import message_of
+from envfleet.executors.rows.layout import Layout
+from envfleet.executors.rows.mailbox import LocalMailbox
+from envfleet.executors.rows.portrait import one_portrait, portrait_of
+from envfleet.executors.rows.runner import EnvRunner
+from envfleet.executors.rows.spec_of import SpecMaker
+from envfleet.factories import Recipe
+from envfleet.spec import PoolConfig
+
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class ThreadsExecutor(RowsExecutor):
+    """Runs envs on num_workers threads."""
+
+    def __init__(
+        self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+    ) -> None:
+        envs = build_all(recipe.builders, range(config.num_envs))
+        portrait = one_portrait([portrait_of(env) for env in envs.values()])
+        num_workers = config.num_workers
+        layout = Layout(
+            portrait.observation_space, portrait.action_space, config.num_envs, num_workers, config.autoreset_mode
+        )
+        buffer = anonymous_memory(layout.num_bytes)
+        mailbox = LocalMailbox(config.num_envs)
+        may_spin = False  # a thread that spins takes its core from one that holds the GIL
+        super().__init__(make_spec(portrait), config, params, layout, buffer, mailbox, may_spin=may_spin)
+        self._failures: dict[int, str] = {}
+        self._close_faults: list[tuple[int, str]] = []
+        self._threads = []
+        for worker in range(num_workers):
+            first = _native.first_env_of(config.num_envs, num_workers, worker)
+            end = _native.first_env_of(config.num_envs, num_workers, worker + 1)
+            own = {env_id: envs[env_id] for env_id in range(first, end)}
+            runner = EnvRunner(
+                layout, buffer, worker, mailbox, recipe.builders[first:end], own, recipe.max_episode_steps, may_spin
+            )
+            # Without a reference to this executor: a pool that is dropped must be collected.
+            thread = threading.Thread(
+                target=_serve,
+                args=(runner, worker, self._board, self._failures, self._close_faults),
+                name=f"envfleet-{worker}",
+                daemon=True,
+            )
+            self._threads.append(thread)
+        for thread in self._threads:
+            thread.start()
+
+    def death_of(self, env_id: int, method: str) -> Fault:
+        failure = self._failures.get(self._board.worker_of(env_id), "its thread ended")
+        return Fault(env_id, method, failure)
+
+    def _revive(self, env_id: int) -> None:
+        pass
+
+    def _end_workers(self) -> list[tuple[int, str]]:
+        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if stuck:
+            self._close_faults.append((-1, f"{', '.join(stuck)} did not leave within {_CLOSE_TIMEOUT_S} s"))
+        return self._close_faults
+
+
+def _serve(
+    runner: EnvRunner,
+    worker: int,
+    board: _native.Board,
+    failures: dict[int, str],
+    close_faults: list[tuple[int, str]],
+) -> None:
+    try:
+        runner.loop.serve()
+    except BaseException as error:  # never an env's: those are caught where they happen
+        failures[worker] = message_of(error)
+        board.mark_dead(worker)
+    close_faults.extend(runner.close())

@@ -1,0 +1,164 @@
+"""What make() is given, as builders: one for each env, fit to travel to a worker.
+
+An id, a class, a callable, or a list of callables. A builder is pickled by cloudpickle and runs
+where the env will live; nothing is built here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
+from envfleet.errors import ConfigError
+
+EnvSource = str | GymnasiumSpec | Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class EnvBuilder:
+    """Builds one env.
+
+    keeps_time_limit: the env brings its own TimeLimit. Without wrappers that must see an episode's
+    end, the pool counts instead: its limit costs nothing a step.
+    """
+
+    source: GymnasiumSpec | Callable[..., Any]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    wrappers: tuple[Callable[[Any], Any], ...] = ()
+    render_mode: str | None = None
+    max_episode_steps: int | None = None
+    keeps_time_limit: bool = False
+
+    def build(self, env_id: int) -> Any:
+        """The env, in Gymnasium's dialect whatever it was written in."""
+        env = adapt(self._bare(env_id), self.render_mode)
+        if self.wrappers and not isinstance(env, gymnasium.Env):
+            env = AdaptedEnv(env)  # Gymnasium's wrappers refuse what only looks like an env
+        for wrapper in self.wrappers:
+            env = wrapper(env)
+        for name in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, name, None), gymnasium.Space):
+                raise ConfigError(
+                    f"expected {type(env).__name__}.{name} as a gymnasium.Space, got {getattr(env, name, None)!r}; "
+                    f"set self.{name} in the constructor"
+                )
+        return env
+
+    def _bare(self, env_id: int) -> Any:
+        given = dict(self.kwargs)
+        if isinstance(self.source, GymnasiumSpec):
+            if self.render_mode is not None:
+                given["render_mode"] = self.render_mode
+            limit = self.max_episode_steps if self.keeps_time_limit else -1
+            # What PassiveEnvChecker and OrderEnforcing see to, the pool does for every env.
+            return gymnasium.make(self.source, max_episode_steps=limit, disable_env_checker=True, **given)
+        if inspect.isclass(self.source):
+            if self.render_mode is not None and "render_mode" not in given and _takes(self.source, "render_mode"):
+                given["render_mode"] = self.render_mode
+            if takes_env_id(self.source):
+                return self.source(env_id, **given)
+        return self.source(**given)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """The builders of a pool, and what is known of its envs before one is built."""
+
+    name: str
+    builders: tuple[EnvBuilder, ...]
+    max_episode_steps: int | None  # what the pool counts itself
+    reward_threshold: float | None = None
+
+    @property
+    def shown_limit(self) -> int | None:
+        """The time limit that users see, whoever counts it."""
+        own = self.builders[0]
+        return own.max_episode_steps if own.keeps_time_limit else self.max_episode_steps
+
+
+def recipe_for(
+    env: Any,
+    num_envs: int,
+    env_kwargs: Sequence[Mapping[str, Any]],
+    wrappers: Sequence[Callable[[Any], Any]],
+    render_mode: str | None,
+    max_episode_steps: int | None,
+) -> Recipe:
+    """The builders for what make() was given. env_kwargs: one dict for all envs, or one for each."""
+    sources = _sources(env, num_envs)
+    if len(env_kwargs) not in (1, num_envs):
+        raise ConfigError(
+            f"env_kwargs expected a dict, or a list of {num_envs} dicts, one for each env, got a list of {len(env_kwargs)}"
+        )
+    for wrapper in wrappers:
+        if not callable(wrapper):
+            raise ConfigError(f"wrappers expected callables that take an env and give one, got {wrapper!r}")
+    threshold = None
+    keeps = False
+    limit = max_episode_steps
+    first = sources[0]
+    if isinstance(first, GymnasiumSpec):
+        limit = max_episode_steps or first.max_episode_steps
+        threshold = first.reward_threshold
+        keeps = bool(wrappers or first.additional_wrappers)
+    made: dict[tuple[int, int], EnvBuilder] = {}
+    builders = []
+    for env_id in range(num_envs):
+        # The same object for the same env, so that a pickle of many holds it once.
+        source = sources[env_id if len(sources) > 1 else 0]
+        kwargs = env_kwargs[env_id if len(env_kwargs) > 1 else 0]
+        key = (id(source), id(kwargs))
+        if key not in made:
+            made[key] = EnvBuilder(source, kwargs, tuple(wrappers), render_mode, limit, keeps)
+        builders.append(made[key])
+    return Recipe(_name_of(first), tuple(builders), None if keeps else limit, threshold)
+
+
+def _sources(env: Any, num_envs: int) -> list[GymnasiumSpec | Callable[..., Any]]:
+    if isinstance(env, (list, tuple)):
+        if len(env) != num_envs:
+            raise ConfigError(f"make() got {len(env)} factories and num_envs={num_envs}; leave num_envs out")
+        return [_source(own, position) for position, own in enumerate(env)]
+    return [_source(env, None)]
+
+
+def _source(env: Any, position: int | None) -> GymnasiumSpec | Callable[..., Any]:
+    if isinstance(env, (str, GymnasiumSpec)):
+        spec = deepcopy(gymnasium.spec(env) if isinstance(env, str) else env)
+        spec.order_enforce = False
+        if not spec.entry_point:
+            raise ConfigError(f"{spec.id} has no entry_point for single envs; make it on the native backend")
+        return spec
+    if callable(env):
+        return env  # type: ignore[no-any-return]  # callable() tells no signature
+    where = "" if position is None else f" at position {position}"
+    instance = "; pass its class or a function that makes one: each worker builds its own"
+    remedy = instance if hasattr(env, "step") else ""
+    raise ConfigError(
+        f"make() expected an env id, a class, a factory or a list of factories{where}, "
+        f"got {type(env).__name__}: {env!r}{remedy}"
+    )
+
+
+def _name_of(source: GymnasiumSpec | Callable[..., Any]) -> str:
+    if isinstance(source, GymnasiumSpec):
+        return source.id
+    # Gymnasium's specs take letters, digits and _:.- only: a lambda's name is none.
+    name = re.sub(r"[^\w:.-]", "", getattr(source, "__name__", type(source).__name__))
+    return name if name and name != "lambda" else "PythonEnv"
+
+
+def _takes(source: Any, name: str) -> bool:
+    try:
+        parameters = inspect.signature(source).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(own.name == name or own.kind is own.VAR_KEYWORD for own in parameters)

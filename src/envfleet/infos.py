@@ -1,0 +1,225 @@
+"""Infos of many envs as one dict of columns, in Gymnasium's vector form, and back.
+
+{"key": column, "_key": mask}: the mask says which rows have a value. A dict inside an info
+becomes such a dict of columns itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# The shape and dtype of one row. None: the rows are Python objects.
+_Form = tuple[tuple[int, ...], "np.dtype[Any]"] | None
+
+_BOOL: _Form = ((), np.dtype(bool))
+_PLAIN: dict[type, _Form] = {
+    float: ((), np.dtype(float)),
+    int: ((), np.dtype(int)),
+    bool: _BOOL,
+    str: None,
+    type(None): None,
+}
+_EXACT_IN_FLOAT64 = 2**53
+# What numpy raises for a value that does not go into an array, such as an int of more than 64 bits.
+_NO_ROOM = (OverflowError, ValueError, TypeError)
+
+
+def merge(infos: Sequence[Mapping[str, Any] | None], into: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Columns of the infos of len(infos) rows; None or an empty info adds nothing for its row.
+
+    The columns are those of gymnasium.vector.VectorEnv._add_info: an array of the value's dtype
+    for int, float, bool and numpy numbers, a stacked array for arrays, an array of objects with
+    None in the gaps for anything else and for every final_obs; `_key` is always there.
+
+    Where Gymnasium raises or spoils values because the envs' values of a key differ, this does
+    neither. Numbers, and arrays of one shape, of several dtypes get the dtype that
+    np.result_type finds for all (int and float: float64; Gymnasium would cut the floats to ints).
+    The types decide, not the values, so a column does not change dtype by chance. Everything else
+    (other shapes, a number beside a str or a dict, integers too large for the dtype) becomes a
+    column of objects that holds each value as it came. An env's own "_key" beside a "key" gives
+    way to the mask.
+
+    With into, the values are added to these columns, which are of as many rows; it is changed and
+    returned.
+    """
+    num_rows = len(infos)
+    columns = {} if into is None else into
+    rows = [row for row, info in enumerate(infos) if info]
+    if rows:
+        _add(columns, rows, [infos[row] for row in rows], num_rows)
+    return columns
+
+
+def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """One row's own info out of the columns: the keys that it has a value for.
+
+    A column without a mask has a value for every row. Numbers come as numpy's.
+    """
+    names = {str(key) for key in info}
+    own: dict[str, Any] = {}
+    for key, column in info.items():
+        if _is_mask(str(key), names):
+            continue
+        mask = info.get(f"_{key}")
+        if mask is None or mask[row]:
+            own[key] = _value_of(column, row)
+    return own
+
+
+def _is_mask(name: str, names: set[str]) -> bool:
+    # "_x" beside "x" is its mask, unless that "x" is itself the mask of something.
+    return name[:1] == "_" and name[1:] in names and not _is_mask(name[1:], names)
+
+
+def _value_of(column: Any, row: int) -> Any:
+    return split_rows(column, row) if isinstance(column, dict) else column[row]
+
+
+def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: int) -> None:
+    """Adds the infos of these rows to the columns."""
+    first = infos[0].keys()
+    if len(infos) == 1:
+        gathered = [(key, rows, [value]) for key, value in infos[0].items()]
+    elif all(info.keys() == first for info in infos):
+        gathered = [(key, rows, [info[key] for info in infos]) for key in first]
+    else:
+        by_key: dict[Any, tuple[list[int], list[Any]]] = {}
+        for row, info in zip(rows, infos, strict=True):
+            for key, value in info.items():
+                if key in by_key:
+                    of_key = by_key[key]
+                    of_key[0].append(row)
+                    of_key[1].append(value)
+                else:
+                    by_key[key] = ([row], [value])
+        gathered = [(key, *of_key) for key, of_key in by_key.items()]
+    masks = {f"_{key}" for key, _, _ in gathered}
+    if columns:
+        names = {str(key) for key in columns}
+        masks.update(f"_{name}" for name in names if not _is_mask(name, names))
+    for key, its_rows, values in gathered:
+        if key in masks:
+            continue
+        column = columns.get(key)
+        if column is None:
+            columns[key] = _new_column(key, its_rows, values, num_rows)
+            mask: Any = np.zeros(num_rows, dtype=np.bool_)
+        else:
+            mask = columns.get(f"_{key}")
+            if mask is None:  # a column that every row has a value in
+                mask = np.ones(num_rows, dtype=np.bool_)
+            elif not mask.flags.writeable:
+                mask = mask.copy()
+            columns[key] = _extended(column, mask, its_rows, values, num_rows)
+        mask[its_rows if len(its_rows) > 1 else its_rows[0]] = True
+        columns[f"_{key}"] = mask
+
+
+def _new_column(key: Any, rows: list[int], values: list[Any], num_rows: int) -> Any:
+    if key == "final_obs":
+        return _objects(rows, values, num_rows)
+    if isinstance(values[0], dict) and all(isinstance(value, dict) for value in values):
+        inner: dict[str, Any] = {}
+        _add(inner, rows, values, num_rows)
+        return inner
+    form = _form_of(values[0])
+    # What a key that one env alone has costs is most of what the infos of an episode's end cost.
+    return _filled(form if len(values) == 1 else _joint(form, values), rows, values, num_rows)
+
+
+def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: list[Any], num_rows: int) -> Any:
+    """The column with these values too; another one where they do not fit into it."""
+    if isinstance(column, dict):
+        if all(isinstance(value, dict) for value in values):
+            _add(column, rows, values, num_rows)
+            return column
+        form: _Form = None
+    else:
+        form = None if column.dtype == object and column.ndim == 1 else (column.shape[1:], column.dtype)
+        if column.flags.writeable and _joint(form, values) == form:
+            try:
+                for row, value in zip(rows, values, strict=True):
+                    column[row] = value
+                return column
+            except _NO_ROOM:
+                form = None
+    # The new values win over old ones of their rows.
+    gathered = {int(row): _value_of(column, int(row)) for row in np.flatnonzero(mask)}
+    gathered.update(zip(rows, values, strict=True))
+    every_row = sorted(gathered)
+    every_value = [gathered[row] for row in every_row]
+    return _filled(_joint(form, every_value), every_row, every_value, num_rows)
+
+
+def _filled(form: _Form, rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:
+    """One array of this form with the values in their rows, which are in ascending order."""
+    if form is None:
+        return _objects(rows, values, num_rows)
+    shape, dtype = form
+    try:
+        if len(rows) == num_rows and not shape:
+            return np.array(values, dtype=dtype)
+        column = np.zeros((num_rows, *shape) if shape else num_rows, dtype=dtype)
+        for row, value in zip(rows, values, strict=True):
+            column[row] = value
+    except _NO_ROOM:
+        return _objects(rows, values, num_rows)
+    return column
+
+
+def _objects(rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:
+    column = np.full(num_rows, None, dtype=object)
+    for row, value in zip(rows, values, strict=True):
+        column[row] = value
+    return column
+
+
+def _form_of(value: Any) -> _Form:
+    """The form of a value by itself, as Gymnasium sorts it: np.bool_ is an object there, and so here."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if isinstance(value, np.number) and value.dtype.kind in "iufc":  # not timedelta64, whose unit would be lost
+        return (), value.dtype
+    if isinstance(value, np.ndarray):
+        return value.shape, value.dtype
+    return None
+
+
+def _joint(form: _Form, values: list[Any]) -> _Form:
+    """The form that holds all the values and a first one of this form; None if there is none."""
+    if form is None:
+        return None
+    kinds = set(map(type, values))
+    # Scalars of one type have one form; arrays have each their own.
+    samples = values if len(kinds) > 1 or isinstance(values[0], np.ndarray) else values[:1]
+    shape, dtype = form
+    whole_numbers = dtype.kind in "iu"
+    for value in samples:
+        other = _BOOL if isinstance(value, np.bool_) else _form_of(value)
+        if other is None or other[0] != shape:
+            return None
+        if other[1] != dtype:
+            if not _mixable(dtype, other[1]):
+                return None
+            dtype = np.result_type(dtype, other[1])
+        whole_numbers |= other[1].kind in "iu"
+    if whole_numbers and dtype.kind in "fc" and any(_inexact_in_float64(value) for value in values):
+        return None
+    return shape, dtype
+
+
+def _inexact_in_float64(value: Any) -> bool:
+    """Whether these are integers that a float64 cannot hold."""
+    given = np.asarray(value)
+    if given.dtype.kind not in "iuO" or not given.size:
+        return False
+    return max(-int(given.min()), int(given.max())) > _EXACT_IN_FLOAT64
+
+
+def _mixable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
+    return (one.kind in "biufc" and other.kind in "biufc") or (one.kind == other.kind and one.kind in "US")

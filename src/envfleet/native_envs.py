@@ -1,0 +1,147 @@
+"""Native envs by name: which there are, with which parameters, and the executor that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium
+from gymnasium import spaces
+
+from envfleet import _native
+from envfleet.envs import bsuite, classic_control, toy_text
+from envfleet.envs.family import Family
+from envfleet.errors import ConfigError
+from envfleet.executors.native import NativeExecutor
+from envfleet.options import POOL_OPTIONS, Options
+from envfleet.params import Param, spread
+from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
+
+_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A name: which native env it stands for, with which other defaults."""
+
+    native_id: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    max_episode_steps: int | None = None
+    reward_threshold: float | None = None
+
+
+registered: dict[str, Entry] = {}
+
+
+def native_ids() -> set[str]:
+    """Every id that has a native env."""
+    return {*_native.list_env_types(), *registered}
+
+
+def find_entry(env_id: Any) -> Entry | None:
+    """The native env behind an id, if there is one."""
+    if not isinstance(env_id, str):
+        return None
+    if env_id in registered:
+        return registered[env_id]
+    return Entry(env_id) if env_id in _native.list_env_types() else None
+
+
+def family_of_native(native_id: str) -> Family:
+    """The family of a native env; one that nobody lists (a plug-in's) is a family of its own."""
+    return next((family for family in _FAMILIES if native_id in family.ids), Family("plug-in", (native_id,)))
+
+
+def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[NativeExecutor, PoolConfig]:
+    """The executor, and the config with the spec's defaults filled in."""
+    spec, values, config = resolve(env_id, entry, options)
+    return NativeExecutor(entry.native_id, spec, config, values), config
+
+
+def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:
+    """The spec, the parameter values of each env, and the config with the spec's defaults filled in."""
+    config = options.config
+    for name in ("step_timeout", "start_method"):
+        if name in options.given and getattr(options.config, name) != getattr(PoolConfig(), name):
+            raise ConfigError(f"{name} needs worker processes, {env_id} runs on threads in C++; leave it out")
+    if config.render_mode not in (None, "rgb_array"):
+        raise ConfigError(
+            f"render_mode expected 'rgb_array' or None, got {config.render_mode!r}; render() gives the frames"
+        )
+    declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
+    translate = family_of_native(entry.native_id).translate
+    values = _values(env_id, declared, [translate({**entry.params, **own}) for own in options.params], config.num_envs)
+    described = [_describe(env_id, entry.native_id, own) for own in values]
+    for position, other in enumerate(described):
+        if _spaces_of(other) != _spaces_of(described[0]):
+            raise ConfigError(
+                f"{env_id} expected the same spaces for all envs, env {position} has others than env 0; "
+                "parameters that change a space must be the same for all envs"
+            )
+    raw = described[0]
+    limit = config.max_episode_steps or entry.max_episode_steps or raw["max_episode_steps"] or None
+    threshold = next(
+        (t for t in (config.reward_threshold, entry.reward_threshold, raw["reward_threshold"]) if t is not None), None
+    )
+    config = PoolConfig(**{**vars(config), "max_episode_steps": limit, "reward_threshold": threshold})
+    observation_arrays = tuple(ArraySpec(a["name"], space_from_native(a)) for a in raw["obs"])
+    spec = EnvSpec(
+        id=env_id,
+        entry_point=None,
+        vector_entry_point="envfleet.registry:make_gymnasium",
+        reward_threshold=threshold,
+        max_episode_steps=limit,
+        # What gymnasium.make_vec(spec) passes to the entry point.
+        kwargs={"task_id": env_id, **(options.params[0] if len(options.params) == 1 else {})},
+        observation_space=_observation_space(raw["structure"], observation_arrays),
+        action_space=space_from_native(raw["action"]),
+        observation_arrays=observation_arrays,
+        info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
+        reset_options=raw["reset_options"],
+        native_id=entry.native_id,
+        has_state=raw["has_state"],
+        metadata={
+            "render_modes": ["rgb_array"],
+            "render_fps": family_of_native(entry.native_id).render_fps.get(entry.native_id, 30),
+        },
+        config=config_as_dict(config, _as_shown(values), options.seed),
+    )
+    return spec, values, config
+
+
+def _values(
+    env_id: str, declared: list[Param], given: list[dict[str, Any]], num_envs: int
+) -> list[dict[str, Any]]:
+    if len(given) == 1:
+        return spread(env_id, declared, given[0], num_envs, POOL_OPTIONS)
+    return [spread(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in given]
+
+
+def _as_shown(values: list[dict[str, Any]]) -> dict[str, Any]:
+    """The parameters as config shows them: one value, or a list of one an env where they differ."""
+    shown = dict(values[0])
+    for name in shown:
+        column = [own[name] for own in values]
+        if any(own != column[0] for own in column):
+            shown[name] = column
+    return shown
+
+
+def _describe(env_id: str, native_id: str, values: dict[str, Any]) -> dict[str, Any]:
+    try:
+        return _native.describe(native_id, values)
+    except _native.FleetError as error:
+        raise ConfigError(f"{env_id} cannot be made with these parameters: {error}") from error
+
+
+def _spaces_of(raw: Mapping[str, Any]) -> tuple[Any, ...]:
+    return raw["structure"], raw["obs"], raw["action"], raw["info"]
+
+
+def _observation_space(structure: str, arrays: tuple[ArraySpec, ...]) -> gymnasium.Space[Any]:
+    if structure == "dict":
+        return spaces.Dict({array.name: array.space for array in arrays})
+    if structure == "tuple":
+        return spaces.Tuple([array.space for array in arrays])
+    return arrays[0].space

@@ -1,0 +1,154 @@
+"""Python envs: from what make() was given to the executor that runs them."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from envfleet.errors import ConfigError, EnvError, UnknownEnvError
+from envfleet.executors.processes.executor import ProcessesExecutor
+from envfleet.executors.rows.building import build_all, close_all
+from envfleet.executors.rows.executor import RowsExecutor
+from envfleet.executors.rows.portrait import Portrait, portrait_of
+from envfleet.executors.serial import SerialExecutor
+from envfleet.executors.threads import ThreadsExecutor
+from envfleet.factories import Recipe, recipe_for
+from envfleet.native_envs import native_ids
+from envfleet.options import POOL_OPTIONS, Options
+from envfleet.spec import EnvSpec, PoolConfig, config_as_dict
+
+_EXECUTORS: dict[str, type[RowsExecutor]] = {
+    "serial": SerialExecutor,
+    "threads": ThreadsExecutor,
+    "processes": ProcessesExecutor,
+}
+# Simulators that let go of the GIL while they work: threads run them in parallel without a copy.
+_RELEASES_GIL = ("vizdoom",)
+
+
+def auto_backend(env: Any, config: PoolConfig) -> str:
+    """The Python backend for an env of which nothing else is known."""
+    if config.num_envs == 1 and config.step_timeout is None:
+        return "serial"
+    entry_point = gymnasium.spec(env).entry_point if isinstance(env, str) and _is_known(env) else None
+    if isinstance(entry_point, str) and entry_point.startswith(_RELEASES_GIL) and config.step_timeout is None:
+        return "threads"
+    return "processes"
+
+
+def python_executor(env: Any, backend: str, options: Options) -> tuple[RowsExecutor, PoolConfig]:
+    """The executor, and the config with the env's defaults filled in."""
+    config = options.config
+    if backend != "processes":
+        if config.step_timeout is not None:
+            raise ConfigError(
+                f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
+            )
+        if "start_method" in options.given and config.start_method != PoolConfig().start_method:
+            raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
+    recipe, config = _resolve(env, options)
+
+    def make_spec(portrait: Portrait) -> EnvSpec:
+        return _spec(env, recipe, portrait, backend, config, options)
+
+    try:
+        return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
+    except EnvError as error:
+        raise _explained(error, recipe, options) from error
+
+
+def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
+    """What python_executor() would have: one env is built here and closed again."""
+    recipe, config = _resolve(env, options)
+    try:
+        built = build_all(recipe.builders[:1], [0])
+    except EnvError as error:
+        raise _explained(error, recipe, options) from error
+    try:
+        return _spec(env, recipe, portrait_of(built[0]), backend, config, options)
+    finally:
+        close_all(built.values())
+
+
+def check_known(env: Any) -> None:
+    """Raises when an id is neither a native env's nor Gymnasium's."""
+    if isinstance(env, str):
+        if not _is_known(env):
+            raise _unknown(env)
+    elif not isinstance(env, (list, tuple, GymnasiumSpec)) and not callable(env):
+        raise UnknownEnvError(
+            f"make() expected an env id such as 'CartPole-v1', a class, a factory or a list of factories, "
+            f"got {type(env).__name__}: {env!r}"
+            + ("; pass its class or a function that makes one" if hasattr(env, "step") else "")
+        )
+
+
+def _is_known(env_id: str) -> bool:
+    try:
+        gymnasium.spec(env_id)
+    except Exception:  # not registered, or a module that cannot be imported
+        return False
+    return True
+
+
+def _unknown(env_id: str) -> UnknownEnvError:
+    reason = ""
+    try:
+        gymnasium.spec(env_id)
+    except gymnasium.error.Error as error:
+        # Gymnasium says it well where it knows more: a deprecated version, a missing namespace.
+        if not isinstance(error, gymnasium.error.NameNotFound):
+            reason = f"; Gymnasium says: {error}"
+    except ImportError as error:
+        reason = f"; its module cannot be imported: {error}"
+    known = [*native_ids(), *gymnasium.registry]
+    nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists the native ones"
+    return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
+
+
+def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
+    config = options.config
+    recipe = recipe_for(
+        env, config.num_envs, options.params, options.wrappers, config.render_mode, config.max_episode_steps
+    )
+    threshold = config.reward_threshold if config.reward_threshold is not None else recipe.reward_threshold
+    filled = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}
+    return recipe, PoolConfig(**{**vars(config), **filled})
+
+
+def _spec(
+    env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options
+) -> EnvSpec:
+    shared = options.params[0] if len(options.params) == 1 else {}
+    return EnvSpec(
+        id=recipe.name,
+        entry_point=None,
+        vector_entry_point="envfleet.registry:make_gymnasium",
+        reward_threshold=config.reward_threshold,
+        max_episode_steps=config.max_episode_steps,
+        kwargs={"task_id": env, **shared},
+        observation_space=portrait.observation_space,
+        action_space=portrait.action_space,
+        backend=backend,
+        metadata=portrait.metadata,
+        render_mode=portrait.render_mode,
+        config=config_as_dict(config, shared, options.seed),
+    )
+
+
+def _explained(error: EnvError, recipe: Recipe, options: Options) -> Exception:
+    """A constructor that does not know a parameter is most often a misspelt option of the pool."""
+    text = error.faults[0].message
+    name = next((key for own in options.params for key in own if f"argument {key!r}" in text), None)
+    if name is None or "unexpected keyword argument" not in text:
+        return error
+    nearest = difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
+    return ConfigError(
+        f"{recipe.name} got the unknown option {name!r}; {hint} Options of the pool are "
+        f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which said: {text}"
+    )

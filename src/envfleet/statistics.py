@@ -1,0 +1,110 @@
+"""What pool.stats() gives: counts and times that the workers keep as they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class EnvStats:
+    """One env since the pool was made. Times in nanoseconds inside the env."""
+
+    num_steps: int
+    num_resets: int
+    num_episodes: int
+    return_sum: float
+    return_min: float
+    return_max: float
+    length_sum: int
+    length_min: int
+    length_max: int
+    busy_ns: int
+    slowest_ns: int
+
+
+@dataclass(frozen=True)
+class WorkerStats:
+    """One worker: nanoseconds inside envs, and waiting for something to do."""
+
+    busy_ns: int
+    wait_ns: int
+
+    @property
+    def busy_share(self) -> float:
+        """The part of its time that it spent inside envs."""
+        total = self.busy_ns + self.wait_ns
+        return self.busy_ns / total if total else 0.0
+
+
+@dataclass(frozen=True)
+class PoolStats:
+    """A pool since it was made. Episodes that are under way count when they end."""
+
+    envs: tuple[EnvStats, ...]
+    workers: tuple[WorkerStats, ...] = ()
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of all envs; resets are not steps."""
+        return sum(env.num_steps for env in self.envs)
+
+    @property
+    def num_episodes(self) -> int:
+        """Episodes that ended."""
+        return sum(env.num_episodes for env in self.envs)
+
+    @property
+    def return_mean(self) -> float:
+        """The mean return of the episodes that ended; NaN before the first."""
+        return sum(env.return_sum for env in self.envs) / self.num_episodes if self.num_episodes else float("nan")
+
+    @property
+    def return_min(self) -> float:
+        """The lowest return; NaN before the first episode ended."""
+        return min((env.return_min for env in self.envs if env.num_episodes), default=float("nan"))
+
+    @property
+    def return_max(self) -> float:
+        """The highest return; NaN before the first episode ended."""
+        return max((env.return_max for env in self.envs if env.num_episodes), default=float("nan"))
+
+    @property
+    def length_mean(self) -> float:
+        """The mean length of the episodes that ended; NaN before the first."""
+        return sum(env.length_sum for env in self.envs) / self.num_episodes if self.num_episodes else float("nan")
+
+    @property
+    def length_min(self) -> int:
+        """The shortest episode; 0 before the first ended."""
+        return min((env.length_min for env in self.envs if env.num_episodes), default=0)
+
+    @property
+    def length_max(self) -> int:
+        """The longest episode; 0 before the first ended."""
+        return max((env.length_max for env in self.envs if env.num_episodes), default=0)
+
+    @property
+    def step_us(self) -> float:
+        """The mean time of a step inside the envs, resets included, in microseconds; 0 when it is not measured."""
+        return sum(env.busy_ns for env in self.envs) / self.num_steps / 1000 if self.num_steps else 0.0
+
+    @property
+    def slowest_env(self) -> int:
+        """The env that took longest in all."""
+        return max(range(len(self.envs)), key=lambda env_id: self.envs[env_id].busy_ns)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.num_steps:,} steps, {self.num_episodes:,} episodes",
+            f"return {self.return_mean:.4g} (from {self.return_min:.4g} to {self.return_max:.4g}), "
+            f"length {self.length_mean:.4g} (from {self.length_min} to {self.length_max})",
+        ]
+        if self.step_us:
+            slowest = self.envs[self.slowest_env]
+            lines.append(
+                f"{self.step_us:.3g} µs a step in the envs; slowest in all: env {self.slowest_env}, "
+                f"longest single call {slowest.slowest_ns / 1e6:.3g} ms"
+            )
+        for position, worker in enumerate(self.workers):
+            lines.append(f"worker {position}: {worker.busy_share:.0%} in envs")
+        return "\n".join(lines)
