@@ -6,6 +6,8 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
 
+#include <sys/mman.h>
+
 #include <atomic>
 #include <chrono>
 #include <optional>
@@ -58,6 +60,31 @@ struct ActionSpace {
   std::vector<double> low, high;
   std::vector<std::int64_t> nvec;
 };
+
+// A file's bytes as an array; unlike Python's mmap it holds no descriptor of its own.
+nb::object map_file(int fd, std::int64_t num_bytes) {
+  struct Mapping {
+    void* data;
+    std::size_t size;
+  };
+  const auto size = static_cast<std::size_t>(num_bytes);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (data == MAP_FAILED) {
+    PyErr_SetFromErrno(PyExc_OSError);
+    throw nb::python_error();
+  }
+  nb::capsule owner(new Mapping{data, size}, [](void* raw) noexcept {
+    auto* mapping = static_cast<Mapping*>(raw);
+    munmap(mapping->data, mapping->size);
+    delete mapping;
+  });
+  npy_intp shape = num_bytes;
+  PyObject* array = PyArray_SimpleNewFromData(1, &shape, NPY_UINT8, data);
+  if (array == nullptr) throw nb::python_error();
+  nb::object held = nb::steal(array);
+  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) < 0) throw nb::python_error();
+  return held;
+}
 
 class Board {
  public:
@@ -269,24 +296,19 @@ class Board {
   // did not come out in time.
   bool stop() {
     if (is_forked() || is_closed_) return true;
-    // Nobody waits for what is in flight any longer.
-    is_stopping_.store(true);
-    desk_.stop();
     nb::gil_scoped_release released;
-    const std::int64_t deadline = engine::now_ns() + kCloseTimeoutNs;
-    while (is_busy_.exchange(true)) {
-      rows::Header& header = desk_.geometry().header(desk_.base());
-      header.bell.fetch_add(1);
-      engine::wake_shared(header.bell);
-      if (engine::now_ns() > deadline) {
-        is_closed_ = true;
-        return false;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    // A call of another thread may come to its end, if that is near.
+    const bool is_mine = enter_within(kCloseTimeoutNs);
+    is_stopping_.store(true);
     is_closed_ = true;
-    is_busy_.store(false);
-    return true;
+    desk_.stop();
+    if (is_mine) {
+      is_busy_.store(false);
+      return true;
+    }
+    // It is told, and raises.
+    desk_.ring();
+    return false;
   }
 
  private:
@@ -323,6 +345,15 @@ class Board {
    private:
     Board& board_;
   };
+
+  bool enter_within(std::int64_t timeout_ns) {
+    const std::int64_t deadline = engine::now_ns() + timeout_ns;
+    while (is_busy_.exchange(true)) {
+      if (engine::now_ns() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
 
   bool is_async() const { return batch_size_ < num_envs_; }
   Slot& slot_of(std::int32_t env_id) {
@@ -586,6 +617,7 @@ void bind_board(nb::module_& module) {
         return worker < num_workers ? rows::Geometry(num_envs, num_workers).first_env(worker) : num_envs;
       },
       nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"));
+  module.def("map_file", &map_file, nb::arg("fd"), nb::arg("num_bytes"));
   nb::class_<Board>(module, "Board")
       .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, bool, double, nb::list, nb::list,
                     nb::object, nb::object, nb::object, nb::object, bool, nb::object, nb::object>(),

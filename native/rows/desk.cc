@@ -168,6 +168,10 @@ void Desk::take(std::int32_t env_id) {
 
 void Desk::mark_dead(std::int32_t worker) {
   dead_[worker].store(1, std::memory_order_seq_cst);
+  ring();
+}
+
+void Desk::ring() {
   Header& header = geometry_.header(base_);
   header.bell.fetch_add(1, std::memory_order_seq_cst);
   engine::wake_shared(header.bell);

@@ -42,6 +42,8 @@ class Desk {
   // Each is named once: the caller ends it, and its death is told by mark_dead().
   std::vector<std::int32_t> overdue();
   void stop();
+  // Ends a wait of the caller's thread, from any other.
+  void ring();
 
   const Geometry& geometry() const { return geometry_; }
   std::byte* base() const { return base_; }

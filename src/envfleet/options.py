@@ -40,7 +40,7 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
     """The options of make(), checked."""
     given = dict(options)
     # The one way to a parameter of the env that is named like an option of the pool.
-    env_kwargs = _env_kwargs(given.pop("env_kwargs", None))
+    env_kwargs = given.pop("env_kwargs", None)
     seed = given.pop("seed", None)
     backend = given.pop("backend", "auto")
     if backend not in BACKENDS:
@@ -50,23 +50,22 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
         raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
     pool = {name: given.pop(name) for name in list(given) if name in POOL_OPTIONS}
     config = _pool_config(pool, default_num_envs)
-    if len(env_kwargs) not in (1, config.num_envs):
-        raise ConfigError(
-            f"env_kwargs expected a dict, or a list of {config.num_envs} dicts, one for each env, "
-            f"got a list of {len(env_kwargs)}"
-        )
-    params = tuple({**given, **own} for own in env_kwargs)
+    params = tuple({**given, **own} for own in _env_kwargs(env_kwargs, config.num_envs))
     return Options(config, seed, backend, params, tuple(wrappers), frozenset(pool))
 
 
-def _env_kwargs(given: Any) -> list[Mapping[str, Any]]:
+def _env_kwargs(given: Any, num_envs: int) -> list[Mapping[str, Any]]:
     if given is None:
         return [{}]
     dicts = list(given) if isinstance(given, (list, tuple)) else [given]
     for own in dicts:
         if not isinstance(own, Mapping):
             raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(own).__name__}: {own!r}")
-    return dicts or [{}]
+    if isinstance(given, (list, tuple)) and len(dicts) != num_envs:
+        raise ConfigError(
+            f"env_kwargs expected a dict, or a list of {num_envs} dicts, one for each env, got a list of {len(dicts)}"
+        )
+    return dicts
 
 
 def _pool_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:

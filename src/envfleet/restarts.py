@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase
-from envfleet.batch import Batch
-from envfleet.errors import EnvError
+from envfleet.batch import Batch, Fault
+from envfleet.errors import EnvError, WorkerDied
 from envfleet.executors.base import Executor
 from envfleet.infos import merge, split_rows
 from envfleet.seeding import restart_seed, to_words
@@ -45,9 +45,16 @@ class Restarts:
 
     def rebuild(self, env_id: int, phase: Phase) -> None:
         """Builds one env anew and leaves it in this phase."""
-        self._executor.rebuild(env_id, int(phase))
+        while True:
+            self._totals[env_id] += 1
+            try:
+                self._executor.rebuild(env_id, int(phase))
+                break
+            except WorkerDied:
+                # Killed before it was done, most likely by the same hand as the one before.
+                if self._config.on_error == "raise" or self._totals[env_id] >= self._config.max_restarts:
+                    raise
         self.counts[env_id] += 1
-        self._totals[env_id] += 1
         fresh = restart_seed(self.seeds[env_id], self.counts[env_id])
         self._executor.seed(np.array([env_id], dtype=np.int32), to_words([fresh]))
 
@@ -59,7 +66,7 @@ class Restarts:
             raise EnvError.of(
                 batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it"
             ) from batch.faults[0].cause
-        spent = [fault for fault in batch.faults if self._totals[fault.env_id] >= self._config.max_restarts]
+        spent = self._spent(batch.faults)
         if spent:
             raise EnvError.of(
                 (*spent, *(fault for fault in batch.faults if fault not in spent)),
@@ -82,18 +89,28 @@ class Restarts:
 
     def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:
         """Puts the first rows of restarted envs' next episodes in the place of those that failed."""
-        fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
-        assert fresh is not None, "a reset without a time limit came back without rows"
-        if fresh.faults:
-            raise EnvError.of(
-                fresh.faults, batch, "it raised again in the reset after its restart; mend the env"
-            ) from fresh.faults[0].cause
-        batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
-        batch.elapsed_step[rows] = 0
         infos: list[dict[str, Any] | None] = [None] * len(batch)
-        for position, row in enumerate(rows):
-            infos[row] = split_rows(fresh.info, position)
+        while rows.size:
+            fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
+            assert fresh is not None, "a reset without a time limit came back without rows"
+            spent = self._spent(fresh.faults)
+            if spent:
+                raise EnvError.of(
+                    spent, batch, "it raised again in the reset after its restart; mend the env"
+                ) from spent[0].cause
+            failed = np.isin(fresh.env_id, [fault.env_id for fault in fresh.faults])
+            for fault in fresh.faults:
+                self.rebuild(fault.env_id, Phase.ENDED)
+            batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
+            for position in np.flatnonzero(~failed):
+                infos[rows[position]] = split_rows(fresh.info, int(position))
+            batch.elapsed_step[rows] = 0
+            rows = rows[failed]
         merge(infos, batch.info)
+
+    def _spent(self, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+        """Those whose envs may not be rebuilt once more."""
+        return tuple(fault for fault in faults if self._totals[fault.env_id] >= self._config.max_restarts)
 
     def _with_rows(self, obs: Any, rows: NDArray[np.intp], fresh: Any) -> Any:
         """An observation with these rows in the place of its own."""

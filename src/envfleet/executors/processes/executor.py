@@ -18,9 +18,9 @@ import numpy as np
 
 from envfleet import _native
 from envfleet.batch import Fault
-from envfleet.errors import ConfigError, EnvError
+from envfleet.errors import ConfigError, EnvError, WorkerDied
 from envfleet.executors.processes.launcher import WorkerProcess, start_worker
-from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings, map_board
+from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.faults import message_of
 from envfleet.executors.rows.layout import Layout
@@ -32,6 +32,7 @@ from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
+_MAX_BIRTHS = 5
 
 
 class ProcessesExecutor(RowsExecutor):
@@ -75,7 +76,7 @@ class ProcessesExecutor(RowsExecutor):
             config,
             params,
             self._layout_,
-            map_board(self._fd, self._layout_.num_bytes),
+            _native.map_file(self._fd, self._layout_.num_bytes),
             FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
             may_spin=self._plan.may_spin,
             # Without a reference to this executor: a pool that is dropped must be collected.
@@ -164,16 +165,25 @@ class ProcessesExecutor(RowsExecutor):
         self._overdue.pop(worker, None)
         share = self._shares[worker]
         self._lost.update(share.env_ids)
-        old = self._workers[worker]
-        old.channel.close()
-        process = start_worker(self._config.start_method)
-        self._workers[worker] = process
-        process.channel.send(pickle.dumps((Surroundings.here(), Share(share.builders, share.env_ids, False))))
-        self._expect(process, "built")
-        # Before the worker looks at its words, after the old one can no longer write them.
-        self._board.revive(worker)
-        self._hand_over(worker, process)
-        self._expect(process, "ready")
+        for attempt in range(_MAX_BIRTHS):
+            self._workers[worker].channel.close()
+            process = start_worker(self._config.start_method)
+            self._workers[worker] = process
+            try:
+                unbuilt = Share(share.builders, share.env_ids, are_built_now=False)
+                with contextlib.suppress(OSError):  # it died: _expect() tells how
+                    process.channel.send(pickle.dumps((Surroundings.here(), unbuilt)))
+                self._expect(process, "built")
+                # Before the worker looks at its words, after the old one can no longer write them.
+                self._board.revive(worker)
+                self._hand_over(worker, process)
+                self._expect(process, "ready")
+                break
+            except WorkerDied:
+                # Nothing of the user's has run yet: somebody kills workers, and may stop doing so.
+                self._board.mark_dead(worker)
+                if attempt == _MAX_BIRTHS - 1:
+                    raise
         self._watch(worker)
 
     @property

@@ -125,6 +125,8 @@ class _ServerClient:
                 if worker is not None:
                     worker.ended(value)
         self.is_alive = False
+        with self._lock:
+            self._channel.close()
         # The system kills a fork server's workers with it.
         for token in list(self._workers):
             self._workers.pop(token).ended(_UNKNOWN_EXIT)

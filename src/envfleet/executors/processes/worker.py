@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import pickle
 import select
@@ -15,9 +14,7 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.rows.building import build_all
@@ -102,6 +99,7 @@ def main(fd: int) -> int:
         traceback.print_exc()
         return 1
     finally:
+        channel.close()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(Exception):
                 stream.flush()
@@ -135,7 +133,7 @@ def _run(channel: Channel) -> None:
         return
     plan: BoardPlan = pickle.loads(message[0])
     (board_fd,) = message[1]
-    buffer = map_board(board_fd, plan.layout.num_bytes)
+    buffer = _native.map_file(board_fd, plan.layout.num_bytes)
     mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs)
     runner = EnvRunner(
         plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.may_spin
@@ -158,11 +156,6 @@ def _portraits(envs: dict[int, Any]) -> list[Portrait]:
             own = portraits[0]
         portraits.append(own)
     return portraits
-
-
-def map_board(fd: int, num_bytes: int) -> NDArray[np.uint8]:
-    """A board's memory from its file."""
-    return np.frombuffer(mmap.mmap(fd, num_bytes), dtype=np.uint8)
 
 
 def _leave_with(parent_pid: int) -> None:

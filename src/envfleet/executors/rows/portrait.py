@@ -45,7 +45,7 @@ def one_portrait(portraits: list[Portrait]) -> Portrait:
         for name in ("observation_space", "action_space"):
             if getattr(other, name) != getattr(first, name):
                 raise ConfigError(
-                    f"a pool expected the same {name} for all envs, env 0 has {getattr(first, name)} and env {env_id} "
+                    f"make() expected the same spaces for all envs, as {name} env 0 has {getattr(first, name)} and env {env_id} "
                     f"has {getattr(other, name)}; pad or wrap them to one space, or make a pool for each"
                 )
     return first

@@ -320,6 +320,8 @@ def _checked_leaf(leaf: Leaf, value: Any) -> Any:
         array = np.asarray(value)
     except Exception as error:
         raise WrongResultError(f"expected {where} as an array, got {shown(value)}: {clean(str(error))}") from None
+    if array.dtype == object:
+        raise WrongResultError(f"expected {where} as an array of dtype {leaf.dtype}, got {shown(value)}")
     if array.shape != leaf.shape:
         raise WrongResultError(
             f"expected {where} of shape {leaf.shape}, got {array.shape}; return what observation_space says"

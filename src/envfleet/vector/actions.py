@@ -1,0 +1,78 @@
+"""Actions as Gymnasium takes them: cut into single ones, and not checked against the space."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector.utils import iterate
+from numpy.typing import NDArray
+
+from envfleet.inputs import LeafColumns
+from envfleet.spaces import Leaf, leaves_of, split
+
+
+class ActionCutter:
+    """From a batch of actions to the columns of a board, where they fit into them.
+
+    A column has the dtype of the space. Floats are rounded to it; whatever else would lose its value
+    there, or is of another shape, does not fit: then the env is handed the action itself, by message.
+    """
+
+    def __init__(self, single: gymnasium.Space[Any], batched: gymnasium.Space[Any], num_envs: int) -> None:
+        self._batched = batched
+        self._num_envs = num_envs
+        self._leaves = leaves_of(single)
+        self._split = split(single, "action")
+        # For steps whose actions travel past the board: what is in it then is not looked at.
+        self.blank = LeafColumns(
+            np.zeros((num_envs, *leaf.shape), leaf.dtype) if leaf.kind == "array" else [None] * num_envs
+            for leaf in self._leaves
+        )
+        self._is_plain = [(leaf.path, leaf.kind) for leaf in self._leaves] == [((), "array")]
+
+    def cut(self, actions: Any) -> LeafColumns | None:
+        """The columns; None when some action does not fit into them."""
+        if self._is_plain and isinstance(actions, np.ndarray):
+            if actions.ndim == 0:
+                raise TypeError(f"Unable to iterate over the following elements: {actions}")
+            self._check_count(len(actions))
+            whole = self._column(self._leaves[0], actions)
+            return None if whole is None else LeafColumns([whole])
+        try:
+            rows = [self._split(action) for action in self.single_actions(actions)]
+        except ValueError:
+            self._check_count(len(self.single_actions(actions)))
+            return None  # of another structure
+        columns = LeafColumns()
+        for leaf, values in zip(self._leaves, zip(*rows, strict=True), strict=True):
+            column: Any = self._column(leaf, list(values)) if leaf.kind == "array" else list(values)
+            if column is None:
+                return None
+            columns.append(column)
+        return columns
+
+    def single_actions(self, actions: Any) -> list[Any]:
+        """One action for each env, as it came."""
+        singles = list(iterate(self._batched, actions))
+        self._check_count(len(singles))
+        return singles
+
+    def _check_count(self, count: int) -> None:
+        if count != self._num_envs:
+            raise ValueError(f"step() expected {self._num_envs} actions, one for each env, got {count}")
+
+    def _column(self, leaf: Leaf, values: Any) -> NDArray[Any] | None:
+        try:
+            given = np.asarray(values)
+        except ValueError:  # rows of several lengths
+            return None
+        if given.shape != (self._num_envs, *leaf.shape):
+            return None
+        if given.dtype == leaf.dtype or (given.dtype.kind == "f" and leaf.dtype.kind == "f"):
+            return given
+        if given.dtype.kind not in "biu" or leaf.dtype.kind not in "iu":
+            return None
+        column = given.astype(leaf.dtype)
+        return column if (column == given).all() else None

@@ -1,0 +1,321 @@
+"""AsyncVectorEnv: Gymnasium's, on the processes executor."""
+
+from __future__ import annotations
+
+import inspect
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium import logger, spaces
+from gymnasium.error import AlreadyPendingCallError, NoAsyncCallError
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.async_vector_env import AsyncVectorEnv as GymnasiumAsyncVectorEnv
+
+from envfleet import _native
+from envfleet.batch import Batch
+from envfleet.errors import CallOrderError, EnvError, RecvTimeout
+from envfleet.spaces import leaves_of
+from envfleet.vector.background import run_in_background
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Step, cause_of
+from envfleet.vector.executors import LenientProcesses
+from envfleet.vector.seats import Seeds
+
+_NOT_BY_CALL = ("reset", "step", "close", "_setattr", "_check_spaces")
+_KNOWN_SPACES = (
+    spaces.Box,
+    spaces.Discrete,
+    spaces.MultiDiscrete,
+    spaces.MultiBinary,
+    spaces.Text,
+    spaces.Graph,
+    spaces.Sequence,
+    spaces.OneOf,
+)
+
+
+class AsyncVectorEnv(PoolVectorEnv):
+    """Runs envs in worker processes; a drop-in for gymnasium.vector.AsyncVectorEnv.
+
+    There are as many workers as usable cores, not one for each env.
+    """
+
+    def __new__(cls, *args: Any, worker: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
+        """Gymnasium's own class where a worker function is given: it speaks that class's pipes."""
+        if worker is None and len(args) > _POSITION_OF_WORKER:
+            worker = args[_POSITION_OF_WORKER]
+        if worker is None:
+            return super().__new__(cls)
+        if len(args) <= _POSITION_OF_WORKER:
+            kwargs["worker"] = worker
+        return GymnasiumAsyncVectorEnv(*args, **kwargs)
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        shared_memory: bool = True,
+        copy: bool = True,
+        context: str | None = None,
+        daemon: bool = True,
+        worker: Callable[..., Any] | None = None,
+        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        max_concurrency: int | None = None,
+    ) -> None:
+        """The arguments are those of gymnasium.vector.AsyncVectorEnv.
+
+        shared_memory: what has a fixed size is in shared memory either way. context: the start
+        method of the workers ("forkserver", "spawn", "fork"). daemon: workers end with their
+        parent either way. max_concurrency: the number of workers.
+        """
+        if max_concurrency is not None:
+            if not isinstance(max_concurrency, (int, np.integer)):
+                raise ValueError(f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}.")
+            if max_concurrency < 1:
+                raise ValueError(f"`max_concurrency` must be a positive or None, got {max_concurrency}.")
+        self.env_fns = list(env_fns)
+        self.shared_memory = shared_memory
+        self.copy = copy
+        self.context = context
+        self.daemon = daemon
+        self.worker = worker
+        self.observation_mode = observation_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.max_concurrency = max_concurrency
+        self.num_envs = len(self.env_fns)
+        first = self.env_fns[0]()
+        try:
+            self._describe(first, lambda: [_observation_space_of(env_fn) for env_fn in self.env_fns])
+        finally:
+            first.close()
+        if shared_memory:
+            _check_shareable(self.single_observation_space)
+        num_workers = min(self.num_envs, int(max_concurrency or _native.usable_cores()))
+        self._state = AsyncState.DEFAULT
+        # What ran into its time limit and still runs: its *_wait() may be called again.
+        self._late: AsyncState | None = None
+        self._pending: Future[Any] | None = None
+        self._raised: set[int] = set()
+        self._executor = self._start(
+            LenientProcesses, {"num_workers": num_workers, "start_method": context or "forkserver"}
+        )
+
+    # --- reset -------------------------------------------------------------------------------
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets all envs, or those of options["reset_mask"]; all rows come back."""
+        self.reset_async(seed=seed, options=options)
+        return self.reset_wait()
+
+    def reset_async(self, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> None:
+        """Starts a reset; reset_wait() gives its result. What ran into a time limit is waited for and dropped."""
+        self._assert_is_running()
+        env_ids, asked = self._asked(seed, options)
+        self._expect_default("reset_async", "")
+        self._drop_late()
+        if env_ids is None:
+            self.pool.async_reset(options=asked)
+        else:
+            self._pending = run_in_background(lambda: self.pool.reset(env_ids, options=asked))
+        self._state = AsyncState.WAITING_RESET
+
+    def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
+        """The result of reset_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        batch: Batch = self._wait(AsyncState.WAITING_RESET, timeout)
+        self._raised.difference_update(batch.env_id.tolist())
+        return self._reset_of(batch)
+
+    # --- step --------------------------------------------------------------------------------
+
+    def step(self, actions: Any) -> Step:
+        """Steps all envs."""
+        self._check_step("step_async")
+        try:
+            batch = self.pool.step(self._prepared(actions))
+        except EnvError as error:
+            self._raise(error)
+        except BaseException:
+            # Ctrl-C: the step is in flight, and step_wait() gets it.
+            if self.pool.num_in_flight:
+                self._state = AsyncState.WAITING_STEP
+            raise
+        return self._stepped(batch)
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step; step_wait() gives its result."""
+        self._check_step("step_async")
+        self.pool.send(self._prepared(actions))
+        self._state = AsyncState.WAITING_STEP
+
+    def step_wait(self, timeout: float | None = None) -> Step:
+        """The result of step_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        return self._stepped(self._wait(AsyncState.WAITING_STEP, timeout))
+
+    def _check_step(self, call: str) -> None:
+        self._assert_is_running()
+        self._expect_default(call, ".")
+        self._expect_nothing_late(call)
+        if self._raised:
+            raise CallOrderError(
+                f"step() expected working envs, envs {sorted(self._raised)} raised earlier; "
+                "call reset(), which builds them anew"
+            )
+
+    def _stepped(self, batch: Batch) -> Step:
+        if self.autoreset_mode is AutoresetMode.DISABLED:
+            # Gymnasium's workers step an env that has ended.
+            self._executor.let_run(np.flatnonzero(batch.terminated | batch.truncated).tolist())
+        return self._step_of(batch)
+
+    # --- calls by name -----------------------------------------------------------------------
+
+    def render(self) -> tuple[Any, ...]:
+        """What each env draws."""
+        return self.call("render")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of each env; an attribute that is none is given as it is."""
+        self._check_call("call_async", name)
+        try:
+            return self.pool.call(name, *args, **kwargs)
+        except EnvError as error:
+            self._raise(error)
+
+    def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
+        """Starts a call; call_wait() gives its results."""
+        self._check_call("call_async", name)
+        self._pending = run_in_background(lambda: self.pool.call(name, *args, **kwargs))
+        self._state = AsyncState.WAITING_CALL
+
+    def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
+        """The results of call_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        results: tuple[Any, ...] = self._wait(AsyncState.WAITING_CALL, timeout)
+        return results
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        self._check_call("set_attr", name)
+        self._set_attr(name, values)
+
+    def _check_call(self, call: str, name: str) -> None:
+        self._assert_is_running()
+        if call != "set_attr" and name in _NOT_BY_CALL:
+            raise ValueError(f"Trying to call function `{name}` with `call`, use `{name}` directly instead.")
+        self._expect_default(call, ".")
+        self._expect_nothing_late(call)
+
+    # --- waiting -----------------------------------------------------------------------------
+
+    def _wait(self, state: AsyncState, timeout: float | None) -> Any:
+        self._assert_is_running()
+        if state not in (self._state, self._late):
+            raise NoAsyncCallError(
+                f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.", state.value
+            )
+        try:
+            result = self.pool.recv(timeout) if self._pending is None else self._pending.result(timeout)
+        except (RecvTimeout, FutureTimeout) as error:
+            self._state, self._late = AsyncState.DEFAULT, state
+            raise multiprocessing.TimeoutError(
+                f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
+            ) from error
+        except Exception as error:
+            self._settle()
+            if isinstance(error, EnvError):
+                self._raise(error)
+            raise
+        self._settle()
+        return result
+
+    def _settle(self) -> None:
+        self._state, self._late, self._pending = AsyncState.DEFAULT, None, None
+
+    def _expect_default(self, call: str, end: str) -> None:
+        if self._state is not AsyncState.DEFAULT:
+            raise AlreadyPendingCallError(
+                f"Calling `{call}` while waiting for a pending call to `{self._state.value}` to complete{end}",
+                str(self._state.value),
+            )
+
+    def _expect_nothing_late(self, call: str) -> None:
+        if self._late is not None:
+            raise AlreadyPendingCallError(
+                f"Calling `{call}` while a call to `{self._late.value}` that timed out is still running; "
+                f"`{self._late.value}_wait` gets its result, `reset` drops it.",
+                str(self._late.value),
+            )
+
+    def _drop_late(self) -> None:
+        """Waits for what ran into its time limit."""
+        if self._pending is not None:
+            self._pending.exception()
+        elif self.pool.num_in_flight:
+            self._executor.abandon(-1.0)
+        self._settle()
+
+    # --- ends --------------------------------------------------------------------------------
+
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Waits for a pending call, at most timeout seconds, and ends the workers; terminate: kills them at once."""
+        if not hasattr(self, "pool"):
+            return
+        self._executor_of_processes.is_impatient = terminate
+        try:
+            if self._state is not AsyncState.DEFAULT:
+                logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
+                wait = getattr(self, f"{self._state.value}_wait")
+                wait(0 if terminate else timeout)
+        except multiprocessing.TimeoutError:
+            self._executor_of_processes.is_impatient = True
+        finally:
+            self.pool.close()
+
+    @property
+    def _executor_of_processes(self) -> LenientProcesses:
+        assert isinstance(self._executor, LenientProcesses)
+        return self._executor
+
+    @property
+    def observations(self) -> Any:
+        """The present observations of all envs."""
+        return self.pool.observe()
+
+    def _raise(self, error: EnvError) -> NoReturn:
+        for fault in error.faults:
+            # Gymnasium's words, which its users look for in their logs. Here it is the env that is gone.
+            logger.error(f"Received the following error from Worker-{fault.env_id} - Shutting it down")
+            logger.error(fault.traceback or fault.message)
+            if fault.method in ("step", "reset"):
+                self._raised.add(fault.env_id)
+        logger.error("Raising the last exception back to the main process.")
+        raise cause_of(error.faults[-1], error) from error
+
+    def __del__(self) -> None:
+        if not self.closed and hasattr(self, "_executor"):
+            self._executor_of_processes.is_impatient = True
+
+
+_POSITION_OF_WORKER = list(inspect.signature(AsyncVectorEnv.__init__).parameters).index("worker") - 1
+
+
+def _observation_space_of(env_fn: EnvFactory) -> gymnasium.Space[Any]:
+    env = env_fn()
+    try:
+        space: gymnasium.Space[Any] = env.observation_space
+        return space
+    finally:
+        env.close()
+
+
+def _check_shareable(space: gymnasium.Space[Any]) -> None:
+    for leaf in leaves_of(space):
+        if not isinstance(leaf.space, _KNOWN_SPACES):
+            raise ValueError(
+                f"Using `AsyncVectorEnv(..., shared_memory=True)` expected spaces of Gymnasium, got {leaf.space!r}; "
+                "pass `shared_memory=False`, which sends the observations of such a space by message."
+            )

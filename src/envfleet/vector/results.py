@@ -1,0 +1,91 @@
+"""Batches as Gymnasium's vector environments give them: infos with a mask for every key, final_obs, final_info."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.batch import Batch
+from envfleet.spaces import join, split
+
+
+class InfoMaker:
+    """The infos of batches that hold all envs, row i of env i."""
+
+    def __init__(self, observation_space: gymnasium.Space[Any], num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._split = split(observation_space)
+        self._join = join(observation_space)
+
+    def info(self, batch: Batch) -> dict[str, Any]:
+        """The info of a step or a reset of all envs."""
+        info = self._masked(batch.info, None) if batch.info else {}
+        if batch.final is not None:
+            ended = batch.terminated | batch.truncated
+            if ended.any():
+                info.update(self._final(batch, ended))
+        return info
+
+    def info_of_some(self, batch: Batch) -> dict[str, Any]:
+        """The info of a reset of some envs: all rows, values for those alone."""
+        return _spread(self._masked(batch.info, None, len(batch)), batch.env_id, self._num_envs)
+
+    def _masked(
+        self, columns: Mapping[str, Any], rows: NDArray[np.bool_] | None, num_rows: int | None = None
+    ) -> dict[str, Any]:
+        """The columns, each with a mask of the rows that have a value; rows: those that may have one."""
+        count = self._num_envs if num_rows is None else num_rows
+        info: dict[str, Any] = {}
+        for key, column in columns.items():
+            if str(key)[:1] == "_" and str(key)[1:] in columns:
+                continue
+            mask = columns.get(f"_{key}")
+            if mask is None:
+                mask = np.ones(count, dtype=np.bool_) if rows is None else rows.copy()
+            elif rows is not None:
+                mask = mask & rows
+                if not mask.any():
+                    continue
+            info[key] = column if rows is None or isinstance(column, dict) else _only(column, mask)
+            info[f"_{key}"] = mask
+        return info
+
+    def _final(self, batch: Batch, ended: NDArray[np.bool_]) -> dict[str, Any]:
+        final = batch.final
+        assert final is not None
+        leaves = self._split(final.obs)
+        last = np.full(len(batch), None, dtype=object)
+        for row in np.flatnonzero(ended):
+            last[row] = self._join([leaf[row].copy() if isinstance(leaf, np.ndarray) else leaf[row] for leaf in leaves])
+        return {
+            "final_obs": last,
+            "_final_obs": ended,
+            "final_info": self._masked(final.info, ended),
+            "_final_info": ended.copy(),
+        }
+
+
+def _only(column: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
+    """The column with nothing in the other rows."""
+    if mask.all():
+        return column
+    nothing = np.full(column.shape, None, dtype=object) if column.dtype == object else np.zeros_like(column)
+    nothing[mask] = column[mask]
+    return nothing
+
+
+def _spread(columns: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int) -> dict[str, Any]:
+    """Columns of some rows as columns of all."""
+    spread: dict[str, Any] = {}
+    for key, column in columns.items():
+        if isinstance(column, dict):
+            spread[key] = _spread(column, rows, num_rows)
+            continue
+        fill = None if column.dtype == object else 0
+        spread[key] = np.full((num_rows, *column.shape[1:]), fill, dtype=column.dtype)
+        spread[key][rows] = column
+    return spread

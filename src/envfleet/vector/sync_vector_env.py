@@ -1,0 +1,100 @@
+"""SyncVectorEnv: Gymnasium's, on the serial executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from envfleet.errors import CallOrderError, EnvError
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Step, cause_of
+from envfleet.vector.executors import LenientSerial
+from envfleet.vector.seats import Seeds
+
+
+class SyncVectorEnv(PoolVectorEnv):
+    """Runs envs one after the other in the caller's thread; a drop-in for gymnasium.vector.SyncVectorEnv."""
+
+    def __init__(
+        self,
+        env_fns: Sequence[EnvFactory],
+        copy: bool = True,
+        observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
+        autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+    ) -> None:
+        """The arguments are those of gymnasium.vector.SyncVectorEnv."""
+        self.env_fns = list(env_fns)
+        self.copy = copy
+        self.observation_mode = observation_mode
+        self.autoreset_mode = AutoresetMode(autoreset_mode)
+        self.num_envs = len(self.env_fns)
+        built = [env_fn() for env_fn in self.env_fns]
+        self._describe(built[0], lambda: [env.observation_space for env in built])
+        self._executor = self._start(LenientSerial, {}, dict(enumerate(built)))
+        self._ended = np.zeros(self.num_envs, dtype=np.bool_)
+
+    @property
+    def envs(self) -> list[Any]:
+        """The envs themselves, in their order; a new list, and none after close()."""
+        assert isinstance(self._executor, LenientSerial)
+        return self._executor.envs
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Resets all envs, or those of options["reset_mask"]; all rows come back."""
+        self._assert_is_running()
+        env_ids, asked = self._asked(seed, options)
+        try:
+            batch = self.pool.reset(env_ids, options=asked)
+        except EnvError as error:
+            self._raise(error)
+        self._ended[batch.env_id] = False
+        return self._reset_of(batch)
+
+    def step(self, actions: Any) -> Step:
+        """Steps all envs."""
+        self._assert_is_running()
+        if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
+            raise _EndedError(
+                f"step() expected running episodes, those of envs {np.flatnonzero(self._ended).tolist()} have ended "
+                "and autoreset_mode is disabled; reset(options={'reset_mask': terminated | truncated}) first"
+            )
+        try:
+            batch = self.pool.step(self._prepared(actions))
+        except EnvError as error:
+            self._raise(error)
+        self._ended = batch.terminated | batch.truncated
+        return self._step_of(batch)
+
+    def render(self) -> tuple[Any, ...]:
+        """What each env draws."""
+        return self.call("render")
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """Calls a method of each env; an attribute that is none is given as it is."""
+        self._assert_is_running()
+        try:
+            return self.pool.call(name, *args, **kwargs)
+        except EnvError as error:
+            self._raise(error)
+
+    def set_attr(self, name: str, values: Any) -> None:
+        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        self._assert_is_running()
+        self._set_attr(name, values)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """Closes the envs."""
+        if hasattr(self, "pool"):
+            self.pool.close()
+
+    def _raise(self, error: EnvError) -> NoReturn:
+        # The env is in the caller's hands and stays what it is, as with Gymnasium.
+        self._executor.let_run(fault.env_id for fault in error.faults)
+        raise cause_of(error.faults[0], error) from None
+
+
+class _EndedError(CallOrderError, AssertionError):
+    """Gymnasium asserts it."""
