@@ -27,7 +27,7 @@ from envfleet import (
         ({"thread_affinity_offset": -2}, r"thread_affinity_offset"),
         ({"max_episode_steps": 0}, r"max_episode_steps expected an integer from 1"),
         ({"autoreset_mode": "sometimes"}, r"autoreset_mode expected one of .*next_step"),
-        ({"on_error": "ignore"}, r"on_error expected 'raise' or 'restart'"),
+        ({"on_error": "ignore"}, r"on_error expected one of \('raise', 'restart'\)"),
         ({"render_mode": "human"}, r"render_mode expected 'rgb_array'"),
         ({"num_evns": 3}, r"'num_evns'; did you mean 'num_envs'\?"),
         ({"sutton_barto_rewards": True}, r"did you mean 'sutton_barto_reward'\?"),

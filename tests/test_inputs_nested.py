@@ -213,15 +213,16 @@ def test_ranges_at_the_edge_of_their_dtype():
 
 def executor_of(space, num_envs=4):
     return SimpleNamespace(
+        takes_leaves=False,
         num_envs=num_envs,
         num_in_flight=0,
-        spec=SimpleNamespace(action_space=space),
+        spec=SimpleNamespace(takes_leaves=False, action_space=space),
         in_flight=lambda: np.zeros(num_envs, dtype=bool),
         phases=lambda: np.full(num_envs, Phase.RUNNING),
     )
 
 
-ASYNC = SimpleNamespace(is_async=True, batch_size=2, autoreset_mode=AutoresetMode.NEXT_STEP)
+ASYNC = SimpleNamespace(takes_leaves=False, is_async=True, batch_size=2, autoreset_mode=AutoresetMode.NEXT_STEP)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.errors import ConfigError
 
-EnvSource = str | GymnasiumSpec | Callable[..., Any]
+Source = GymnasiumSpec | Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class EnvBuilder:
     end, the pool counts instead: its limit costs nothing a step.
     """
 
-    source: GymnasiumSpec | Callable[..., Any]
+    source: Source
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     wrappers: tuple[Callable[[Any], Any], ...] = ()
     render_mode: str | None = None
@@ -60,12 +60,11 @@ class EnvBuilder:
             limit = self.max_episode_steps if self.keeps_time_limit else -1
             # What PassiveEnvChecker and OrderEnforcing see to, the pool does for every env.
             return gymnasium.make(self.source, max_episode_steps=limit, disable_env_checker=True, **given)
-        if inspect.isclass(self.source):
-            if self.render_mode is not None and "render_mode" not in given and _takes(self.source, "render_mode"):
-                given["render_mode"] = self.render_mode
-            if takes_env_id(self.source):
-                return self.source(env_id, **given)
-        return self.source(**given)
+        make: Callable[..., Any] = self.source
+        is_class = inspect.isclass(make)
+        if is_class and self.render_mode is not None and "render_mode" not in given and _takes(make, "render_mode"):
+            given["render_mode"] = self.render_mode
+        return make(env_id, **given) if is_class and takes_env_id(make) else make(**given)
 
 
 @dataclass(frozen=True)
@@ -94,10 +93,6 @@ def recipe_for(
 ) -> Recipe:
     """The builders for what make() was given. env_kwargs: one dict for all envs, or one for each."""
     sources = _sources(env, num_envs)
-    if len(env_kwargs) not in (1, num_envs):
-        raise ConfigError(
-            f"env_kwargs expected a dict, or a list of {num_envs} dicts, one for each env, got a list of {len(env_kwargs)}"
-        )
     for wrapper in wrappers:
         if not callable(wrapper):
             raise ConfigError(f"wrappers expected callables that take an env and give one, got {wrapper!r}")
@@ -122,7 +117,7 @@ def recipe_for(
     return Recipe(_name_of(first), tuple(builders), None if keeps else limit, threshold)
 
 
-def _sources(env: Any, num_envs: int) -> list[GymnasiumSpec | Callable[..., Any]]:
+def _sources(env: Any, num_envs: int) -> list[Source]:
     if isinstance(env, (list, tuple)):
         if len(env) != num_envs:
             raise ConfigError(f"make() got {len(env)} factories and num_envs={num_envs}; leave num_envs out")
@@ -130,7 +125,7 @@ def _sources(env: Any, num_envs: int) -> list[GymnasiumSpec | Callable[..., Any]
     return [_source(env, None)]
 
 
-def _source(env: Any, position: int | None) -> GymnasiumSpec | Callable[..., Any]:
+def _source(env: Any, position: int | None) -> Source:
     if isinstance(env, (str, GymnasiumSpec)):
         spec = deepcopy(gymnasium.spec(env) if isinstance(env, str) else env)
         spec.order_enforce = False
@@ -148,7 +143,7 @@ def _source(env: Any, position: int | None) -> GymnasiumSpec | Callable[..., Any
     )
 
 
-def _name_of(source: GymnasiumSpec | Callable[..., Any]) -> str:
+def _name_of(source: Source) -> str:
     if isinstance(source, GymnasiumSpec):
         return source.id
     # Gymnasium's specs take letters, digits and _:.- only: a lambda's name is none.

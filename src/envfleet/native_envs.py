@@ -110,9 +110,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
     return spec, values, config
 
 
-def _values(
-    env_id: str, declared: list[Param], given: list[dict[str, Any]], num_envs: int
-) -> list[dict[str, Any]]:
+def _values(env_id: str, declared: list[Param], given: list[dict[str, Any]], num_envs: int) -> list[dict[str, Any]]:
     if len(given) == 1:
         return spread(env_id, declared, given[0], num_envs, POOL_OPTIONS)
     return [spread(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in given]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -20,7 +21,7 @@ from envfleet.native_envs import native_ids
 from envfleet.options import POOL_OPTIONS, Options
 from envfleet.spec import EnvSpec, PoolConfig, config_as_dict
 
-_EXECUTORS: dict[str, type[RowsExecutor]] = {
+_EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
     "serial": SerialExecutor,
     "threads": ThreadsExecutor,
     "processes": ProcessesExecutor,
@@ -120,9 +121,7 @@ def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
     return recipe, PoolConfig(**{**vars(config), **filled})
 
 
-def _spec(
-    env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options
-) -> EnvSpec:
+def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
     return EnvSpec(
         id=recipe.name,

@@ -109,15 +109,6 @@ def assembler_of(space: gymnasium.Space[Any], names: Sequence[str]) -> Callable[
     return lambda columns: columns[0]
 
 
-def map_obs(function: Callable[[Any], Any], obs: Any) -> Any:
-    """The same structure with the function applied to each array."""
-    if isinstance(obs, dict):
-        return {key: map_obs(function, value) for key, value in obs.items()}
-    if isinstance(obs, tuple):
-        return tuple(map_obs(function, value) for value in obs)
-    return function(obs)
-
-
 def _walk(space: gymnasium.Space[Any], path: Path) -> list[Leaf]:
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         return [leaf for step, part in _parts(space) for leaf in _walk(part, (*path, step))]

@@ -10,7 +10,6 @@ envs.send(actions, info["env_id"])
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,10 +22,12 @@ from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import CallOrderError, ConfigError, StateError
+from envfleet.infos import merge, split_rows
+from envfleet.pictures import tile
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
 from envfleet.seeding import Seed
-from envfleet.spaces import map_obs
+from envfleet.spaces import join, split
 from envfleet.spec import EnvSpec
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -41,18 +42,18 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self.pool = pool
         self.num_envs = pool.num_envs
         self.spec = pool.spec
-        self.render_mode = pool.config.render_mode
+        # A Python env may have chosen one itself.
+        self.render_mode = pool.config.render_mode or pool.spec.render_mode
         self.autoreset_mode: AutoresetMode = pool.config.autoreset_mode
-        self.metadata = {
-            "render_modes": ["rgb_array"],
-            "render_fps": family.render_fps.get(pool.spec.native_id, 30),
-            "autoreset_mode": self.autoreset_mode,
-        }
+        self.metadata = {**pool.spec.metadata, "autoreset_mode": self.autoreset_mode}
         self.single_observation_space = pool.spec.observation_space
         self.single_action_space = pool.spec.action_space
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
+        self._split_obs = split(pool.spec.observation_space, "obs")
+        self._join_obs = join(pool.spec.observation_space)
+        self._is_native = pool.spec.backend == "native"
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
         # The mask of batches of the usual size, made once.
         self._usual_rows = pool.config.batch_size
@@ -75,15 +76,26 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         batch = self.pool.step(actions, env_id, timeout)
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
 
-    def render(self) -> tuple[NDArray[np.uint8], ...]:
-        """An RGB picture of each env."""
+    def render(self) -> tuple[Any, ...]:
+        """What each env draws: an RGB picture, in render_mode rgb_array."""
         if self.render_mode is None:
             raise ConfigError("render() expected render_mode='rgb_array' at make(), got None; pass it there")
-        return tuple(self.render_env(env_id) for env_id in range(self.num_envs))
+        frames = self.pool.render_all()
+        if not self._is_native:
+            return frames
+        return tuple(self._drawn(env_id, frame) for env_id, frame in enumerate(frames))
 
-    def render_env(self, env_id: int) -> NDArray[np.uint8]:
-        """An RGB picture of one env."""
+    def render_tiled(self) -> NDArray[np.uint8]:
+        """The pictures of all envs as one, in rows as wide as high."""
+        return tile(self.render())
+
+    def render_env(self, env_id: int) -> Any:
+        """What one env draws: an RGB picture, in render_mode rgb_array."""
         frame = self.pool.render(env_id)
+        return self._drawn(env_id, frame) if self._is_native else frame
+
+    def _drawn(self, env_id: int, frame: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+        """A native env's own picture, or one that its family draws from its attributes."""
         if frame is not None:
             return frame
         if self._family.make_renderer is None:
@@ -95,15 +107,16 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         return self._renderers[key](self.pool.attributes_of(env_id))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """An attribute of each env; native envs have no methods but render."""
-        if name == "render":
+        """Calls a method of each env; an attribute that is none is given as it is. A native env has
+        no methods but render."""
+        if name == "render" and self._is_native:
             return self.render()
-        if args or kwargs:
-            raise ConfigError(f"call() expected the name of an attribute, got the method {name!r} with arguments")
-        return self.get_attr(name)
+        return self.pool.call(name, *args, **kwargs) if args or kwargs or not self._is_native else self.get_attr(name)
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
         """An attribute of each env."""
+        if not self._is_native:
+            return self.pool.get_attr(name)
         shared = {
             "render_mode": self.render_mode,
             "spec": self.spec,
@@ -127,7 +140,10 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
 
     @property  # type: ignore[misc]  # nothing to set: the generators live in the native envs
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise a tuple
-        """A copy of each env's generator as it stands; drawing from it leaves the env alone."""
+        """A copy of each env's generator as it stands; drawing from it leaves the env alone, but for
+        Python envs of this very process."""
+        if not self._is_native:
+            return self.pool.get_attr("np_random")
         return tuple(_generator_of(state) for state in self.pool.get_state().states)
 
     @property
@@ -199,12 +215,18 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
             return
         last = np.full(len(batch), None, dtype=object)
         # Views: the rows of a batch never change, and they keep its buffer alive.
+        columns = self._split_obs(final.obs)
         for row in np.flatnonzero(ended):
-            last[row] = map_obs(operator.itemgetter(row), final.obs)
+            last[row] = self._join_obs([column[row] for column in columns])
         final_info: dict[str, Any] = {}
-        for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():
-            final_info[key] = np.where(ended.reshape(-1, *(1,) * (column.ndim - 1)), column, np.zeros_like(column))
-            final_info[f"_{key}"] = ended.copy()
+        if self._is_native:
+            for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():
+                final_info[key] = np.where(ended.reshape(-1, *(1,) * (column.ndim - 1)), column, np.zeros_like(column))
+                final_info[f"_{key}"] = ended.copy()
+        else:
+            # A restarted env's row has ended too, without an episode's last info.
+            final_info = {"elapsed_step": np.where(ended, final.elapsed_step, 0), "_elapsed_step": ended.copy()}
+            merge([split_rows(final.info, row) if ended[row] else None for row in range(len(batch))], final_info)
         info.update(final_obs=last, _final_obs=ended, final_info=final_info, _final_info=ended.copy())
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -226,11 +248,20 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         rows = np.flatnonzero(mask).astype(np.int32)
         others = {key: value for key, value in options.items() if key != "reset_mask"}
         part = self._info(self.pool.reset(rows, seed=seed, options=others))
-        info: dict[str, Any] = {}
-        for key, column in part.items():
-            info[key] = np.zeros((self.num_envs, *column.shape[1:]), dtype=column.dtype)
-            info[key][rows] = column
-        return self.pool.observe(), info
+        return self.pool.observe(), _spread(part, rows, self.num_envs)
+
+
+def _spread(info: Mapping[str, Any], rows: NDArray[np.int32], num_envs: int) -> dict[str, Any]:
+    """The infos of these rows as those of all envs; the others have none."""
+    whole: dict[str, Any] = {}
+    for key, column in info.items():
+        if isinstance(column, dict):
+            whole[key] = _spread(column, rows, num_envs)
+            continue
+        filler = None if column.dtype == object else 0
+        whole[key] = np.full((num_envs, *column.shape[1:]), filler, dtype=column.dtype)
+        whole[key][rows] = column
+    return whole
 
 
 class _MaskTypeError(ConfigError, TypeError):

@@ -30,9 +30,7 @@ class SerialExecutor(RowsExecutor):
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
         portrait = one_portrait([portrait_of(env) for env in envs.values()])
-        layout = Layout(
-            portrait.observation_space, portrait.action_space, config.num_envs, 1, config.autoreset_mode
-        )
+        layout = Layout(portrait.observation_space, portrait.action_space, config.num_envs, 1, config.autoreset_mode)
         buffer = anonymous_memory(layout.num_bytes)
         mailbox = LocalMailbox(config.num_envs)
         self._runner = EnvRunner(

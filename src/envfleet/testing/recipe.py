@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import cloudpickle
 import gymnasium
 
 from envfleet.envs.adapters import takes_env_id

@@ -16,8 +16,9 @@ from envfleet.spaces import Leaf, leaves_of, split
 class ActionCutter:
     """From a batch of actions to the columns of a board, where they fit into them.
 
-    A column has the dtype of the space. Floats are rounded to it; whatever else would lose its value
-    there, or is of another shape, does not fit: then the env is handed the action itself, by message.
+    A column has the dtype of the space. Integers of any width fit where it holds their values, floats
+    where they have that dtype: rounded, or of another type, they would be another action to the env.
+    What does not fit is handed to the envs as it came, by message, which costs a second round trip.
     """
 
     def __init__(self, single: gymnasium.Space[Any], batched: gymnasium.Space[Any], num_envs: int) -> None:
@@ -70,7 +71,7 @@ class ActionCutter:
             return None
         if given.shape != (self._num_envs, *leaf.shape):
             return None
-        if given.dtype == leaf.dtype or (given.dtype.kind == "f" and leaf.dtype.kind == "f"):
+        if given.dtype == leaf.dtype:
             return given
         if given.dtype.kind not in "biu" or leaf.dtype.kind not in "iu":
             return None

@@ -7,10 +7,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
-from envfleet.spaces import join, split
+from envfleet.spaces import join, leaves_of, split
 
 
 class InfoMaker:
@@ -18,6 +19,7 @@ class InfoMaker:
 
     def __init__(self, observation_space: gymnasium.Space[Any], num_envs: int) -> None:
         self._num_envs = num_envs
+        self._is_discrete = [isinstance(leaf.space, spaces.Discrete) for leaf in leaves_of(observation_space)]
         self._split = split(observation_space)
         self._join = join(observation_space)
 
@@ -60,13 +62,19 @@ class InfoMaker:
         leaves = self._split(final.obs)
         last = np.full(len(batch), None, dtype=object)
         for row in np.flatnonzero(ended):
-            last[row] = self._join([leaf[row].copy() if isinstance(leaf, np.ndarray) else leaf[row] for leaf in leaves])
+            last[row] = self._join([self._single(position, leaf[row]) for position, leaf in enumerate(leaves)])
         return {
             "final_obs": last,
             "_final_obs": ended,
             "final_info": self._masked(final.info, ended),
             "_final_info": ended.copy(),
         }
+
+    def _single(self, position: int, value: Any) -> Any:
+        """A leaf of one env's observation. A Discrete one is int here, as Gymnasium's own envs return it."""
+        if self._is_discrete[position]:
+            return int(value)
+        return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _only(column: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:

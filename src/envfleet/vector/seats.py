@@ -127,8 +127,9 @@ class SeatBuilder(EnvBuilder):
             )
         if env.action_space != self.action_space:
             raise RuntimeError(
-                f"Some environments have an action space different from `{self.action_space}`, got `{env.action_space}`. "
-                "In order to batch actions, the action spaces from all environments must be equal."
+                f"Some environments have an action space different from `{self.action_space}`, for example "
+                f"`{env.action_space}`. In order to batch actions, the action spaces from all environments must be "
+                "equal."
             )
 
     def __getstate__(self) -> tuple[_Authkey, dict[str, Any]]:

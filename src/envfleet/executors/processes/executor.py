@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import signal
@@ -13,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import cloudpickle
 import numpy as np
 
 from envfleet import _native
@@ -44,7 +45,7 @@ class ProcessesExecutor(RowsExecutor):
         self._config = config
         num_envs, num_workers = config.num_envs, config.num_workers
         firsts = [_native.first_env_of(num_envs, num_workers, worker) for worker in range(num_workers + 1)]
-        shares = [range(first, end) for first, end in zip(firsts, firsts[1:], strict=False)]
+        shares = [range(first, end) for first, end in itertools.pairwise(firsts)]
         # Pickled before anything is started, and once: what was captured later must not differ between workers.
         self._shares = [
             Share(_pickled(recipe.builders[own.start : own.stop]), own, are_built_now=True) for own in shares
@@ -231,9 +232,7 @@ def _bury(board: _native.Board, worker: int) -> None:
     board.mark_dead(worker)
 
 
-def _give_up(
-    workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int
-) -> None:
+def _give_up(workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int) -> None:
     overdue[worker] = step_timeout or 0.0
     workers[worker].kill()
 

@@ -103,7 +103,7 @@ class Server:
             die_with_parent(server_pid)
             # All workers come from one state of these.
             random.seed()
-            np.random.seed()  # noqa: NPY002 (the global generator is what is meant)
+            np.random.seed()
             code = worker.main(fd)
         finally:
             os._exit(code)

@@ -135,9 +135,7 @@ def _run(channel: Channel) -> None:
     (board_fd,) = message[1]
     buffer = _native.map_file(board_fd, plan.layout.num_bytes)
     mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs)
-    runner = EnvRunner(
-        plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.may_spin
-    )
+    runner = EnvRunner(plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.may_spin)
     channel.send(dump(("ready", None)))
     runner.loop.serve()
     with contextlib.suppress(OSError):  # nobody may be left to hear it

@@ -156,7 +156,9 @@ class RowsExecutor(Executor):
             if loose is not None:
                 self._last_loose[columns[k + 3][row]] = loose
         obs = self._obs(columns[:k], special.loose_obs)
-        return Batch(obs, *columns[k : k + 5], info, final, tuple(special.faults))
+        reward, terminated, truncated, env_id, elapsed_step = columns[k : k + 5]
+        faults = tuple(special.faults)
+        return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info, final, faults)
 
     def _obs(self, stored: Sequence[Any], loose: Sequence[Sequence[Any] | None]) -> Any:
         """The observation of a batch from its columns, and what its rows have in the mail."""
@@ -346,4 +348,3 @@ class _Special:
             if "fault" in letter:
                 trouble, cause = letter["fault"]
                 self.faults.append(trouble.fault(env_id, cause))
-

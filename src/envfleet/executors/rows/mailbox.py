@@ -13,7 +13,7 @@ import pickle
 import sys
 from typing import Any, Protocol
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import cloudpickle
 
 # A box is this much of the file's address space; memory is used only where something was written.
 _BOX_BYTES = 1 << 36

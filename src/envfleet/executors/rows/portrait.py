@@ -45,7 +45,8 @@ def one_portrait(portraits: list[Portrait]) -> Portrait:
         for name in ("observation_space", "action_space"):
             if getattr(other, name) != getattr(first, name):
                 raise ConfigError(
-                    f"make() expected the same spaces for all envs, as {name} env 0 has {getattr(first, name)} and env {env_id} "
-                    f"has {getattr(other, name)}; pad or wrap them to one space, or make a pool for each"
+                    f"make() expected the same spaces for all envs, the {name} of env 0 is {getattr(first, name)} "
+                    f"and that of env {env_id} is {getattr(other, name)}; pad or wrap them to one space, "
+                    "or make a pool for each"
                 )
     return first

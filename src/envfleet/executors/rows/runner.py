@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import cloudpickle  # type: ignore[import-untyped]  # it ships no types
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
