@@ -6,9 +6,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
 CPP := $(shell find native benchmarks tests -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
+FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test build lint format bench sanitize clean
+.PHONY: help demo test test-freethreaded soak build lint format bench sanitize clean
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -17,6 +18,8 @@ help:
 	@echo "make lint      ruff, mypy, clang-format"
 	@echo "make format    let ruff and clang-format rewrite the files"
 	@echo "make bench     envfleet against its peers (installs them in .venv-bench)"
+	@echo "make soak      the long runs: random kills, a thousand pools"
+	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
 	@echo "make sanitize  the engine's C++ tests under ThreadSanitizer and Address+UBSanitizer"
 
 demo: $(VENV)/.built
@@ -25,6 +28,17 @@ demo: $(VENV)/.built
 
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest
+
+soak: $(VENV)/.tests
+	$(BIN)/python -m pytest -m soak --timeout 3600
+
+# In an environment of its own; without the extras for pictures, which have no wheels there.
+test-freethreaded:
+	$(PYTHON) -c "import sys; sys.exit('expected a free-threaded Python, got one with the GIL') if sys._is_gil_enabled() else None"
+	$(PYTHON) -m venv .venv-freethreaded
+	$(FREE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.1" "cmake>=3.25" ninja
+	$(FREE_PIP) install --no-build-isolation -C build-dir=build/freethreaded . pytest pytest-timeout hypothesis psutil
+	.venv-freethreaded/bin/python -m pytest tests/conformance tests/native tests/faults/test_python_env_faults.py
 
 build: $(VENV)/.built
 
@@ -72,7 +86,7 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install --upgrade "pip>=25.1"
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
-		"envpool==1.2.5" gymnasium stable-baselines3 "matplotlib>=3.8"
+		"envpool==1.2.5" "gymnasium[mujoco]" stable-baselines3 "matplotlib>=3.8"
 	touch $@
 
 # Not editable, with a build folder of its own: a benchmark must not measure a half-edited tree.
@@ -83,4 +97,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench
+	rm -rf build $(VENV) .venv-bench .venv-freethreaded

@@ -119,6 +119,8 @@ def recipe_for(
 
 def _sources(env: Any, num_envs: int) -> list[Source]:
     if isinstance(env, (list, tuple)):
+        if not env:
+            raise ConfigError("make() expected at least one factory in the list, got none")
         if len(env) != num_envs:
             raise ConfigError(f"make() got {len(env)} factories and num_envs={num_envs}; leave num_envs out")
         return [_source(own, position) for position, own in enumerate(env)]

@@ -86,6 +86,19 @@ def join(space: gymnasium.Space[Any]) -> Callable[[Sequence[Any]], Any]:
     return _joiner(space, 0)[0]
 
 
+def row_getter(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
+    """A function from a batch and a row to the value of that row; its arrays are views."""
+    take_apart, put_together = split(space), join(space)
+    # Of a Box even a single number is an array.
+    are_boxes = [isinstance(leaf.space, spaces.Box) for leaf in leaves_of(space)]
+
+    def row_of(batch: Any, row: int) -> Any:
+        columns = zip(are_boxes, take_apart(batch), strict=True)
+        return put_together([column[row, ...] if is_box else column[row] for is_box, column in columns])
+
+    return row_of
+
+
 def batched_leaf(leaf: Leaf, values: Sequence[Any]) -> tuple[Any, ...]:
     """The rows of a text or object leaf as they are handed out: a tuple of Python values.
 

@@ -27,7 +27,7 @@ from envfleet.pictures import tile
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
 from envfleet.seeding import Seed
-from envfleet.spaces import join, split
+from envfleet.spaces import row_getter
 from envfleet.spec import EnvSpec
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
@@ -51,8 +51,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
-        self._split_obs = split(pool.spec.observation_space, "obs")
-        self._join_obs = join(pool.spec.observation_space)
+        self._row_of = row_getter(pool.spec.observation_space)
         self._is_native = pool.spec.backend == "native"
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
         # The mask of batches of the usual size, made once.
@@ -215,9 +214,8 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
             return
         last = np.full(len(batch), None, dtype=object)
         # Views: the rows of a batch never change, and they keep its buffer alive.
-        columns = self._split_obs(final.obs)
         for row in np.flatnonzero(ended):
-            last[row] = self._join_obs([column[row] for column in columns])
+            last[row] = self._row_of(final.obs, int(row))
         final_info: dict[str, Any] = {}
         if self._is_native:
             for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():

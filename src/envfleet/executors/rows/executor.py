@@ -15,6 +15,7 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, Final
 from envfleet.errors import EnvError, StateError
 from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.rows.faults import NoSuchAttributeError
 from envfleet.executors.rows.info_columns import InfoColumns
 from envfleet.executors.rows.layout import Layout, native_action_space, plain_array_leaf, read_text
 from envfleet.executors.rows.mailbox import Mailbox
@@ -275,9 +276,8 @@ class RowsExecutor(Executor):
             if "fault" in reply:
                 trouble, cause = reply["fault"]
                 fault = trouble.fault(env_id, cause)
-                # What is missing is the caller's mistake and not the env's.
-                if isinstance(fault.cause, AttributeError) and method.startswith(("get_attr", "set_attr")):
-                    raise fault.cause
+                if isinstance(fault.cause, NoSuchAttributeError):
+                    raise AttributeError(*fault.cause.args) from None
                 faults.append(Fault(env_id, method, fault.message, fault.traceback, fault.cause))
             else:
                 answers.append(reply["value"])

@@ -16,6 +16,10 @@ class WrongResultError(Exception):
     """An env returned what it must not; the text says what was expected and what came."""
 
 
+class NoSuchAttributeError(AttributeError):
+    """An env was asked for an attribute that it does not have: the caller's mistake, not the env's."""
+
+
 @dataclass(frozen=True)
 class Trouble:
     """What an env raised, fit for a mailbox: the exception itself only as far as it pickles."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import StateError
-from envfleet.executors.rows.faults import Trouble, WrongResultError, clean, message_of, shown, trouble_of
+from envfleet.executors.rows.faults import NoSuchAttributeError, Trouble, WrongResultError, clean, message_of, shown, trouble_of
 from envfleet.executors.rows.layout import Layout, plain_array_leaf, write_text
 from envfleet.executors.rows.mailbox import LocalMailbox, Mailbox
 from envfleet.factories import EnvBuilder
@@ -181,8 +181,11 @@ class EnvRunner:
 
     def _do_get(self, env_id: int, name: str) -> Any:
         env = self._envs[env_id]
-        # Wrappers hide attributes of what they wrap; Gymnasium's way looks through them.
-        return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+        try:
+            # Wrappers hide attributes of what they wrap; Gymnasium's way looks through them.
+            return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+        except AttributeError as error:
+            raise NoSuchAttributeError(*error.args) from error
 
     def _do_set(self, env_id: int, name: str, value: Any) -> None:
         env = self._envs[env_id]

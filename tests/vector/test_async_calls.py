@@ -1,0 +1,192 @@
+"""AsyncVectorEnv: calls in two halves, their order, time limits, faults and ends."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
+from gymnasium.vector.async_vector_env import _async_worker
+from vector.vector_probes import RaisingEnv, TellingEnv, WaitingEnv
+
+import envfleet
+from envfleet.vector import AsyncState, AsyncVectorEnv, SyncVectorEnv
+
+
+@pytest.fixture
+def envs() -> Any:
+    with AsyncVectorEnv([TellingEnv] * 3) as made:
+        yield made
+
+
+def test_workers_are_as_many_as_cores_and_not_as_envs() -> None:
+    with AsyncVectorEnv([TellingEnv] * 20, max_concurrency=2) as envs:
+        pids = envs.call("process")
+        assert len(set(pids)) == 2
+        assert os.getpid() not in pids
+
+
+@pytest.mark.parametrize("context", [None, "spawn", "fork", "forkserver"])
+def test_every_context_is_taken(context: str | None) -> None:
+    with AsyncVectorEnv([TellingEnv] * 2, True, True, context, False) as envs:
+        envs.reset(seed=1)
+        assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
+
+
+def test_halves_give_what_the_whole_gives(envs: Any) -> None:
+    with SyncVectorEnv([TellingEnv] * 3) as whole:
+        envs.reset_async(seed=3)
+        assert (envs.reset_wait()[0] == whole.reset(seed=3)[0]).all()
+        envs.step_async([1, 2, 3])
+        assert (envs.step_wait()[0] == whole.step([1, 2, 3])[0]).all()
+        mask = np.array([True, False, True])
+        envs.reset_async(seed=9, options={"reset_mask": mask})
+        assert (envs.reset_wait(timeout=30)[0] == whole.reset(seed=9, options={"reset_mask": mask})[0]).all()
+        envs.call_async("square", 5, plus=1)
+        assert envs.call_wait(timeout=30) == (26, 26, 26)
+
+
+@pytest.mark.parametrize("name", ["reset", "step", "call"])
+def test_a_wait_without_its_start_is_refused(envs: Any, name: str) -> None:
+    with pytest.raises(NoAsyncCallError, match=f"`{name}_wait` without any prior call to `{name}_async`"):
+        getattr(envs, f"{name}_wait")()
+
+
+@pytest.mark.parametrize("pending", ["reset", "step", "call"])
+def test_a_pending_call_is_finished_first(envs: Any, pending: str) -> None:
+    envs.reset(seed=1)
+    {"reset": envs.reset_async, "step": lambda: envs.step_async([0, 0, 0]), "call": lambda: envs.call_async("length")}[
+        pending
+    ]()
+    for call in (
+        envs.reset,
+        envs.reset_async,
+        lambda: envs.step([0, 0, 0]),
+        lambda: envs.step_async([0, 0, 0]),
+        lambda: envs.call_async("length"),
+        lambda: envs.set_attr("length", 1),
+        envs.render,
+    ):
+        with pytest.raises(AlreadyPendingCallError, match=f"pending call to `{pending}`") as caught:
+            call()
+        assert caught.value.name == pending
+    getattr(envs, f"{pending}_wait")()
+    envs.step([0, 0, 0])
+
+
+def test_a_step_that_timed_out_is_not_lost() -> None:
+    with AsyncVectorEnv([WaitingEnv] * 2) as envs:
+        envs.reset(seed=1)
+        envs.step_async(np.array([0.0, 0.3]))
+        with pytest.raises(multiprocessing.TimeoutError, match="`step_wait` has timed out"):
+            envs.step_wait(timeout=0.01)
+        with pytest.raises(AlreadyPendingCallError, match="timed out is still running"):
+            envs.step(np.zeros(2))
+        assert envs.step_wait()[4]["count"].tolist() == [1, 1]
+        assert envs.step(np.zeros(2))[4]["count"].tolist() == [2, 2]
+
+
+def test_a_reset_drops_what_timed_out() -> None:
+    with AsyncVectorEnv([WaitingEnv] * 2) as envs:
+        envs.reset(seed=1)
+        envs.step_async(np.array([0.0, 0.1]))
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.step_wait(timeout=0.0)
+        envs.reset(seed=1)
+        envs.call_async("wait", 0.1)
+        with pytest.raises(multiprocessing.TimeoutError):
+            envs.call_wait(timeout=0.0)
+        envs.reset(seed=1)
+        assert envs.step(np.zeros(2))[4]["count"].tolist() == [1, 1]
+
+
+def test_what_an_env_raises_is_raised_and_reset_mends_it() -> None:
+    with AsyncVectorEnv([RaisingEnv] * 3) as envs:
+        envs.reset(seed=1)
+        with pytest.warns(match="ERROR") as told, pytest.raises(LookupError, match="action 4") as caught:
+            envs.step([0, 4, 0])
+        assert isinstance(caught.value.__cause__, envfleet.EnvError)
+        assert caught.value.__cause__.env_id == 1
+        assert len(told) == 3
+        assert "LookupError: action 4" in str(told[1].message)
+        with pytest.raises(envfleet.CallOrderError, match=r"envs \[1\] raised earlier"):
+            envs.step([0, 0, 0])
+        envs.reset(seed=1)
+        envs.step([0, 0, 0])
+        with pytest.warns(match="ERROR"), pytest.raises(KeyError, match="on request"):
+            envs.call("raise_up")
+        envs.step([0, 0, 0])
+
+
+def test_a_worker_that_died_is_told_and_replaced() -> None:
+    with AsyncVectorEnv([RaisingEnv] * 2, max_concurrency=2) as envs:
+        envs.reset(seed=1)
+        with pytest.warns(match="ERROR"), pytest.raises(envfleet.WorkerDied) as caught:
+            envs.step([0, 3])
+        assert caught.value.exit_code == 7
+        envs.reset(seed=1)
+        envs.step([0, 0])
+
+
+def test_a_constructor_that_raises_is_what_the_caller_sees() -> None:
+    def broken() -> Any:
+        raise LookupError("no such map")
+
+    with pytest.raises(LookupError, match="no such map"):
+        AsyncVectorEnv([TellingEnv, broken])
+    with pytest.raises(LookupError, match="no such map"):
+        SyncVectorEnv([TellingEnv, broken])
+
+
+def test_nothing_works_after_close(envs: Any) -> None:
+    envs.close()
+    envs.close()
+    assert envs.closed
+    for call in (envs.reset, lambda: envs.step([0, 0, 0]), envs.render, envs.step_wait, envs.call_wait):
+        with pytest.raises(ClosedEnvironmentError):
+            call()
+
+
+@pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0.01}])
+def test_close_does_not_wait_for_a_slow_env(how: dict[str, Any]) -> None:
+    envs = AsyncVectorEnv([WaitingEnv] * 2)
+    envs.reset(seed=1)
+    pids = set(envs.call("process"))
+    envs.step_async(np.full(2, 600.0))
+    with pytest.warns(UserWarning, match="Calling `close` while waiting for a pending call to `step`"):
+        envs.close(**how)
+    deadline = time.monotonic() + 30
+    while any(_is_alive(pid) for pid in pids):
+        assert time.monotonic() < deadline, "workers outlive close()"
+        time.sleep(0.01)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_methods_of_the_vector_env_are_not_called_by_name(envs: Any) -> None:
+    with pytest.raises(ValueError, match="use `reset` directly"):
+        envs.call("reset")
+
+
+def test_a_custom_worker_gets_gymnasiums_own_class() -> None:
+    envs = AsyncVectorEnv([TellingEnv] * 2, worker=_async_worker)
+    try:
+        assert isinstance(envs, gymnasium.vector.AsyncVectorEnv)
+        envs.reset(seed=1)
+    finally:
+        envs.close()
+
+
+def test_the_states_are_gymnasiums() -> None:
+    assert AsyncState is gymnasium.vector.async_vector_env.AsyncState
