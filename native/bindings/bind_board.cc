@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
-
 #include <sys/mman.h>
 
 #include <atomic>
@@ -233,11 +232,14 @@ class Board {
   std::int32_t elapsed_step(std::int32_t env_id) { return slot_of(env_id).elapsed_step; }
   void set_elapsed_step(std::int32_t env_id, std::int32_t count) { slot_of(env_id).elapsed_step = count; }
   bool was_reset(std::int32_t env_id) { return slot_of(env_id).op == rows::kReset; }
+  std::uint32_t next_schema_version() const { return desk_.geometry().header(desk_.base()).schema_version.load() + 1; }
   void publish_schema(nb::list entries, std::uint64_t count) {
     if (!schema_.load(entries.ptr())) throw nb::python_error();
     rows::Header& header = desk_.geometry().header(desk_.base());
-    header.schema_bytes = count;
-    header.schema_version.fetch_add(1, std::memory_order_release);
+    const std::uint32_t version = header.schema_version.load(std::memory_order_relaxed) + 1;
+    if (version > rows::kMaxSchemas) throw nb::value_error("more schemas than a mask has bits");
+    header.schema_bytes[version] = count;
+    header.schema_version.store(version, std::memory_order_release);
   }
 
   void mark_dead(std::int32_t worker) { desk_.mark_dead(worker); }
@@ -274,7 +276,8 @@ class Board {
     for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
       const rows::Statistics& own = desk_.slot(env_id).statistics;
       all.append(nb::make_tuple(own.num_steps, own.num_resets, own.num_episodes, own.return_sum, own.return_min,
-                                own.return_max, own.length_sum, own.length_min, own.length_max, own.busy_ns, own.slowest_ns));
+                                own.return_max, own.length_sum, own.length_min, own.length_max, own.busy_ns,
+                                own.slowest_ns));
     }
     return all;
   }
@@ -641,6 +644,7 @@ void bind_board(nb::module_& module) {
       .def("elapsed_step", &Board::elapsed_step, nb::arg("env_id"))
       .def("set_elapsed_step", &Board::set_elapsed_step, nb::arg("env_id"), nb::arg("count"))
       .def("was_reset", &Board::was_reset, nb::arg("env_id"))
+      .def_prop_ro("next_schema_version", &Board::next_schema_version)
       .def("publish_schema", &Board::publish_schema, nb::arg("entries"), nb::arg("count"))
       .def("mark_dead", &Board::mark_dead, nb::arg("worker"))
       .def("revive", &Board::revive, nb::arg("worker"))

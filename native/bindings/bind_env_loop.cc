@@ -72,7 +72,8 @@ nb::object take_exception() {
 class EnvLoop {
  public:
   EnvLoop(nb::object buffer, std::int32_t num_envs, std::int32_t num_workers, std::int32_t worker, std::int32_t autoreset,
-          std::int32_t max_episode_steps, bool may_spin, nb::object obs, nb::object action, nb::object info, nb::object runner)
+          std::int32_t max_episode_steps, bool may_spin, nb::object obs, nb::object action, nb::object info,
+          nb::object runner)
       : buffer_(buffer),
         geometry_(num_envs, num_workers),
         worker_(worker),
@@ -199,7 +200,7 @@ class EnvLoop {
 
   std::uint64_t request_bytes(std::int32_t env_id) const { return geometry_.slot(base_, env_id).request_bytes; }
   void set_reply_bytes(std::int32_t env_id, std::uint64_t count) { geometry_.slot(base_, env_id).reply_bytes = count; }
-  std::uint64_t schema_bytes() const { return geometry_.header(base_).schema_bytes; }
+  std::uint64_t schema_bytes(std::uint32_t version) const { return geometry_.header(base_).schema_bytes[version]; }
 
   // Packs what the schema knows of an info; gives the rest as a dict, or None.
   nb::object pack_info(std::int32_t env_id, nb::dict info, bool is_final) {
@@ -228,7 +229,8 @@ class EnvLoop {
   void sleep(std::int64_t start) {
     rows::Header& header = geometry_.header(base_);
     const auto is_wanted = [&] {
-      return words_->request_head.load(std::memory_order_seq_cst) != tail_ || header.stop.load(std::memory_order_seq_cst) != 0;
+      return words_->request_head.load(std::memory_order_seq_cst) != tail_ ||
+             header.stop.load(std::memory_order_seq_cst) != 0;
     };
     if (may_spin_) {
       do {
@@ -255,7 +257,7 @@ class EnvLoop {
     if (env_id < first_env_ || env_id >= end_env_) throw nb::value_error("the board asks for an env of another worker");
     const std::uint32_t version = geometry_.header(base_).schema_version.load(std::memory_order_acquire);
     if (version != schema_version_) [[unlikely]] {
-      if (!schema_.load(nb::object(runner_.attr("schema")()).ptr())) throw nb::python_error();
+      if (!schema_.load(nb::object(runner_.attr("schema")(version)).ptr())) throw nb::python_error();
       schema_version_ = version;
     }
     Slot& slot = geometry_.slot(base_, env_id);
@@ -418,9 +420,11 @@ class EnvLoop {
     char* data = action_.row(env_id);
     if (action_.ndim > 0) {
       Py_INCREF(action_.descriptor);
-      PyObject* array = PyArray_NewFromDescr(&PyArray_Type, action_.descriptor, action_.ndim, action_.shape, nullptr, nullptr, 0, nullptr);
+      PyObject* array =
+          PyArray_NewFromDescr(&PyArray_Type, action_.descriptor, action_.ndim, action_.shape, nullptr, nullptr, 0, nullptr);
       if (array != nullptr) {
-        std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), data, static_cast<std::size_t>(action_.row_bytes));
+        std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), data,
+                    static_cast<std::size_t>(action_.row_bytes));
       }
       return nb::steal(array);
     }
@@ -478,8 +482,8 @@ void bind_env_loop(nb::module_& module) {
       .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, bool, nb::object,
                     nb::object, nb::object, nb::object>(),
            nb::arg("buffer"), nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"), nb::arg("autoreset"),
-           nb::arg("max_episode_steps"), nb::arg("may_spin"), nb::arg("obs").none(), nb::arg("action").none(), nb::arg("info"),
-           nb::arg("runner"))
+           nb::arg("max_episode_steps"), nb::arg("may_spin"), nb::arg("obs").none(), nb::arg("action").none(),
+           nb::arg("info"), nb::arg("runner"))
       .def("set_env", &EnvLoop::set_env, nb::arg("env_id"), nb::arg("step").none(), nb::arg("reset").none())
       .def("detach", &EnvLoop::detach)
       .def("serve", &EnvLoop::serve)

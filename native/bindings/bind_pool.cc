@@ -216,6 +216,17 @@ class NativePool {
     CallerGuard guard(*engine_);
     return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
   }
+  // A tuple an env, in the order of statistics.EnvStats. Of envs that take nanoseconds the clock would take
+  // longer than the env: times are 0.
+  nb::list env_statistics() {
+    CallerGuard guard(*engine_);
+    nb::list all;
+    for (const engine::EnvTally& own : engine_->tally()) {
+      all.append(nb::make_tuple(own.num_steps, own.num_resets, own.num_episodes, own.return_sum, own.return_min,
+                                own.return_max, own.length_sum, own.length_min, own.length_max, 0, 0));
+    }
+    return all;
+  }
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
   // A batch in order was started, or ran into its time limit, and is still to be received.
   bool has_late_batch() const { return engine_->has_started(); }
@@ -402,6 +413,7 @@ void bind_pool(nb::module_& module) {
       .def("set_field", &NativePool::set_field, nb::arg("env_id"), nb::arg("name"), nb::arg("value"))
       .def("phases", &NativePool::phases)
       .def("in_flight", &NativePool::in_flight)
+      .def("env_statistics", &NativePool::env_statistics)
       .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
       .def_prop_ro("has_late_batch", &NativePool::has_late_batch)
       .def_prop_ro("has_render", &NativePool::has_render)

@@ -36,9 +36,9 @@ bool InfoSchema::load(PyObject* entries) {
       entry.shape.push_back(PyLong_AsSsize_t(PyTuple_GET_ITEM(shape, axis)));
       entry.bytes *= entry.shape.back();
     }
-    entry.kind = entry.type == &PyFloat_Type  ? Entry::kFloat
-                 : entry.type == &PyLong_Type ? Entry::kInt
-                 : entry.type == &PyBool_Type ? Entry::kBool
+    entry.kind = entry.type == &PyFloat_Type   ? Entry::kFloat
+                 : entry.type == &PyLong_Type  ? Entry::kInt
+                 : entry.type == &PyBool_Type  ? Entry::kBool
                  : entry.type == &PyArray_Type ? Entry::kArray
                                                : Entry::kScalar;
     entries_.push_back(std::move(entry));
@@ -91,7 +91,8 @@ bool InfoSchema::write(const Entry& entry, PyObject* value, char* target) {
     case Entry::kArray: {
       if (!PyArray_CheckExact(value)) return false;
       auto* array = reinterpret_cast<PyArrayObject*>(value);
-      if (PyArray_DESCR(array) != entry.descriptor && !PyArray_EquivTypes(PyArray_DESCR(array), entry.descriptor)) return false;
+      if (PyArray_DESCR(array) != entry.descriptor && !PyArray_EquivTypes(PyArray_DESCR(array), entry.descriptor))
+        return false;
       if (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != static_cast<int>(entry.shape.size())) return false;
       for (std::size_t axis = 0; axis < entry.shape.size(); ++axis) {
         if (PyArray_DIM(array, static_cast<int>(axis)) != entry.shape[axis]) return false;

@@ -101,11 +101,12 @@ bool ActionStore::store_discrete(const ActionSlots& slots, const void* actions, 
   }
   const std::int64_t* nvec = nvec_.data();
   return store_as<Source, Target>(slots, actions, env_ids, count,
-                                        [=](Source value, std::int64_t k) { return value >= 0 && value < nvec[k]; });
+                                  [=](Source value, std::int64_t k) { return value >= 0 && value < nvec[k]; });
 }
 
 template <class Source, class Target>
-bool ActionStore::store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const {
+bool ActionStore::store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids,
+                            std::int64_t count) const {
   const double* low = low_.data();
   const double* high = high_.data();
   return store_as<Source, Target>(slots, actions, env_ids, count, [=](Source value, std::int64_t k) {

@@ -36,7 +36,8 @@ class ActionStore {
 
   // dtype of `actions`: the space's own, int32 or int64 for the discrete kinds, or float64
   // for float32. env_ids null: row i is for env i.
-  bool store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids, std::int64_t count) const;
+  bool store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+             std::int64_t count) const;
   bool takes(std::int32_t dtype) const;
 
  private:

@@ -19,6 +19,8 @@ constexpr double kBlockNs = 2'000;        // work worth a claim
 constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
+constexpr std::int64_t kTallyRows = 512;  // counted while they are in the nearest cache
+constexpr int kCallerSeat = 0;            // in the tally; worker i has i + 1
 
 }  // namespace
 
@@ -33,6 +35,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       may_spin_(options.num_threads <= usable_cores()),
       spec_(describe(type, configs.at(0))),
       phases_(options.num_envs, EF_UNSTARTED),
+      tally_(options.num_envs, options.autoreset, options.num_threads + 1),
       action_bytes_(detail::action_row_bytes(spec_->action)),
       in_flight_(options.num_envs, 0),
       job_(options.num_threads + 1),
@@ -77,7 +80,9 @@ void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options
   rows.actions = actions_.data();
   rows.options = takes_options ? options->raw.data() : nullptr;
   rows.num_options = takes_options ? static_cast<std::int64_t>(options->raw.size()) : 0;
-  rows.on_fault = &Engine::on_fault;
+  rows.on_fault = &Engine::on_fault<Request::step>;
+  if (request == Request::reset) rows.on_fault = &Engine::on_fault<Request::reset>;
+  if (request == Request::observe) rows.on_fault = &Engine::on_fault<Request::observe>;
   rows.fault_context = this;
 }
 
@@ -94,6 +99,7 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   rows.env_ids = env_ids != nullptr ? buffer->env_ids() : nullptr;
   started_options_ = reset_options_;  // held: a batch that is late outlives the caller's next set_reset_options()
   fill_in(rows, request, started_options_.get());
+  if (request == Request::step && env_ids == nullptr) tally_.begin_whole();
   started_request_ = request;
   started_ = buffer;
 }
@@ -143,12 +149,12 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   if (!alone) start_crew();  // may throw, so before the batch exists; see start()
   prepare(request, env_ids, num_rows);
   if (crew_size() <= 0) {
-    run_measured(request, started_->rows(), 0, num_rows);
+    run_measured(request, started_->rows(), 0, num_rows, kCallerSeat);
     return hand_over();
   }
   const std::int64_t begin_ns = now_ns();
   if (alone) {
-    run_measured(request, started_->rows(), 0, num_rows);
+    run_measured(request, started_->rows(), 0, num_rows, kCallerSeat);
   } else {
     publish(ns_per_row);
     crew_.summon(crew_.size());
@@ -159,14 +165,19 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   return hand_over();
 }
 
-void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
+void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
-      type.step_range(fleet_->raw(), &rows, begin, end);
+      for (std::int64_t next = begin; begin < end; begin = next) {
+        next = std::min(begin + kTallyRows, end);
+        type.step_range(fleet_->raw(), &rows, begin, next);
+        tally_.count_steps(seat, rows, begin, next);
+      }
       break;
     case Request::reset:
       type.reset_range(fleet_->raw(), &rows, begin, end);
+      tally_.count_resets(seat, rows, begin, end);
       break;
     case Request::observe:
       type.observe_range(fleet_->raw(), &rows, begin, end);
@@ -174,9 +185,9 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
   }
 }
 
-void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end) {
+void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat) {
   const std::int64_t start = now_ns();
-  run_range(request, rows, begin, end);
+  run_range(request, rows, begin, end, seat);
   meter(request).add(end - begin, now_ns() - start);
 }
 
@@ -189,7 +200,7 @@ bool Engine::run_share(int own_share) {
       start = now_ns();
       request = started_request_;
     }
-    run_range(started_request_, started_->rows(), begin, end);
+    run_range(started_request_, started_->rows(), begin, end, own_share);
     num_rows += end - begin;
   });
   if (num_rows > 0) meter(request).add(num_rows, now_ns() - start);
@@ -240,6 +251,7 @@ bool Engine::run_async_block(int worker_index) {
   if (request == Request::reset) {
     for (std::int64_t i = 0; i < count; ++i) ids[i] = ~ids[i];
   }
+  const int seat = worker_index < options_.num_threads ? worker_index + 1 : kCallerSeat;
   ef_rows& rows = staging.rows();
   rows.env_ids = ids;
   for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
@@ -248,7 +260,7 @@ bool Engine::run_async_block(int worker_index) {
     end = request == Request::reset ? begin + 1 : count;
     while (end < count && posted_options_[ids[end]].get() == options) ++end;
     fill_in(rows, request, options);
-    run_measured(request, rows, begin, end);
+    run_measured(request, rows, begin, end, seat);
   }
   queue_->deliver(staging, ids, count);
   return true;
@@ -287,6 +299,8 @@ void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   set_attention(true);
   if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
   phases_[env_id] = phase;
+  tally_.set_phase(env_id, phase);
+  tally_.forget_episode(env_id);
 }
 
 std::string Engine::get_state(std::int32_t env_id) {
@@ -302,7 +316,9 @@ std::string Engine::get_state(std::int32_t env_id) {
 void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
   ef_error error{};
   set_attention(true);
-  if (fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) != 0) throw FleetError(error.message);
+  const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) == 0;
+  tally_.set_phase(env_id, phases_[env_id]);  // also of a state that was loaded in part
+  if (!is_set) throw FleetError(error.message);
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
@@ -314,9 +330,11 @@ void Engine::set_reset_options(std::vector<std::pair<std::string, double>> optio
   reset_options_ = std::move(fresh);
 }
 
+template <Request request>
 void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) {
   auto& self = *static_cast<Engine*>(context);
   self.set_attention(true);
+  self.tally_.drop(env_id, request, method);
   std::lock_guard lock(self.faults_mutex_);
   self.faults_.push_back({env_id, method, what});
   self.num_faults_.fetch_add(1, std::memory_order_release);

@@ -25,7 +25,9 @@
 #include "crew.h"
 #include "envfleet/abi.h"
 #include "fleet.h"
+#include "request.h"
 #include "sync_job.h"
+#include "tally.h"
 
 namespace envfleet::engine {
 
@@ -37,8 +39,6 @@ struct EngineOptions {
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
 };
-
-enum class Request { step, reset, observe };
 
 struct Fault {
   std::int32_t env_id;
@@ -105,6 +105,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
     return meter(request).estimate() * static_cast<double>(num_rows);
   }
   std::int64_t num_buffers() const { return sync_buffers_->num_allocated(); }
+  // By env; rows that were run count, received or not.
+  std::vector<EnvTally> tally() { return tally_.read(); }
 
   // Faults of these envs since they were last asked for.
   bool has_faults() const { return num_faults_.load(std::memory_order_acquire) > 0; }
@@ -135,8 +137,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void publish(double ns_per_row);
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
-  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
-  void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end);
+  // seat: the thread's place in the tally.
+  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat);
+  void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat);
   // Blocks of the started batch, this share's first. True: there were some.
   bool run_share(int own_share);
   bool run_async_block(int worker_index);
@@ -144,6 +147,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void start_crew();
   void start_stand_in();
   std::int64_t async_block_rows(double ns_per_row) const;
+  template <Request request>
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what);
 
   const EngineOptions options_;
@@ -155,6 +159,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<char> actions_;
   std::vector<std::uint8_t> phases_;
   std::unique_ptr<FleetHandle> fleet_;
+  Tally tally_;
 
   // The caller's alone.
   std::int64_t action_bytes_ = 0;

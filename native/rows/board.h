@@ -18,6 +18,9 @@
 
 namespace envfleet::rows {
 
+// A version adds a key at least, and a row's mask has 64 bits.
+constexpr std::uint32_t kMaxSchemas = 64;
+
 enum Op : std::int32_t { kStep = 0, kReset = 1, kCall = 2 };
 
 enum RowKind : std::uint8_t { kGoodRow = 0, kFaultRow = 1, kLostRow = 2 };  // lost: its worker died
@@ -30,8 +33,10 @@ struct alignas(64) Header {
   alignas(64) std::atomic<std::uint32_t> completed;
   std::atomic<std::uint32_t> order;  // a ticket for each finished row: which came first, across workers
   alignas(64) std::atomic<std::uint32_t> stop;
-  std::atomic<std::uint32_t> schema_version;  // of the info columns; the text is in schema_bytes of the mailbox
-  std::uint64_t schema_bytes;
+  // Of the info columns. Each version has a letter of its own that never changes: a worker may read an older one
+  // while the next is written.
+  std::atomic<std::uint32_t> schema_version;
+  std::uint64_t schema_bytes[kMaxSchemas + 1];
 };
 
 struct alignas(64) WorkerWords {
@@ -70,8 +75,8 @@ struct alignas(64) Slot {
   std::uint8_t terminated, truncated;
   std::uint8_t kind;  // RowKind
   std::uint8_t has_final;
-  std::uint64_t reply_bytes;             // of a message in the env's mailbox, 0: none
-  std::uint64_t info_mask, final_mask;   // which info columns hold a value
+  std::uint64_t reply_bytes;            // of a message in the env's mailbox, 0: none
+  std::uint64_t info_mask, final_mask;  // which info columns hold a value
   Statistics statistics;
 };
 
@@ -118,9 +123,7 @@ class Geometry {
   std::int64_t slots_offset() const {
     return static_cast<std::int64_t>(sizeof(Header)) + static_cast<std::int64_t>(sizeof(WorkerWords)) * num_workers;
   }
-  std::int64_t requests_offset() const {
-    return slots_offset() + static_cast<std::int64_t>(sizeof(Slot)) * num_envs;
-  }
+  std::int64_t requests_offset() const { return slots_offset() + static_cast<std::int64_t>(sizeof(Slot)) * num_envs; }
   std::int64_t done_offset() const { return requests_offset() + ring_entries() * 8; }
 };
 

@@ -33,6 +33,7 @@ from envfleet.registry import (
     register,
 )
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
@@ -57,6 +58,7 @@ __all__ = [
     "RecvTimeout",
     "SeedError",
     "StateError",
+    "Tuning",
     "UnknownEnvError",
     "WorkerDied",
     "compile",
@@ -70,4 +72,5 @@ __all__ = [
     "make_pool",
     "make_spec",
     "register",
+    "tune",
 ]

@@ -6,6 +6,7 @@ where the env will live; nothing is built here.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -117,6 +118,14 @@ def recipe_for(
     return Recipe(_name_of(first), tuple(builders), None if keeps else limit, threshold)
 
 
+def gymnasium_spec(env_id: str) -> GymnasiumSpec:
+    """Gymnasium's spec of an id; "module:Env-v0" imports the module first, as gymnasium.make() does."""
+    module, _, name = env_id.rpartition(":")
+    if module:
+        importlib.import_module(module)
+    return gymnasium.spec(name)
+
+
 def _sources(env: Any, num_envs: int) -> list[Source]:
     if isinstance(env, (list, tuple)):
         if not env:
@@ -129,7 +138,7 @@ def _sources(env: Any, num_envs: int) -> list[Source]:
 
 def _source(env: Any, position: int | None) -> Source:
     if isinstance(env, (str, GymnasiumSpec)):
-        spec = deepcopy(gymnasium.spec(env) if isinstance(env, str) else env)
+        spec = deepcopy(gymnasium_spec(env) if isinstance(env, str) else env)
         spec.order_enforce = False
         if not spec.entry_point:
             raise ConfigError(f"{spec.id} has no entry_point for single envs; make it on the native backend")

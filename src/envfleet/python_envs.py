@@ -16,7 +16,7 @@ from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.portrait import Portrait, portrait_of
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.factories import Recipe, recipe_for
+from envfleet.factories import Recipe, gymnasium_spec, recipe_for
 from envfleet.native_envs import native_ids
 from envfleet.options import POOL_OPTIONS, Options
 from envfleet.spec import EnvSpec, PoolConfig, config_as_dict
@@ -34,7 +34,7 @@ def auto_backend(env: Any, config: PoolConfig) -> str:
     """The Python backend for an env of which nothing else is known."""
     if config.num_envs == 1 and config.step_timeout is None:
         return "serial"
-    entry_point = gymnasium.spec(env).entry_point if isinstance(env, str) and _is_known(env) else None
+    entry_point = gymnasium_spec(env).entry_point if isinstance(env, str) and _is_known(env) else None
     if isinstance(entry_point, str) and entry_point.startswith(_RELEASES_GIL) and config.step_timeout is None:
         return "threads"
     return "processes"
@@ -89,7 +89,7 @@ def check_known(env: Any) -> None:
 
 def _is_known(env_id: str) -> bool:
     try:
-        gymnasium.spec(env_id)
+        gymnasium_spec(env_id)
     except Exception:  # not registered, or a module that cannot be imported
         return False
     return True
@@ -98,7 +98,7 @@ def _is_known(env_id: str) -> bool:
 def _unknown(env_id: str) -> UnknownEnvError:
     reason = ""
     try:
-        gymnasium.spec(env_id)
+        gymnasium_spec(env_id)
     except gymnasium.error.Error as error:
         # Gymnasium says it well where it knows more: a deprecated version, a missing namespace.
         if not isinstance(error, gymnasium.error.NameNotFound):

@@ -14,11 +14,12 @@ import pytest
 import envfleet
 from envfleet.cli import main
 
+BACKENDS = ("native", "serial", "threads", "processes")
 QUICK = ["bench", "CartPole-v1", "--rounds", "3", "--seconds", "0.01"]
 
 
 def rows_of(output: str) -> list[list[str]]:
-    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines() if line.startswith("native")]
+    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines() if line.startswith(BACKENDS)]
 
 
 def test_table_has_a_row_for_each_size(capsys: pytest.CaptureFixture[str]) -> None:
@@ -48,6 +49,22 @@ def test_a_backend_named_twice_is_measured_once(capsys: pytest.CaptureFixture[st
     assert len(rows_of(capsys.readouterr().out)) == 1
 
 
+def test_python_backends(capsys: pytest.CaptureFixture[str]) -> None:
+    own = ["--backends", "serial,threads,processes", "--num-workers", "2", "--num-envs", "4", "--batch-fraction", "0.5"]
+    assert main([*QUICK, *own]) == 0
+    rows = [row[:5] for row in rows_of(capsys.readouterr().out)]
+    assert rows == [
+        [backend, mode, "4", size, "1" if backend == "serial" else "2"]
+        for backend in ("serial", "threads", "processes")
+        for mode, size in (("sync", "4"), ("async", "2"))
+    ]
+
+
+def test_python_envs_come_in_tens_by_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*QUICK, "--backends", "serial"]) == 0
+    assert [row[2] for row in rows_of(capsys.readouterr().out)] == ["1", "8", "64"]
+
+
 def test_report_carries_machine_versions_and_command(tmp_path: Path) -> None:
     path = tmp_path / "bench.json"
     arguments = [*QUICK, "--num-envs", "2,4", "--num-threads", "1", "--json", str(path)]
@@ -57,7 +74,7 @@ def test_report_carries_machine_versions_and_command(tmp_path: Path) -> None:
     assert shlex.split(report["command"]) == ["envfleet", *arguments]
     assert report["machine"]["envfleet"] == envfleet.__version__
     assert {"date", "cpu", "usable_cores", "python", "numpy"} <= set(report["machine"])
-    assert [(case["num_envs"], case["num_threads"], len(case["steps_per_s"])) for case in report["cases"]] == [
+    assert [(case["num_envs"], case["num_workers"], len(case["steps_per_s"])) for case in report["cases"]] == [
         (2, 1, 3),
         (4, 1, 3),
     ]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import re
+import sys
 from importlib import metadata
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.cli import doctor, main
+from envfleet.cli import backend_checks, doctor, main
 
 
 def findings_of(output: str) -> dict[str, tuple[str, str]]:
@@ -27,9 +29,51 @@ def test_all_fine(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["python"][1].startswith(platform.python_version())
     assert "usable of" in found["cores"][1]
     assert "native" in found["backends"][1]
-    assert found["self-test"][0] == "ok"
+    for backend in ("serial", "threads", "processes", "memfd", "self-test"):
+        assert found[backend][0] == "ok", found[backend]
+    assert re.search(r"fork server and two workers up and stepped in [\d.]+ s", found["processes"][1])
     assert f"dm-env {metadata.version('dm-env')}" in found["extra dm"][1]
     assert output.out.endswith("\nAll fine.\n")
+
+
+@pytest.mark.parametrize(
+    ("has_gil", "said"),
+    [
+        (True, "threads help only envs that let go of it"),
+        (False, "the GIL is off: Python envs run on them in parallel"),
+    ],
+)
+def test_threads_and_the_gil(has_gil: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)
+    assert said in backend_checks.threads_say()
+
+
+@pytest.mark.parametrize(
+    ("program", "time_limit_s", "said"),
+    [
+        ("import time; time.sleep(600)", 2.0, "was not up and stepped after 2 s"),
+        ("raise SystemExit('no futex here')", 60.0, "failed: no futex here"),
+        ("import os; os.abort()", 60.0, "failed: exit code -6"),
+    ],
+)
+def test_processes_that_do_not_start(
+    program: str, time_limit_s: float, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_checks, "_PROGRAM", program)
+    state, what, detail = backend_checks.processes_start(time_limit_s)
+    assert (state, what) == ("BROKEN", "processes")
+    assert said in detail
+
+
+def test_a_backend_that_raises_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def make_pool(*_: object, **__: object) -> None:
+        raise RuntimeError("no threads today")
+
+    monkeypatch.setattr(envfleet, "make_pool", make_pool)
+    assert main(["doctor"]) == 1
+    state, detail = findings_of(capsys.readouterr().out)["threads"]
+    assert state == "BROKEN"
+    assert "RuntimeError: no threads today" in detail
 
 
 def test_missing_extra_names_its_command_and_is_no_fault(

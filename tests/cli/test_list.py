@@ -17,7 +17,9 @@ from envfleet.errors import MissingExtraError
 
 
 def rows_of(output: str) -> list[list[str]]:
-    return [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()[3:]]
+    table, _, besides = output.partition("\n\n")
+    assert besides.startswith("Any Gymnasium id works besides")
+    return [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()[3:]]
 
 
 def test_every_id_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,6 +44,7 @@ def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert "'no such env'" in output.err
+    assert "Any Gymnasium id works besides" in output.err
 
 
 def test_extra_is_named_where_it_is_missing(

@@ -8,17 +8,19 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import imageio.v3 as imageio
 import numpy as np
 import pytest
 
 import envfleet
 from envfleet.cli import main
-from envfleet.cli.driving import Driver
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+from envfleet.driving import Driver
 
 PLUGIN = """
 #include "envfleet/env.h"
@@ -169,6 +171,8 @@ def test_record_writes_a_moving_picture(tmp_path: Path, capsys: pytest.CaptureFi
         (["run", "CartPole-v1", "--set", "gravity"], "expected NAME=VALUE, got 'gravity'"),
         (["run", "CartPole-v1", "--set", "no_such=1"], "no_such"),
         (["run", "CartPole-v1", "--set", "num_envs=3"], "an option of the pool"),
+        (["run", "CartPole-v1", "--set", "num_workers=3"], "an option of the pool"),
+        (["run", "no_such_module:Env-v0"], "cannot be imported"),
         (["run", "CartPole-v1", "--backend", "abacus"], "'abacus'"),
         (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
         (["run", "CartPole-v1", "--record", "x.mp4"], "expected a .gif file, got 'x.mp4'"),
@@ -200,14 +204,110 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_env_without_a_picture_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envfleet import registry
+    from envfleet import native_envs
     from envfleet.envs.family import Family
 
-    monkeypatch.setattr(registry, "_FAMILIES", (Family("blind", ("CartPole-v1",)),))
+    monkeypatch.setattr(native_envs, "_FAMILIES", (Family("blind", ("CartPole-v1",)),))
     assert main(["run", "CartPole-v1", "--record", str(tmp_path / "x.gif")]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert "cannot draw itself" in output.err
+
+
+MODULE = """
+import gymnasium
+import numpy as np
+
+class Env(gymnasium.Env):
+    observation_space = gymnasium.spaces.Discrete(10)
+    action_space = gymnasium.spaces.Dict(go=gymnasium.spaces.Discrete(2), how=gymnasium.spaces.Box(0, 1, (2,)))
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, length=4, picture="rgb", render_mode=None):
+        self.length, self.picture, self.render_mode, self.count = length, picture, render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return 0, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.count += 1
+        return self.count, 1.0, self.count == self.length, False, {}
+
+    def render(self):
+        if self.picture == "text":
+            return "o" * self.count
+        if self.picture == "none":
+            raise NotImplementedError("no picture today")
+        return np.full((80, 96, 3), 50 * self.count, np.uint8)
+
+gymnasium.register("CliPython-v0", Env)
+"""
+
+
+@pytest.fixture
+def python_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The id of an env in a module of the present folder."""
+    (tmp_path / "cli_python_env.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    yield "cli_python_env:CliPython-v0"
+    gymnasium.registry.pop("CliPython-v0", None)
+    sys.modules.pop("cli_python_env", None)
+
+
+@pytest.mark.parametrize(
+    ("backend", "workers"),
+    [("auto", "workers"), ("serial", "workers"), ("threads", "threads"), ("processes", "workers")],
+)
+def test_python_env_on_each_backend(
+    backend: str, workers: str, python_env: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--backend", backend, "--num-envs", "6", "--batch-size", "3", "--num-workers", "2", "--steps", "300"]
+    assert main(["run", python_env, *arguments, "--stats"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    fields = fields_of(output.out)
+    assert fields["backend"] == ("processes" if backend == "auto" else backend)
+    assert fields[workers] == ("1" if backend == "serial" else "2")
+    assert fields["length min / max"] == "4 / 4"
+    assert re.search(r"^\d+ steps, \d+ episodes$", output.out, re.MULTILINE)
+    assert "a step in the envs" in output.out
+    assert ("worker 1: " in output.out) == (backend != "serial")
+
+
+def test_python_env_comes_in_tens_by_default(python_env: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", python_env, "--backend", "serial", "--steps", "64"]) == 0
+    assert fields_of(capsys.readouterr().out)["num_envs"] == "64"
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_record_of_a_python_env(
+    backend: str, python_env: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "own.gif"
+    picture = ["--record", str(path), "--record-envs", "2", "--record-steps", "5"]
+    assert main(["run", python_env, "--backend", backend, "--num-envs", "2", "--steps", "8", *picture]) == 0
+    assert f"recorded {path}" in capsys.readouterr().out
+    frames = imageio.imread(path)
+    assert len(frames) == 5
+    shades = [int(frame[0, 0, 0]) for frame in frames]
+    np.testing.assert_allclose(shades, [0, 50, 100, 150, 200], atol=3)  # a GIF has few colours
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [("text", "expected the env's render() to give an RGB array, got str"), ("none", "no picture today")],
+)
+def test_python_env_without_a_picture_is_told_before_the_run(
+    picture: str, said: str, python_env: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--set", f"picture={picture}", "--record", "x.gif", "--seconds", "600"]
+    assert main(["run", python_env, "--backend", "serial", *own]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert said in output.err
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The command line: envfleet run, bench, list and doctor.
+"""The command line: envfleet run, bench, tune, list and doctor.
 
 Exit codes: 0 done, 1 doctor found something broken, 2 wrong input or a failure that
 envfleet explains (one line on stderr, no traceback), 130 ended by Ctrl-C.
@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from envfleet import __version__
-from envfleet.cli import bench, doctor, list_envs, run
+from envfleet.cli import bench, doctor, list_envs, run, tune
 from envfleet.cli.arguments import Parser
 from envfleet.errors import EnvfleetError
 
@@ -46,6 +46,6 @@ def _parser() -> Parser:
     parser = Parser(prog="envfleet", description="Thousands of reinforcement-learning environments behind one pool.")
     parser.add_argument("--version", action="version", version=f"envfleet {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (run, bench, list_envs, doctor):
+    for command in (run, bench, tune, list_envs, doctor):
         command.add_parser(commands)
     return parser

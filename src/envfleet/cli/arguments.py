@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
+import gymnasium
+
 import envfleet
+from envfleet.errors import ConfigError
+from envfleet.native_envs import find_entry
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 # Options of make() that have an argument of their own; --set would contradict it.
-_OWN_ARGUMENTS = ("num_envs", "batch_size", "num_threads", "seed", "backend", "autoreset_mode", "render_mode")
+_OWN_ARGUMENTS = (
+    "num_envs",
+    "batch_size",
+    "num_threads",
+    "num_workers",
+    "seed",
+    "backend",
+    "autoreset_mode",
+    "render_mode",
+)
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,7 +42,11 @@ class Parser(argparse.ArgumentParser):
 
 def add_env_arguments(parser: Parser) -> None:
     """ID, --set and --plugin."""
-    parser.add_argument("env_id", metavar="ID", help="such as CartPole-v1; envfleet list shows all")
+    parser.add_argument(
+        "env_id",
+        metavar="ID",
+        help="such as CartPole-v1: one of envfleet list, or any of Gymnasium's; module:Env-v0 imports the module first",
+    )
     parser.add_argument(
         "--set",
         dest="params",
@@ -51,10 +71,42 @@ def add_plugin_argument(parser: Parser) -> None:
     )
 
 
+def runs_natively(env_id: str, backend: str) -> bool:
+    """Whether an id on a backend is a native env: those are counted in thousands, Python's in tens."""
+    return backend in ("auto", "native") and find_entry(env_id) is not None
+
+
+def num_workers_of(pool: envfleet.Pool) -> int:
+    """The threads or processes that run a pool's envs."""
+    if pool.spec.backend == "native":
+        return pool.config.num_threads
+    return 1 if pool.spec.backend == "serial" else pool.config.num_workers
+
+
 def compile_plugins(arguments: argparse.Namespace) -> None:
     """Makes the ids of every --plugin known."""
     for source in arguments.plugins:
         envfleet.compile(source)
+
+
+def prepare(arguments: argparse.Namespace) -> None:
+    """Makes known what ID may name. Of module:Env-v0, arguments.env_id becomes Env-v0 and arguments.module the rest."""
+    compile_plugins(arguments)
+    module, _, env_id = arguments.env_id.rpartition(":")
+    arguments.module = ""
+    if not module or arguments.env_id in gymnasium.registry:
+        return
+    # It is most often a file of this folder, which `python -m envfleet` would find and `envfleet` would not.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        importlib.import_module(module)
+    except Exception as error:  # a module of the user's may raise anything
+        raise ConfigError(
+            f"{arguments.env_id} expected a module {module!r} that registers the env, "
+            f"but it cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    arguments.module, arguments.env_id = module, env_id
 
 
 def parameter(text: str) -> tuple[str, Any]:

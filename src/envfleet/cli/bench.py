@@ -6,16 +6,14 @@ import argparse
 import itertools
 import json
 import shlex
-import statistics
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import envfleet
 from envfleet.cli import arguments as args
-from envfleet.cli.driving import Driver
 from envfleet.cli.machine import describe_machine
+from envfleet.driving import Driver, measure
+from envfleet.tuning.report import Case
 
 if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
@@ -25,33 +23,12 @@ _COLUMNS = {
     "mode": "name",
     "num_envs": "number",
     "batch_size": "number",
-    "threads": "number",
+    "workers": "number",
     "steps/s": "number",
     "slowest": "number",
     "fastest": "number",
 }
-_CLOCK_EVERY_S = 1e-3
-
-
-@dataclass
-class Case:
-    """One row of the table."""
-
-    backend: str
-    num_envs: int
-    batch_size: int
-    num_threads: int
-    steps_per_s: list[float] = field(default_factory=list)  # one a round
-
-    @property
-    def mode(self) -> str:
-        """sync or async."""
-        return "async" if self.batch_size < self.num_envs else "sync"
-
-    @property
-    def median(self) -> float:
-        """Over the rounds."""
-        return statistics.median(self.steps_per_s)
+_NATIVE_SIZES, _PYTHON_SIZES = [1, 64, 1024, 8192], [1, 8, 64]
 
 
 def add_parser(commands: args.Subparsers) -> None:
@@ -64,9 +41,21 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     args.add_env_arguments(parser)
     add = parser.add_argument
-    add("--num-envs", type=args.counts, default=[1, 64, 1024, 8192], metavar="N,...", help="default: 1,64,1024,8192")
-    add("--num-threads", type=args.positive_int, metavar="T", help="default: the usable cores")
-    add("--backends", type=args.names, default=["auto"], metavar="NAME,...", help="default: auto")
+    add(
+        "--num-envs",
+        type=args.counts,
+        metavar="N,...",
+        help="default: 1,64,1024,8192 of a native env, 1,8,64 of a Python env",
+    )
+    add("--num-threads", type=args.positive_int, metavar="T", help="of native (default: the usable cores)")
+    add("--num-workers", type=args.positive_int, metavar="W", help="of threads and processes (default: likewise)")
+    add(
+        "--backends",
+        type=args.names,
+        default=["auto"],
+        metavar="NAME,...",
+        help="out of native, serial, threads, processes (default: auto)",
+    )
     add(
         "--batch-fraction",
         type=args.fraction,
@@ -89,7 +78,7 @@ def bench(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         # Before the measuring: a missing matplotlib is told at once.
         from envfleet.cli import plotting
-    args.compile_plugins(arguments)
+    args.prepare(arguments)
     with ExitStack() as open_pools, console.ProgressBar(arguments.env_id) as bar:
         cases = _open_cases(arguments, open_pools)
         _measure(cases, arguments, bar)
@@ -109,20 +98,23 @@ def bench(arguments: argparse.Namespace) -> int:
 
 def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, Driver]]:
     cases: dict[tuple[str, int, int], tuple[Case, Driver]] = {}
-    for asked, num_envs in itertools.product(arguments.backends, arguments.num_envs):
+    are_native = all(args.runs_natively(arguments.env_id, backend) for backend in arguments.backends)
+    sizes = arguments.num_envs or (_NATIVE_SIZES if are_native else _PYTHON_SIZES)
+    for asked, num_envs in itertools.product(arguments.backends, sizes):
         for batch_size in _batch_sizes(num_envs, arguments.batch_fraction):
             pool = envfleet.make_pool(
                 arguments.env_id,
                 num_envs=num_envs,
                 batch_size=batch_size,
-                num_threads=arguments.num_threads,
+                num_threads=arguments.num_threads or arguments.num_workers,
+                num_workers=arguments.num_workers,
                 backend=asked,
                 seed=0,
                 **dict(arguments.params),
             )
             open_pools.enter_context(pool)
             backend = pool.spec.backend if asked == "auto" else asked
-            case = Case(backend, num_envs, batch_size, pool.config.num_threads)
+            case = Case(backend, num_envs, batch_size, args.num_workers_of(pool))
             # "auto" may stand for a backend that is asked for by name too: one row of it is enough.
             cases.setdefault((backend, num_envs, batch_size), (case, Driver(pool, seed=0)))
     return list(cases.values())
@@ -142,27 +134,8 @@ def _measure(cases: list[tuple[Case, Driver]], arguments: argparse.Namespace, ba
             case.steps_per_s.append(measure(driver, arguments.seconds))
 
 
-def measure(driver: Driver, seconds: float) -> float:
-    """Steps a second over at least this time, from a fresh reset and after one round of all envs."""
-    driver.start()
-    for _ in range(-(-driver.pool.num_envs // driver.batch_size)):
-        driver.advance()
-    num_batches, between_looks = 0, 1
-    started = looked = time.perf_counter()
-    while looked - started < seconds:
-        for _ in range(between_looks):
-            driver.advance()
-        num_batches += between_looks
-        now = time.perf_counter()
-        if now - looked < _CLOCK_EVERY_S:
-            # Reading the clock after every batch would be a part of what a pool of one env takes.
-            between_looks *= 2
-        looked = now
-    return num_batches * driver.batch_size / (looked - started)
-
-
 def _row(case: Case) -> list[str]:
-    sizes = [f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_threads)]
+    sizes = [f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_workers)]
     spread = [f"{extreme(case.steps_per_s) / case.median - 1:+.0%}" for extreme in (min, max)]
     return [case.backend, case.mode, *sizes, f"{case.median:,.0f}", *spread]
 
@@ -172,5 +145,10 @@ def _report(arguments: argparse.Namespace, cases: list[Case]) -> dict[str, objec
         "env": arguments.env_id,
         "command": shlex.join(["envfleet", *arguments.argv]),
         "machine": describe_machine(),
-        "cases": [{**vars(case), "mode": case.mode, "median": case.median} for case in cases],
+        "cases": [_figures(case) for case in cases],
     }
+
+
+def _figures(case: Case) -> dict[str, object]:
+    kept = {name: value for name, value in vars(case).items() if name != "error"}
+    return {**kept, "mode": case.mode, "median": case.median}

@@ -18,12 +18,11 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native, compiling, options
+from envfleet import _native, compiling
 from envfleet.cli import arguments as args
+from envfleet.cli import backend_checks
+from envfleet.cli.backend_checks import BROKEN, MISSING, OK, Finding
 from envfleet.errors import CompileError
-
-_OK, _MISSING, _BROKEN = "ok", "--", "BROKEN"
-Finding = tuple[str, str, str]  # state, what, detail
 
 
 def add_parser(commands: args.Subparsers) -> None:
@@ -42,22 +41,22 @@ def doctor(arguments: argparse.Namespace) -> int:
     is_broken = False
     for state, what, detail in _findings():
         print(f"{state:<6}  {what:<14}  {detail}".rstrip(), flush=True)
-        is_broken |= state == _BROKEN
+        is_broken |= state == BROKEN
     print("\nSomething is broken; please report this output." if is_broken else "\nAll fine.")
     return 1 if is_broken else 0
 
 
 def _findings() -> Iterator[Finding]:
-    yield _OK, "envfleet", f"{envfleet.__version__} ({os.path.dirname(envfleet.__file__)})"
-    yield _OK, "python", f"{platform.python_version()} ({platform.python_implementation()})"
-    yield _OK, "platform", platform.platform()
-    yield _OK, "numpy", np.__version__
-    yield _OK, "gymnasium", gymnasium.__version__
-    yield _OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
+    yield OK, "envfleet", f"{envfleet.__version__} ({os.path.dirname(envfleet.__file__)})"
+    yield OK, "python", f"{platform.python_version()} ({platform.python_implementation()})"
+    yield OK, "platform", platform.platform()
+    yield OK, "numpy", np.__version__
+    yield OK, "gymnasium", gymnasium.__version__
+    yield OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
     yield _compiler()
-    yield _OK, "cache", str(compiling.cache_folder())
-    yield _OK, "backends", ", ".join(options.BACKENDS)
-    yield _OK, "environments", str(len(envfleet.list_all_envs()))
+    yield OK, "cache", str(compiling.cache_folder())
+    yield from backend_checks.findings()
+    yield OK, "environments", f"{len(envfleet.list_all_envs())} native, and every id of Gymnasium"
     yield from _extras()
     yield self_test()
 
@@ -74,30 +73,30 @@ def self_test() -> Finding:
         expected_next = oracle.step(1)[0]
         oracle.close()
     except Exception as error:  # whatever it is, the doctor's work is to tell
-        return _BROKEN, what, f"CartPole-v1 raised {type(error).__name__}: {error}"
+        return BROKEN, what, f"CartPole-v1 raised {type(error).__name__}: {error}"
     # One float32 rounding either way, as in tests/oracle.
     for name, ours, theirs in (("first", first[0], expected), ("second", stepped[0], expected_next)):
         if not np.allclose(ours, theirs, rtol=2.0**-22, atol=0):
-            return _BROKEN, what, f"the {name} observation of CartPole-v1 expected {theirs}, got {ours}"
+            return BROKEN, what, f"the {name} observation of CartPole-v1 expected {theirs}, got {ours}"
     if not (reward == 1).all():
-        return _BROKEN, what, f"CartPole-v1 expected rewards of 1, got {reward}"
-    return _OK, what, "CartPole-v1 starts and steps as Gymnasium's"
+        return BROKEN, what, f"CartPole-v1 expected rewards of 1, got {reward}"
+    return OK, what, "CartPole-v1 starts and steps as Gymnasium's"
 
 
 def _compiler() -> Finding:
     try:
         command = compiling.find_compiler()
     except CompileError as error:
-        return _MISSING, "compiler", str(error)
+        return MISSING, "compiler", str(error)
     output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    return _OK, "compiler", f"{shlex.join(command)} ({output.partition(chr(10))[0]})"
+    return OK, "compiler", f"{shlex.join(command)} ({output.partition(chr(10))[0]})"
 
 
 def _extras() -> Iterator[Finding]:
     try:
         extras = metadata.metadata("envfleet").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
-        yield _MISSING, "extras", "cannot tell: envfleet runs from a folder, it is not installed"
+        yield MISSING, "extras", "cannot tell: envfleet runs from a folder, it is not installed"
         return
     for extra in extras:
         found, missing = [], []
@@ -108,9 +107,9 @@ def _extras() -> Iterator[Finding]:
                 missing.append(package)
         if missing:
             remedy = f'pip install "envfleet[{extra}]"'
-            yield _MISSING, f"extra {extra}", f"{', '.join(missing)} not installed; run: {remedy}"
+            yield MISSING, f"extra {extra}", f"{', '.join(missing)} not installed; run: {remedy}"
         else:
-            yield _OK, f"extra {extra}", ", ".join(found)
+            yield OK, f"extra {extra}", ", ".join(found)
 
 
 def _packages_of(distribution: str, extra: str) -> set[str]:

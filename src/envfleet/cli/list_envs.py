@@ -1,4 +1,4 @@
-"""envfleet list: the ids that make() knows."""
+"""envfleet list: the native envs. make() takes every id of Gymnasium besides."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ _COLUMNS = {
     "observation": "text",
     "action": "text",
 }
+_BESIDES = "Any Gymnasium id works besides, on backend serial, threads or processes: LunarLander-v3, module:Env-v0."
 
 
 def add_parser(commands: args.Subparsers) -> None:
@@ -29,7 +30,7 @@ def add_parser(commands: args.Subparsers) -> None:
     parser = commands.add_parser(
         "list",
         help="list the environments",
-        description="Lists the environments. The column `limit` is the time limit in steps. "
+        description="Lists the native environments. The column `limit` is the time limit in steps. "
         'Where one needs an extra that is not installed, a column names it: pip install "envfleet[EXTRA]".',
     )
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
@@ -45,13 +46,16 @@ def list_envs(arguments: argparse.Namespace) -> int:
     known = envfleet.list_all_envs()
     ids = [env_id for env_id in known if arguments.pattern is None or matches(env_id, arguments.pattern)]
     if not ids:
-        raise UnknownEnvError(f"no id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all")
+        raise UnknownEnvError(
+            f"no native id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all. {_BESIDES}"
+        )
     rows = sorted((_row(env_id) for env_id in ids), key=lambda row: row[:2])
     title = f"{len(rows)} environment{'s' if len(rows) > 1 else ''}"
     if any(row[-1] for row in rows):
         console.print_rows(title, {**_COLUMNS, "extra needed": "name"}, rows)
     else:
         console.print_rows(title, _COLUMNS, (row[:-1] for row in rows))
+    console.say(f"\n{_BESIDES}")
     return 0
 
 

@@ -17,7 +17,7 @@ except ImportError as error:
     raise MissingExtraError("matplotlib", "cli", "--plot") from error
 
 if TYPE_CHECKING:
-    from envfleet.cli.bench import Case
+    from envfleet.tuning.report import Case
 
 _COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
 

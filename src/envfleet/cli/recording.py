@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.cli.driving import draw_actions
-from envfleet.errors import MissingExtraError
+from envfleet.driving import draw_actions
+from envfleet.errors import ConfigError, MissingExtraError
 
 try:
     import imageio.v3 as imageio
@@ -25,6 +25,7 @@ Frame = NDArray[np.uint8]
 _GRID_WIDTH = 720  # pixels at most: a GIF of full frames would be tens of megabytes
 _MIN_TILE_WIDTH = 64
 _GAP = 2
+_USUAL_FPS = 30  # of an env that does not say
 _GAP_GRAY = 64
 
 
@@ -50,11 +51,19 @@ class Recorder:
             for turn in range(num_frames - 1):
                 self._envs.step(self._actions[turn % len(self._actions)])
                 frames.append(self._grid())
-        duration_ms = 1000 / (fps or self._envs.metadata["render_fps"])
+        duration_ms = 1000 / (fps or self._envs.metadata.get("render_fps") or _USUAL_FPS)
         imageio.imwrite(path, np.stack(frames), extension=".gif", duration=duration_ms, loop=0)
 
     def _grid(self) -> Frame:
-        return tile([self._envs.render_env(env_id) for env_id in range(self._envs.num_envs)])
+        return tile([self._frame(env_id) for env_id in range(self._envs.num_envs)])
+
+    def _frame(self, env_id: int) -> Frame:
+        frame: Any = self._envs.render_env(env_id)
+        # A Python env draws what it likes: text, a list of all its frames, nothing.
+        if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3:
+            got = f"an array of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            raise ConfigError(f"--record expected the env's render() to give an RGB array, got {got}")
+        return frame.astype(np.uint8, copy=False)
 
 
 def tile(frames: Sequence[Frame]) -> Frame:

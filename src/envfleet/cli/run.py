@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import envfleet
 from envfleet.cli import arguments as args
-from envfleet.cli.driving import Driver
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+from envfleet.driving import Driver
 
 if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
 
+_NATIVE_ENVS, _PYTHON_ENVS = 1024, 64
 _REFRESH_S = 0.1
 # A chunk is this many rows for each env: while the clock stands, the envs of an asynchronous
 # pool go on until all are done, so at most one row in 32 comes for free.
@@ -37,9 +38,15 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     args.add_env_arguments(parser)
     add = parser.add_argument
-    add("--num-envs", type=args.positive_int, default=1024, metavar="N", help="default: %(default)s")
+    add(
+        "--num-envs",
+        type=args.positive_int,
+        metavar="N",
+        help=f"default: {_NATIVE_ENVS} of a native env, {_PYTHON_ENVS} of a Python env",
+    )
     add("--batch-size", type=args.positive_int, metavar="B", help="rows a batch; below N: asynchronous (default: N)")
-    add("--num-threads", type=args.positive_int, metavar="T", help="default: the usable cores")
+    add("--num-threads", type=args.positive_int, metavar="T", help="of native (default: the usable cores)")
+    add("--num-workers", type=args.positive_int, metavar="W", help="of threads and processes (default: likewise)")
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--seconds", type=args.positive_float, default=5.0, metavar="S", help="default: %(default)s")
     length.add_argument(
@@ -47,7 +54,8 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     add("--seed", type=int, help="of the envs (env i gets seed+i) and of the actions")
     add("--autoreset-mode", choices=("next_step", "same_step"), default="next_step", help="default: %(default)s")
-    add("--backend", default="auto", help="default: %(default)s")
+    add("--backend", default="auto", help="native, serial, threads, processes or auto (default: %(default)s)")
+    add("--stats", action="store_true", help="also print what pool.stats() says: time in the envs, of each worker")
     add("--record", type=args.output_file(".gif"), metavar="FILE.gif", help="also draw a short rollout of a few envs")
     add(
         "--record-envs",
@@ -86,24 +94,28 @@ def run(arguments: argparse.Namespace) -> int:
     """The command."""
     from envfleet.cli import console
 
-    args.compile_plugins(arguments)
+    args.prepare(arguments)
     options = {
         "seed": arguments.seed,
         "backend": arguments.backend,
         "autoreset_mode": arguments.autoreset_mode,
         **dict(arguments.params),
     }
+    is_native = args.runs_natively(arguments.env_id, arguments.backend)
     with envfleet.make_pool(
         arguments.env_id,
-        num_envs=arguments.num_envs,
+        num_envs=arguments.num_envs or (_NATIVE_ENVS if is_native else _PYTHON_ENVS),
         batch_size=arguments.batch_size,
-        num_threads=arguments.num_threads,
+        num_threads=arguments.num_threads or arguments.num_workers,
+        num_workers=arguments.num_workers,
         **options,
     ) as pool:
         recorder = _recorder(arguments, options)
         with console.ProgressBar(arguments.env_id) as bar, _interruptible() as interrupt:
             tally = collect(pool, arguments, bar, interrupt)
         console.print_fields("envfleet run", _summary(pool, tally))
+        if arguments.stats:
+            console.say(str(pool.stats()))
     if recorder is not None and not tally.interrupted:
         recorder.write(arguments.record, arguments.record_steps, arguments.fps)
         console.say(f"recorded {arguments.record}")
@@ -197,8 +209,8 @@ def _summary(pool: envfleet.Pool, tally: Tally) -> dict[str, str]:
         "env": pool.spec.id,
         "num_envs": f"{config.num_envs:,}",
         "batch_size": f"{config.batch_size:,} ({mode})",
-        "threads": str(config.num_threads),
         "backend": pool.spec.backend,
+        "threads" if pool.spec.backend in ("native", "threads") else "workers": str(args.num_workers_of(pool)),
         "total steps": f"{tally.num_steps:,}",
         "wall time": f"{tally.wall_s:.2f} s ({tally.in_pool_s:.2f} s in the pool)",
         "steps/s": f"{tally.steps_per_s:,.0f}",

@@ -16,6 +16,7 @@ from envfleet.registry import make_pool
 from envfleet.spec import PoolConfig
 
 _LOOK_S = 0.25
+_SLOW_BUILD_S = 1.0
 # Below this part of a step's time on the CPU an env waits: for a sleep, a device, a server, a process of its own.
 _WORKING_SHARE = 0.5
 
@@ -40,15 +41,19 @@ def probe_python(recipe: Recipe, config: PoolConfig, *, in_worker: bool, limit_s
     """In a worker process first: there a wedged env can be given up, and one that crashes takes only that along."""
     factory = _TimedFactory(recipe.builders[0])
     if in_worker:
+        # Not a timeout of recv(): the worker of an env that hangs must be ended, and at once.
+        given_up = {"step_timeout": limit_s, "start_method": config.start_method}
         try:
-            return _look(factory, "processes", recipe, config, limit_s)
-        except WorkerDied:
-            return Probe(0.0, 0.0, 0.0, 1.0, kills_its_process=True)
-        except RecvTimeout:
-            raise
+            return _look(factory, "processes", recipe, config, given_up)
+        except WorkerDied as error:
+            if "step_timeout" not in str(error):
+                return Probe(0.0, 0.0, 0.0, 1.0, kills_its_process=True)
+            raise RecvTimeout(
+                f"tune() got no step of {recipe.name} within {limit_s:.3g} s; give it more seconds"
+            ) from error
         except EnvfleetError:
             pass  # a factory that cannot travel, say: the cases on processes will tell
-    return _look(factory, "serial", recipe, config, limit_s)
+    return _look(factory, "serial", recipe, config, {})
 
 
 def probe_native(driver: Driver) -> Probe:
@@ -62,23 +67,16 @@ def probe_native(driver: Driver) -> Probe:
     return Probe(0.0, 0.0, wall_s / (num_batches * driver.batch_size), min(1.0, cpu_s / wall_s))
 
 
-def _look(factory: _TimedFactory, backend: str, recipe: Recipe, config: PoolConfig, limit_s: float) -> Probe:
-    options = {"start_method": config.start_method} if backend == "processes" else {}
+def _look(factory: _TimedFactory, backend: str, recipe: Recipe, config: PoolConfig, options: dict[str, Any]) -> Probe:
     limit = recipe.max_episode_steps
     with make_pool(
         factory, backend=backend, max_episode_steps=limit, autoreset_mode=config.autoreset_mode, seed=0, **options
     ) as pool:
         driver = Driver(pool, seed=0)
-        driver.timeout_s = limit_s
-        try:
-            driver.start()
-            started = time.perf_counter()
-            while time.perf_counter() - started < _LOOK_S:
-                driver.advance()
-        except RecvTimeout as error:
-            raise RecvTimeout(
-                f"tune() got no step of {recipe.name} within {limit_s:.3g} s; give it more seconds"
-            ) from error
+        driver.start()
+        started = time.perf_counter()
+        while time.perf_counter() - started < _LOOK_S:
+            driver.advance()
         timed: _Times = pool.get_attr("envfleet_times")[0]
     return Probe(
         timed.build_s,
@@ -106,6 +104,12 @@ class _TimedFactory:
         started = time.perf_counter()
         env = self.builder.build(0)
         build_s = time.perf_counter() - started
+        if build_s < _SLOW_BUILD_S:
+            # The first one may have loaded its modules besides, which the others do not.
+            env.close()
+            started = time.perf_counter()
+            env = self.builder.build(0)
+            build_s = time.perf_counter() - started
         return _TimedEnv(env if isinstance(env, gymnasium.Env) else AdaptedEnv(env), build_s)
 
 

@@ -109,7 +109,7 @@ def _cells(case: Case) -> tuple[str, ...]:
     sizes = (f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_workers))
     if case.error is not None:
         return (case.backend, case.mode, *sizes, case.error)
-    slowest, fastest = (f"{extreme:+.0%}" for extreme in case.spread)
+    slowest, fastest = ("-", "-") if len(case.steps_per_s) == 1 else (f"{part:+.0%}" for part in case.spread)
     return (case.backend, case.mode, *sizes, f"{case.median:,.0f}", slowest, fastest, str(len(case.steps_per_s)))
 
 

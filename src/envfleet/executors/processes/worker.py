@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import pickle
 import select
@@ -32,6 +33,7 @@ class Surroundings:
     sys_path: tuple[str, ...]
     environ: dict[str, str]
     cwd: str | None
+    authkey: bytes  # without it a manager's proxy in a factory could not connect
 
     @staticmethod
     def here() -> Surroundings:
@@ -40,13 +42,15 @@ class Surroundings:
             cwd = os.getcwd()
         except OSError:  # it was deleted
             cwd = None
-        return Surroundings(tuple(sys.path), dict(os.environ), cwd)
+        authkey = bytes(multiprocessing.current_process().authkey)
+        return Surroundings(tuple(sys.path), dict(os.environ), cwd, authkey)
 
     def adopt(self) -> None:
         """Makes them this process's."""
         os.environ.clear()
         os.environ.update(self.environ)
         sys.path[:] = self.sys_path
+        multiprocessing.current_process().authkey = self.authkey
         if self.cwd is not None:
             with contextlib.suppress(OSError):
                 os.chdir(self.cwd)

@@ -180,7 +180,8 @@ class RowsExecutor(Executor):
         return self._join_obs(columns)
 
     def _publish(self, entries: list[Any]) -> None:
-        self._board.publish_schema(entries, self._mailbox.put_schema(entries))
+        version = self._board.next_schema_version
+        self._board.publish_schema(entries, self._mailbox.put_schema(version, entries))
 
     def take_letter(self, env_id: int, num_bytes: int) -> dict[str, Any]:
         """What an env sent beside its row."""

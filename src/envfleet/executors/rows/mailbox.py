@@ -22,7 +22,7 @@ _LARGE = 1 << 20
 
 
 class Mailbox(Protocol):
-    """Boxes for num_envs envs, and one for the schema of the info columns."""
+    """Boxes for num_envs envs, and one for each version of the schema of the info columns."""
 
     def put_request(self, env_id: int, content: Any) -> int:
         """Writes a request; the number that the board is to hold."""
@@ -36,11 +36,11 @@ class Mailbox(Protocol):
     def take_reply(self, env_id: int, num_bytes: int) -> Any:
         """Reads a reply."""
 
-    def put_schema(self, schema: list[Any]) -> int:
-        """Writes the schema; the number that the board is to hold."""
+    def put_schema(self, version: int, schema: list[Any]) -> int:
+        """Writes a version of the schema; the number that the board is to hold."""
 
-    def take_schema(self, num_bytes: int) -> list[Any]:
-        """Reads the schema."""
+    def take_schema(self, version: int, num_bytes: int) -> list[Any]:
+        """Reads a version of the schema, while a later one may be written."""
 
 
 class LocalMailbox:
@@ -49,7 +49,7 @@ class LocalMailbox:
     def __init__(self, num_envs: int) -> None:
         self._requests: list[Any] = [None] * num_envs
         self._replies: list[Any] = [None] * num_envs
-        self._schema: list[Any] = []
+        self._schemas: dict[int, list[Any]] = {}
 
     def put_request(self, env_id: int, content: Any) -> int:
         """The object."""
@@ -70,14 +70,14 @@ class LocalMailbox:
         content, self._replies[env_id] = self._replies[env_id], None
         return content
 
-    def put_schema(self, schema: list[Any]) -> int:
+    def put_schema(self, version: int, schema: list[Any]) -> int:
         """The list."""
-        self._schema = schema
+        self._schemas[version] = schema
         return 1
 
-    def take_schema(self, num_bytes: int) -> list[Any]:
+    def take_schema(self, version: int, num_bytes: int) -> list[Any]:
         """The list."""
-        return self._schema
+        return self._schemas[version]
 
 
 class FileMailbox:
@@ -104,13 +104,13 @@ class FileMailbox:
         """Unpickles it."""
         return self._read(2 * env_id + 1, num_bytes)
 
-    def put_schema(self, schema: list[Any]) -> int:
+    def put_schema(self, version: int, schema: list[Any]) -> int:
         """A pickle of it."""
-        return self._write(2 * self._num_envs, schema)
+        return self._write(2 * self._num_envs + version, schema)
 
-    def take_schema(self, num_bytes: int) -> list[Any]:
+    def take_schema(self, version: int, num_bytes: int) -> list[Any]:
         """Unpickles it."""
-        schema: list[Any] = self._read(2 * self._num_envs, num_bytes)
+        schema: list[Any] = self._read(2 * self._num_envs + version, num_bytes)
         return schema
 
     def _write(self, box: int, content: Any) -> int:

@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import StateError
-from envfleet.executors.rows.faults import NoSuchAttributeError, Trouble, WrongResultError, clean, message_of, shown, trouble_of
+from envfleet.executors.rows.faults import (
+    NoSuchAttributeError,
+    Trouble,
+    WrongResultError,
+    clean,
+    message_of,
+    shown,
+    trouble_of,
+)
 from envfleet.executors.rows.layout import Layout, plain_array_leaf, write_text
 from envfleet.executors.rows.mailbox import LocalMailbox, Mailbox
 from envfleet.factories import EnvBuilder
@@ -128,6 +136,9 @@ class EnvRunner:
 
     def lost(self, env_id: int, is_reset: int) -> None:
         """Completes the row of an env that died with this worker's predecessor."""
+        if env_id in self._envs:  # it lives, but somebody has set its step or reset to None
+            self.fault(env_id, "reset" if is_reset else "step", TypeError("the env's step is None"))
+            return
         self.loop.count_fault(env_id, bool(is_reset))
         for column in self._columns.obs:
             if column is not None:
@@ -152,9 +163,9 @@ class EnvRunner:
         """Sends what the info columns have no place for."""
         self._send(env_id, {"info": extras})
 
-    def schema(self) -> list[Any]:
+    def schema(self, version: int) -> list[Any]:
         """The info columns as the caller has published them."""
-        return self._mailbox.take_schema(self.loop.schema_bytes())
+        return self._mailbox.take_schema(version, self.loop.schema_bytes(version))
 
     def call(self, env_id: int) -> None:
         """Does what a letter asks of an env, and answers."""

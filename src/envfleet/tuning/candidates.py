@@ -1,0 +1,109 @@
+"""Which settings are worth measuring, from the machine and a first look at the env."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from envfleet.errors import ConfigError
+from envfleet.options import PYTHON_BACKENDS, integer_option
+from envfleet.tuning.probe import Probe
+from envfleet.tuning.report import Case
+
+_KNOWN_BACKENDS = ("native", *PYTHON_BACKENDS)
+DEFAULT_PYTHON_ENVS, DEFAULT_NATIVE_ENVS = 64, 1024
+_WAITING_WORKERS_PER_CORE, _MIN_WAITING_WORKERS, _MAX_WAITING_WORKERS = 8, 16, 64
+_MAX = 2**31 - 1
+
+
+def backends_for(given: Any, *, is_native: bool, needs_processes: bool) -> tuple[str, ...]:
+    """The backends to measure: those asked for, or those that can run the env."""
+    if given is None:
+        if is_native:
+            return ("native",)
+        return ("processes",) if needs_processes else PYTHON_BACKENDS
+    names = (given,) if isinstance(given, str) else tuple(given)
+    unknown = [name for name in names if name not in _KNOWN_BACKENDS]
+    if unknown or not names:
+        raise ConfigError(f"backends expected names out of {_KNOWN_BACKENDS}, got {given!r}")
+    return tuple(dict.fromkeys(names))
+
+
+def counts_of(name: str, given: Any, highest: int = _MAX) -> list[int] | None:
+    """An option of tune() that is an integer or several, ascending; None when it was left out."""
+    if given is None:
+        return None
+    values = list(given) if isinstance(given, (list, tuple, range)) else [given]
+    if not values:
+        raise ConfigError(f"{name} expected an integer or a list of them, got {given!r}")
+    return sorted({integer_option(name, value, 1, highest) for value in values})
+
+
+def default_num_envs(probe: Probe | None, cores: int, seconds: float) -> int:
+    """A usual number of envs, or fewer where building or stepping so many would take up the time.
+
+    probe: of the env in Python, None when only the native backend is measured.
+    """
+    if probe is None:
+        return DEFAULT_NATIVE_ENVS
+    num_envs = DEFAULT_PYTHON_ENVS
+    while num_envs > 2 * cores and (
+        num_envs * probe.step_s / cores > seconds / 40 or num_envs * probe.build_s > seconds / 20
+    ):
+        num_envs //= 2
+    return num_envs
+
+
+def worker_counts(cores: int, num_envs: int, waits: bool) -> list[int]:
+    """1, 2, 4 ... up to the cores; beyond them for envs that wait."""
+    highest = cores
+    if waits:
+        highest = min(max(_WAITING_WORKERS_PER_CORE * cores, _MIN_WAITING_WORKERS), _MAX_WAITING_WORKERS)
+        highest = max(highest, cores)
+    counts = {cores, highest}
+    counts.update(2**power for power in range(highest.bit_length()) if 2**power <= highest)
+    return sorted(count for count in counts if count <= num_envs) or [1]
+
+
+def batch_sizes_for(num_envs: int, given: Sequence[int] | None) -> list[int]:
+    """The largest first."""
+    if given is None:
+        return sorted({num_envs, max(1, num_envs // 2), max(1, num_envs // 4)}, reverse=True)
+    return sorted((size for size in given if size <= num_envs), reverse=True)
+
+
+def first_cases(
+    backends: Sequence[str],
+    num_envs: int,
+    batch_sizes: Sequence[int],
+    num_workers: Sequence[int] | None,
+    probes: dict[str, Probe],
+    cores: int,
+) -> list[Case]:
+    """Every backend and worker count at the largest batch size: what the others are then tried on."""
+    cases = []
+    for backend in backends:
+        waits = probes[backend].waits
+        counts = worker_counts(cores, num_envs, waits) if num_workers is None else num_workers
+        for count in [1] if backend == "serial" else sorted({min(count, num_envs) for count in counts}):
+            cases.append(Case(backend, num_envs, batch_sizes[0], count))
+    return cases
+
+
+def smaller_batches(cases: Iterable[Case], batch_sizes: Sequence[int]) -> list[Case]:
+    """The cases again with the other batch sizes; serial runs its envs in turn and has nothing to gain."""
+    return [
+        Case(case.backend, case.num_envs, size, case.num_workers)
+        for case in cases
+        if case.backend != "serial"
+        for size in batch_sizes[1:]
+    ]
+
+
+def expected_s(case: Case, probe: Probe, cores: int) -> float:
+    """About how long it takes to build the pool, reset its envs and step each once."""
+    builders = case.num_workers if case.backend == "processes" else 1
+    at_once = 1 if case.backend == "serial" else case.num_workers
+    if not probe.waits:
+        at_once, builders = min(at_once, cores), min(builders, cores)
+    return case.num_envs * (probe.build_s / builders + (probe.reset_s + probe.step_s) / at_once)

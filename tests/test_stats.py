@@ -1,0 +1,224 @@
+"""pool.stats() against a ledger that the test keeps from the batches."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from subjects import SUBJECTS
+
+from envfleet import Batch, EnvError, Pool
+
+NUM_ENVS = 9
+MODES = ("next_step", "same_step", "disabled")
+STEP, THROW, THROW_AT_RESET, END = 0, 1, 3, 4
+
+
+class Ledger:
+    """What a caller sees of each env: its steps, its resets, and its episodes as (return, length)."""
+
+    def __init__(self) -> None:
+        self.steps = [0] * NUM_ENVS
+        self.resets = [0] * NUM_ENVS
+        self.episodes: list[list[tuple[float, int]]] = [[] for _ in range(NUM_ENVS)]
+        self._returns = [0.0] * NUM_ENVS
+
+    def reset(self, batch: Batch) -> None:
+        for env_id in batch.env_id:
+            self._begin(env_id)
+
+    def step(self, batch: Batch) -> None:
+        """Rows of steps; autoresets among them show by their elapsed_step."""
+        broken = {fault.env_id for fault in batch.faults}
+        for row, env_id in enumerate(batch.env_id):
+            if env_id in broken:
+                self._returns[env_id] = 0.0
+                continue
+            has_ended = bool(batch.terminated[row] or batch.truncated[row])
+            if batch.elapsed_step[row] == 0 and not has_ended:
+                self._begin(env_id)
+                continue
+            self.steps[env_id] += 1
+            self._returns[env_id] += batch.reward[row]
+            if has_ended:
+                lengths = batch.elapsed_step if batch.final is None else batch.final.elapsed_step
+                self.episodes[env_id].append((self._returns[env_id], int(lengths[row])))
+                if batch.final is not None:
+                    self._begin(env_id)
+
+    def _begin(self, env_id: int) -> None:
+        self.resets[env_id] += 1
+        self._returns[env_id] = 0.0
+
+    def check(self, pool: Pool) -> None:
+        stats = pool.stats()
+        assert [env.num_steps for env in stats.envs] == self.steps
+        assert [env.num_resets for env in stats.envs] == self.resets
+        for env, episodes in zip(stats.envs, self.episodes, strict=True):
+            returns, lengths = [own for own, _ in episodes], [own for _, own in episodes]
+            assert env.num_episodes == len(episodes)
+            assert (env.return_sum, env.length_sum) == (sum(returns), sum(lengths))
+            assert (env.return_min, env.return_max) == (min(returns, default=0), max(returns, default=0))
+            assert (env.length_min, env.length_max) == (min(lengths, default=0), max(lengths, default=0))
+        assert stats.num_steps == sum(self.steps)
+        assert stats.num_episodes == sum(len(own) for own in self.episodes)
+
+
+@pytest.fixture(params=["native", "serial", "threads"])
+def make(request):
+    pools = []
+
+    def make(env_id: str, **options: Any) -> Pool:
+        pools.append(SUBJECTS[request.param](env_id, num_envs=NUM_ENVS, seed=3, **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def actions_of(rng: np.random.Generator, count: int) -> np.ndarray:
+    return rng.integers(0, 2, count)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_batches_of_all_and_of_some_envs(make, mode, num_threads):
+    pool = make("CartPole-v1", autoreset_mode=mode, num_threads=num_threads)
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    ledger.check(pool)
+    ledger.reset(pool.reset())
+    for turn in range(300):
+        batch = pool.step(actions_of(rng, NUM_ENVS))
+        ledger.step(batch)
+        some = np.sort(rng.permutation(NUM_ENVS)[: 1 + turn % NUM_ENVS]).astype(np.int32)
+        if mode == "disabled":
+            ended = np.flatnonzero(batch.terminated | batch.truncated).astype(np.int32)
+            if len(ended):
+                ledger.reset(pool.reset(ended))
+        elif turn % 5 == 2:
+            ledger.step(pool.step(actions_of(rng, len(some)), some))
+        if turn % 11 == 7:
+            # In the middle of an episode or just after its end.
+            ledger.reset(pool.reset(some))
+        if turn % 50 == 0:
+            ledger.check(pool)
+    ledger.check(pool)
+    assert pool.stats().num_episodes > 50
+
+
+@pytest.mark.parametrize("mode", MODES[:2])
+def test_asynchronous_batches(make, mode):
+    pool = make("CartPole-v1", autoreset_mode=mode, batch_size=3, num_threads=2)
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    pool.async_reset()
+    for _ in range(NUM_ENVS // 3):
+        ledger.reset(pool.recv())
+    pool.send(actions_of(rng, NUM_ENVS))
+    last = 0
+    for _ in range(400):
+        batch = pool.recv()
+        ledger.step(batch)
+        pool.send(actions_of(rng, 3), batch.env_id)
+        # Counted when they are run, so that there may be more than were received.
+        seen = pool.stats().num_steps
+        assert seen >= max(last, sum(ledger.steps))
+        last = seen
+    while pool.num_in_flight:
+        ledger.step(pool.recv())
+    ledger.check(pool)
+    assert pool.stats().num_episodes > 20
+
+
+def test_a_step_in_two_halves(make):
+    pool = make("CartPole-v1")
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    ledger.reset(pool.reset())
+    for _ in range(50):
+        pool.send(actions_of(rng, NUM_ENVS))
+        assert pool.stats().num_steps >= sum(ledger.steps)
+        ledger.step(pool.recv())
+        ledger.check(pool)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_env_that_raised_loses_its_episode(make, mode):
+    pool = make("Faulty-v0", autoreset_mode=mode, length=4)
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    ledger.reset(pool.reset())
+    idle = np.zeros(NUM_ENVS, dtype=np.bool_)
+    for turn in range(60):
+        actions = np.full(NUM_ENVS, STEP)
+        actions[rng.integers(NUM_ENVS)] = THROW if turn % 3 else STEP
+        # Throws in the autoreset, too; in same_step mode that is the step's own fault, and the backends differ in it.
+        actions[rng.integers(NUM_ENVS)] = THROW_AT_RESET if turn % 10 == 5 and mode == "next_step" else STEP
+        try:
+            batch = pool.step(actions)
+            broken = []
+        except EnvError as error:
+            batch = error.batch
+            broken = [fault.env_id for fault in batch.faults]
+        ledger.step(batch)
+        ledger.check(pool)
+        idle[:] = (batch.terminated | batch.truncated) if mode == "disabled" else False
+        idle[broken] = True
+        if idle.any():
+            ledger.reset(pool.reset(np.flatnonzero(idle).astype(np.int32)))
+    ledger.check(pool)
+    assert pool.stats().num_episodes > 20
+
+
+def test_a_restarted_env_goes_on_with_a_reset(make):
+    pool = make("Faulty-v0", on_error="restart", max_restarts=100)
+    pool.reset()
+    for _ in range(3):
+        pool.step([STEP] * NUM_ENVS)
+    pool.step([THROW] + [STEP] * (NUM_ENVS - 1))
+    pool.step([STEP] * NUM_ENVS)
+    first, second = pool.stats().envs[:2]
+    assert (first.num_steps, first.num_resets, first.num_episodes) == (3, 2, 0)
+    assert (second.num_steps, second.num_resets, second.num_episodes) == (5, 1, 0)
+    pool.step([END] * NUM_ENVS)
+    first, second = pool.stats().envs[:2]
+    assert (first.return_sum, first.length_sum) == (1, 1)
+    assert (second.return_sum, second.length_sum) == (1 + 2 + 3 + 4 + 5 + 6, 6)
+
+
+def test_a_reset_that_raises_is_none(make):
+    pool = make("Faulty-v0")
+    pool.reset()
+    pool.step([THROW_AT_RESET] + [STEP] * (NUM_ENVS - 1))
+    with pytest.raises(EnvError):
+        pool.reset()
+    assert [env.num_resets for env in pool.stats().envs] == [1] + [2] * (NUM_ENVS - 1)
+    pool.reset()
+    assert [env.num_resets for env in pool.stats().envs] == [2] + [3] * (NUM_ENVS - 1)
+
+
+def test_a_state_that_has_ended_begins_with_a_reset():
+    """States that go back and forth: after each, what is due is as it was saved."""
+    with SUBJECTS["native"]("Faulty-v0", num_envs=1, seed=3) as pool:
+        pool.reset()
+        running = pool.get_state()
+        pool.step([END])
+        ended = pool.get_state()
+        pool.set_state(running)
+        pool.step([STEP])
+        pool.set_state(ended)
+        assert pool.step([STEP]).elapsed_step[0] == 0
+        (env,) = pool.stats().envs
+        assert (env.num_steps, env.num_resets, env.num_episodes) == (2, 2, 1)
+
+
+def test_native_and_serial_tell_the_same():
+    told = []
+    for backend in ("native", "serial"):
+        with SUBJECTS[backend]("CartPole-v1", num_envs=NUM_ENVS, seed=3) as pool:
+            rng = np.random.default_rng(0)
+            pool.reset()
+            for _ in range(200):
+                pool.step(actions_of(rng, NUM_ENVS))
+            told.append([{**asdict(env), "busy_ns": 0, "slowest_ns": 0} for env in pool.stats().envs])
+    assert told[0] == told[1]

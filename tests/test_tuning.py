@@ -1,0 +1,279 @@
+"""tune(): what it measures, what it concludes from the figures, and what it does with envs that do not fit.
+
+Pools are real. Where a conclusion is tested the figures are not: machines are noisy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import envfleet
+from envfleet import _native
+from envfleet.driving import Driver
+from envfleet.errors import ConfigError, EnvError, RecvTimeout, WorkerDied
+from envfleet.tuning import Case, candidates, search
+from envfleet.tuning.probe import Probe
+
+WORKING = Probe(1e-4, 1e-5, 1e-5, 1.0)
+WAITING = Probe(1e-4, 1e-5, 1e-3, 0.02)
+
+
+class Env(gymnasium.Env[Any, Any]):
+    """Steps in as much time as it is told, working or sleeping."""
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, sleep_s: float = 0.0, trouble: str = "") -> None:
+        self.sleep_s, self.trouble = sleep_s, trouble
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        return 0, {}
+
+    def step(self, action: Any) -> Any:
+        if self.trouble == "raises":
+            raise RuntimeError("joint 3 exploded")
+        if self.trouble == "exits":
+            os._exit(3)
+        if self.sleep_s:
+            time.sleep(self.sleep_s)
+        return 0, 0.0, False, False, {}
+
+
+class NestedEnv(Env):
+    action_space = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32), word=spaces.Text(3))  # type: ignore[assignment]
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        return super().step(action)
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[str, int, bool], float]) -> None:
+    """Figures by backend, workers and whether the pool is asynchronous."""
+
+    def measure(driver: Driver, seconds: float) -> float:
+        config = driver.pool.config
+        driver.start()
+        driver.advance()
+        workers = config.num_threads if driver.pool.spec.backend == "native" else config.num_workers
+        return rate(driver.pool.spec.backend, workers, config.is_async)
+
+    monkeypatch.setattr(search, "measure", measure)
+
+
+# --- a whole run -------------------------------------------------------------------------------
+
+
+def test_a_python_env_is_measured_on_every_backend() -> None:
+    result = envfleet.tune("CartPole-v1", num_envs=4, seconds=3, backends=["serial", "threads", "processes"])
+    measured = [case for case in result.cases if case.was_measured]
+    assert {case.backend for case in measured} == {"serial", "threads", "processes"}
+    assert {case.mode for case in measured} == {"sync", "async"}
+    assert all(case.median > 0 and case.spread[0] <= 0 <= case.spread[1] for case in measured)
+    medians = [case.median for case in measured]
+    assert medians == sorted(medians, reverse=True)
+    assert result.best["num_envs"] == 4
+    with envfleet.make("CartPole-v1", **result.best) as envs:
+        envs.reset()
+    text = str(result)
+    assert text.splitlines()[-1] == f"best: {result.make_line}"
+    assert result.make_line.startswith("envfleet.make('CartPole-v1', backend=")
+    assert sum(line.startswith(("serial", "threads", "processes")) for line in text.splitlines()) == len(result.cases)
+    assert sum("GIL" in note for note in result.notes) == (1 if _native.usable_cores() > 1 else 0)
+
+
+def test_a_native_env_is_measured_by_threads_and_batch_sizes() -> None:
+    result = envfleet.tune("CartPole-v1", seconds=1)
+    assert {case.backend for case in result.cases} == {"native"}
+    assert {case.batch_size for case in result.cases} == {1024, 512, 256}
+    assert {case.num_workers for case in result.cases} >= {1}
+    assert result.best.keys() >= {"backend", "num_envs", "num_threads"}
+    with envfleet.make("CartPole-v1", **result.best) as envs:
+        envs.reset()
+
+
+def test_an_env_that_waits_gets_more_workers_than_cores() -> None:
+    result = envfleet.tune(Env, sleep_s=0.004, num_envs=32, seconds=2.5, backends=["processes"], batch_sizes=32)
+    assert max(case.num_workers for case in result.cases) > _native.usable_cores()
+    assert result.best["num_workers"] > _native.usable_cores()
+    assert result.best["sleep_s"] == 0.004
+    assert any("waiting" in note for note in result.notes)
+
+
+def test_actions_of_parts() -> None:
+    result = envfleet.tune(NestedEnv, num_envs=3, seconds=3, backends=["serial", "processes"], num_workers=1)
+    assert [case.error for case in result.cases] == [None] * 3  # serial, and processes with batches of 3 and 1
+
+
+def test_what_was_given_is_in_the_best() -> None:
+    factories = [Env, lambda: Env(), Env]
+    result = envfleet.tune(
+        factories, seconds=0.5, backends="serial", wrappers=[gymnasium.wrappers.RecordEpisodeStatistics]
+    )
+    assert result.best["num_envs"] == 3
+    assert result.best["wrappers"] == [gymnasium.wrappers.RecordEpisodeStatistics]
+    assert result.make_line.startswith("envfleet.make(env, backend='serial', num_envs=3, wrappers=")
+    per_env = [{"sleep_s": 0.0}, {"sleep_s": 1e-4}]
+    assert envfleet.tune(Env, seconds=0.5, backends="serial", env_kwargs=per_env).best["env_kwargs"] == per_env
+
+
+def test_several_numbers_of_envs() -> None:
+    result = envfleet.tune(Env, seconds=1, backends=["serial"], num_envs=[2, 4])
+    assert sorted(case.num_envs for case in result.cases) == [2, 4]
+    assert sum(note.startswith("best of") for note in result.notes) == 2
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[float, str]] = []
+    envfleet.tune(Env, seconds=0.5, backends="serial", progress=lambda part, what: told.append((part, what)))
+    assert {what for _, what in told} == {"a first look", "serial"}
+    assert all(0 <= part <= 1 for part, _ in told)
+
+
+# --- conclusions -------------------------------------------------------------------------------
+
+
+def test_the_fastest_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"serial": 100.0, "threads": 50.0, "processes": 200.0}
+    scripted(monkeypatch, lambda backend, workers, is_async: figures[backend] * workers * (1.5 if is_async else 1))
+    result = envfleet.tune(Env, num_envs=8, seconds=5, num_workers=[1, 2], batch_sizes=[8, 4])
+    assert result.best == {"backend": "processes", "num_envs": 8, "num_workers": 2, "batch_size": 4}
+    assert any("asynchronous" in note for note in result.notes)
+
+
+def test_as_good_within_the_noise_the_simpler_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    scripted(monkeypatch, lambda _, workers, is_async: 100 + workers + 0.5 * is_async)
+    result = envfleet.tune(Env, num_envs=8, seconds=5, num_workers=[1, 2], backends=["processes"])
+    assert result.best == {"backend": "processes", "num_envs": 8, "num_workers": 1}
+    assert any("and simpler" in note for note in result.notes)
+
+
+@pytest.mark.parametrize(("of_two", "said"), [(1.02, "it holds the GIL"), (1.9, "it lets go of the GIL")])
+def test_threads_that_cannot_help_are_told(monkeypatch: pytest.MonkeyPatch, of_two: float, said: str) -> None:
+    monkeypatch.setattr(_native, "usable_cores", lambda: 4)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
+    scripted(monkeypatch, lambda _, workers, __: 100.0 if workers == 1 else 100 * of_two)
+    result = envfleet.tune(Env, num_envs=8, seconds=5, backends=["threads"])
+    assert sum(said in note for note in result.notes) == 1
+    # More of what does not help is not measured.
+    assert max(case.num_workers for case in result.cases) == (2 if of_two < 1.3 else 4)
+
+
+def test_threads_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_native, "usable_cores", lambda: 2)
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    scripted(monkeypatch, lambda _, workers, __: 100.0 * workers)
+    result = envfleet.tune(Env, num_envs=8, seconds=5, backends=["threads"])
+    assert "the GIL is off: two threads are 2.00 times as fast as one" in result.notes
+
+
+# --- the candidates ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("cores", "num_envs", "waits", "counts"),
+    [
+        (1, 64, False, [1]),
+        (2, 64, False, [1, 2]),
+        (6, 64, False, [1, 2, 4, 6]),
+        (8, 3, False, [1, 2]),
+        (2, 64, True, [1, 2, 4, 8, 16]),
+        (16, 256, True, [1, 2, 4, 8, 16, 32, 64]),
+        (96, 256, True, [1, 2, 4, 8, 16, 32, 64, 96]),
+    ],
+)
+def test_worker_counts(cores: int, num_envs: int, waits: bool, counts: list[int]) -> None:
+    assert candidates.worker_counts(cores, num_envs, waits) == counts
+
+
+def test_slow_envs_come_in_smaller_numbers() -> None:
+    assert candidates.default_num_envs(WORKING, 2, 20.0) == 64
+    assert candidates.default_num_envs(Probe(1e-3, 0.0, 0.1, 1.0), 2, 20.0) == 8
+    assert candidates.default_num_envs(Probe(1.0, 0.0, 1e-5, 1.0), 2, 20.0) == 4
+    assert candidates.default_num_envs(None, 2, 20.0) == 1024
+
+
+def test_expected_time_counts_cores_for_work_and_workers_for_waiting() -> None:
+    case = Case("processes", 64, 64, 16)
+    working = candidates.expected_s(case, WORKING, 2)
+    assert working == pytest.approx(candidates.expected_s(Case("processes", 64, 64, 2), WORKING, 2))
+    assert candidates.expected_s(case, WAITING, 2) < candidates.expected_s(Case("threads", 64, 64, 2), WAITING, 2)
+
+
+# --- envs that do not fit --------------------------------------------------------------------------
+
+
+def test_a_case_that_fails_is_listed() -> None:
+    lock = threading.Lock()
+
+    def cannot_travel() -> Env:
+        with lock:
+            return Env()
+
+    result = envfleet.tune(cannot_travel, num_envs=2, seconds=1, backends=["serial", "processes"])
+    assert result.best == {"backend": "serial", "num_envs": 2}
+    failed = [case for case in result.cases if not case.was_measured]
+    assert failed
+    assert all(case.backend == "processes" and "cloudpickle" in (case.error or "") for case in failed)
+    assert "ConfigError: backend='processes' expected a factory" in str(result)
+
+
+def test_an_env_that_fails_everywhere_raises_what_it_raised() -> None:
+    with pytest.raises(EnvError, match="joint 3 exploded"):
+        envfleet.tune(Env, trouble="raises", num_envs=2, seconds=1)
+
+
+def test_an_env_that_ends_its_process_does_not_end_this_one() -> None:
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        envfleet.tune(Env, trouble="exits", num_envs=2, seconds=1)
+
+
+def test_what_cannot_be_done_in_time_is_left_out() -> None:
+    result = envfleet.tune(
+        Env, sleep_s=0.3, num_envs=8, seconds=2, backends=["serial", "processes"], num_workers=[1, 8]
+    )
+    by_case = {(case.backend, case.num_workers): case for case in result.cases if case.mode == "sync"}
+    assert "skipped" in (by_case["serial", 1].error or "")
+    assert by_case["processes", 8].was_measured
+    assert result.best["num_workers"] == 8
+
+
+def test_a_wedged_env_is_given_up() -> None:
+    with pytest.raises(RecvTimeout, match="got no step of Env within"):
+        envfleet.tune(Env, sleep_s=3600.0, num_envs=2, seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "serial"}, "expected backends, got backend='serial'"),
+        ({"batch_size": 4}, "expected batch_sizes"),
+        ({"backends": ["abacus"]}, "'abacus'"),
+        ({"backends": []}, r"backends expected names"),
+        ({"seconds": 0}, "seconds expected a number above 0, got 0"),
+        ({"num_envs": 0}, "num_envs expected an integer from 1"),
+        ({"num_envs": []}, "num_envs expected an integer or a list"),
+        ({"num_workers": [1, "two"]}, "num_workers expected an integer"),
+        ({"num_envs": 2, "batch_sizes": 4}, "batch_sizes expected one that is at most num_envs=2"),
+        ({"autoreset_mode": "disabled"}, "autoreset_mode expected another"),
+        ({"backends": ["native"]}, "backend='native' expected one of"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        envfleet.tune(Env, **{"seconds": 1, "backends": "serial", **options})
+
+
+def test_unknown_env() -> None:
+    with pytest.raises(envfleet.UnknownEnvError, match="did you mean LunarLander-v3"):
+        envfleet.tune("LunarLandr-v3", seconds=1)
