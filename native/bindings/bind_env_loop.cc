@@ -9,10 +9,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "bindings.h"
 #include "board.h"
+#include "cores.h"
 #include "envfleet/abi.h"
 #include "info_schema.h"
 #include "numpy_api.h"
@@ -72,7 +74,7 @@ nb::object take_exception() {
 class EnvLoop {
  public:
   EnvLoop(nb::object buffer, std::int32_t num_envs, std::int32_t num_workers, std::int32_t worker, std::int32_t autoreset,
-          std::int32_t max_episode_steps, bool may_spin, nb::object obs, nb::object action, nb::object info,
+          std::int32_t max_episode_steps, std::int32_t max_spinners, nb::object obs, nb::object action, nb::object info,
           nb::object runner)
       : buffer_(buffer),
         geometry_(num_envs, num_workers),
@@ -81,7 +83,7 @@ class EnvLoop {
         end_env_(worker + 1 < num_workers ? geometry_.first_env(worker + 1) : num_envs),
         autoreset_(autoreset),
         limit_(max_episode_steps),
-        may_spin_(may_spin),
+        max_spinners_(max_spinners),
         obs_(obs),
         action_(action),
         info_(info),
@@ -232,22 +234,39 @@ class EnvLoop {
       return words_->request_head.load(std::memory_order_seq_cst) != tail_ ||
              header.stop.load(std::memory_order_seq_cst) != 0;
     };
-    if (may_spin_) {
-      do {
-        for (int i = 0; i < 32; ++i) {
-          if (is_wanted()) return;
-          engine::relax_cpu();
-        }
-      } while (engine::now_ns() - start < kSpinNs);
-    }
+    if (spin_until(is_wanted, start)) return;
+    words_->core.store(engine::this_core(), std::memory_order_relaxed);
     words_->sleeps.store(1, std::memory_order_seq_cst);
     for (;;) {
-      const std::uint32_t seen = words_->bell.load(std::memory_order_seq_cst);
+      const std::uint32_t seen = header.work_bell.load(std::memory_order_seq_cst);
       // After the bell was read: what is asked from here on rings it.
       if (is_wanted()) break;
-      engine::wait_shared_while_equal(words_->bell, seen, -1);
+      engine::wait_shared_while_equal(header.work_bell, seen, -1, rows::bit_of(worker_));
     }
     words_->sleeps.store(0, std::memory_order_seq_cst);
+  }
+
+  // A core that falls idle takes long to wake up: as many workers as there are cores look out for a while first.
+  // They stand back at once for whoever else wants the core, the caller or a worker that was put beside them.
+  template <class IsWanted>
+  bool spin_until(IsWanted&& is_wanted, std::int64_t start) {
+    if (max_spinners_ <= 0) return false;
+    std::atomic<std::int32_t>& num_spinners = geometry_.header(base_).num_spinners;
+    bool is_done = false;
+    words_->spins.store(1);
+    if (num_spinners.fetch_add(1) < max_spinners_) {
+      do {
+        for (int i = 0; i < 32 && !is_done; ++i) {
+          is_done = is_wanted();
+          engine::relax_cpu();
+        }
+        if (is_done) break;
+        std::this_thread::yield();
+      } while (engine::now_ns() - start < kSpinNs);
+    }
+    num_spinners.fetch_sub(1);
+    words_->spins.store(0);
+    return is_done;
   }
 
   void run_next() {
@@ -465,7 +484,7 @@ class EnvLoop {
   std::byte* base_;
   rows::Geometry geometry_;
   std::int32_t worker_, first_env_, end_env_, autoreset_, limit_;
-  bool may_spin_;
+  std::int32_t max_spinners_;
   Column obs_, action_, info_;
   nb::object runner_;
   std::vector<nb::object> step_, reset_, cached_;
@@ -479,10 +498,10 @@ class EnvLoop {
 
 void bind_env_loop(nb::module_& module) {
   nb::class_<EnvLoop>(module, "EnvLoop")
-      .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, bool, nb::object,
-                    nb::object, nb::object, nb::object>(),
+      .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
+                    nb::object, nb::object, nb::object, nb::object>(),
            nb::arg("buffer"), nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"), nb::arg("autoreset"),
-           nb::arg("max_episode_steps"), nb::arg("may_spin"), nb::arg("obs").none(), nb::arg("action").none(),
+           nb::arg("max_episode_steps"), nb::arg("max_spinners"), nb::arg("obs").none(), nb::arg("action").none(),
            nb::arg("info"), nb::arg("runner"))
       .def("set_env", &EnvLoop::set_env, nb::arg("env_id"), nb::arg("step").none(), nb::arg("reset").none())
       .def("detach", &EnvLoop::detach)

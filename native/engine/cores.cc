@@ -78,6 +78,14 @@ int usable_cores() {
   return std::max(cores, 1);
 }
 
+int this_core() {
+#if defined(__linux__)
+  return sched_getcpu();
+#else
+  return -1;
+#endif
+}
+
 void pin_this_thread([[maybe_unused]] int index) {
 #if defined(__linux__)
   cpu_set_t allowed;

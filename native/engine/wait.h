@@ -17,8 +17,10 @@ void wake(std::atomic<std::uint32_t>& word, int waiters);
 void wake_all(std::atomic<std::uint32_t>& word);
 
 // The same for a word in a mapping that processes share. Also returns when a signal came.
-void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns);
-void wake_shared(std::atomic<std::uint32_t>& word);
+// Of those who wait on one word, only such wake up as share a bit with the waker.
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
+                             std::uint32_t bits = ~0u);
+void wake_shared(std::atomic<std::uint32_t>& word, std::uint32_t bits = ~0u);
 
 std::int64_t now_ns();
 

@@ -30,6 +30,9 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> bell;
   std::atomic<std::uint32_t> caller_waits;
   std::atomic<std::uint32_t> wanted;  // the caller wants to be woken when completed gets here
+  // The workers sleep on work_bell, each with its own bit: one call wakes just those who are wanted.
+  alignas(64) std::atomic<std::uint32_t> work_bell;
+  std::atomic<std::int32_t> num_spinners;  // workers that look out for work before they sleep
   alignas(64) std::atomic<std::uint32_t> completed;
   std::atomic<std::uint32_t> order;  // a ticket for each finished row: which came first, across workers
   alignas(64) std::atomic<std::uint32_t> stop;
@@ -42,17 +45,21 @@ struct alignas(64) Header {
 struct alignas(64) WorkerWords {
   // Written by the caller.
   std::atomic<std::uint32_t> request_head;
-  std::atomic<std::uint32_t> bell;  // the worker sleeps on it
   std::atomic<std::int64_t> posted_ns;
   // Written by the worker.
   alignas(64) std::atomic<std::uint32_t> request_tail;
   std::atomic<std::uint32_t> sleeps;
+  std::atomic<std::uint32_t> spins;
   std::atomic<std::uint32_t> done_head;
+  std::atomic<std::int32_t> core;         // where it went to sleep; -1: not known
   std::atomic<std::int32_t> current_env;  // -1: none
   std::atomic<std::int64_t> progress_ns;  // when it last began or finished something
   std::int64_t busy_ns;                   // inside envs
   std::int64_t wait_ns;                   // for requests
 };
+
+// The bit of a worker; beyond 32 of them some share one, and wake up for nothing now and then.
+constexpr std::uint32_t bit_of(std::int32_t worker) { return 1u << (worker % 32); }
 
 struct Statistics {
   std::int64_t num_steps, num_resets, num_episodes;

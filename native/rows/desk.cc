@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cores.h"
 #include "wait.h"
 
 namespace envfleet::rows {
@@ -48,16 +49,24 @@ void Desk::post(const std::int32_t* env_ids, std::int64_t count) {
     touched_[worker] = 1;
   }
   const std::int64_t now = step_timeout_ns_ > 0 ? engine::now_ns() : 0;
+  // Woken first are those who sleep on other cores. One who sleeps on the caller's, which is busy, would be sent to
+  // an idle core, then another would find its own taken, and two would share one while this one falls idle.
+  std::uint32_t elsewhere = 0, beside = 0;
+  const int core = engine::this_core();
   for (std::int32_t worker = 0; worker < geometry_.num_workers; ++worker) {
     if (touched_[worker] == 0) continue;
     WorkerWords& words = geometry_.worker(base_, worker);
     words.posted_ns.store(now, std::memory_order_relaxed);
     words.request_head.store(posted_[worker], std::memory_order_seq_cst);
-    if (words.sleeps.load(std::memory_order_seq_cst) != 0) {
-      words.bell.fetch_add(1, std::memory_order_seq_cst);
-      engine::wake_shared(words.bell);
-    }
+    if (words.sleeps.load(std::memory_order_seq_cst) == 0) continue;
+    const bool is_beside = core >= 0 && words.core.load(std::memory_order_relaxed) == core;
+    (is_beside ? beside : elsewhere) |= bit_of(worker);
   }
+  if ((elsewhere | beside) == 0) return;
+  std::atomic<std::uint32_t>& bell = geometry_.header(base_).work_bell;
+  bell.fetch_add(1, std::memory_order_seq_cst);
+  if (elsewhere != 0) engine::wake_shared(bell, elsewhere);
+  if (beside != 0) engine::wake_shared(bell, beside);
 }
 
 bool Desk::collect_from(std::int32_t worker) {
@@ -183,6 +192,7 @@ void Desk::revive(std::int32_t worker) {
   words.request_tail.store(0);
   words.done_head.store(0);
   words.sleeps.store(0);
+  if (words.spins.exchange(0) != 0) geometry_.header(base_).num_spinners.fetch_sub(1);
   words.current_env.store(-1);
   words.progress_ns.store(0);
   posted_[worker] = seen_done_[worker] = 0;
@@ -223,11 +233,8 @@ std::vector<std::int32_t> Desk::overdue() {
 void Desk::stop() {
   Header& header = geometry_.header(base_);
   header.stop.store(1, std::memory_order_seq_cst);
-  for (std::int32_t worker = 0; worker < geometry_.num_workers; ++worker) {
-    WorkerWords& words = geometry_.worker(base_, worker);
-    words.bell.fetch_add(1, std::memory_order_seq_cst);
-    engine::wake_shared(words.bell);
-  }
+  header.work_bell.fetch_add(1, std::memory_order_seq_cst);
+  engine::wake_shared(header.work_bell);
 }
 
 }  // namespace envfleet::rows

@@ -140,7 +140,7 @@ class EnvLoop:
         worker: int,
         autoreset: int,
         max_episode_steps: int,
-        may_spin: bool,
+        max_spinners: int,
         obs: NDArray[Any] | None,
         action: NDArray[Any] | None,
         info: NDArray[np.uint8],

@@ -34,7 +34,7 @@ class SerialExecutor(RowsExecutor):
         buffer = anonymous_memory(layout.num_bytes)
         mailbox = LocalMailbox(config.num_envs)
         self._runner = EnvRunner(
-            layout, buffer, 0, mailbox, recipe.builders, envs, recipe.max_episode_steps, may_spin=False
+            layout, buffer, 0, mailbox, recipe.builders, envs, recipe.max_episode_steps, max_spinners=0
         )
         super().__init__(
             make_spec(portrait),

@@ -40,8 +40,7 @@ class ThreadsExecutor(RowsExecutor):
         )
         buffer = anonymous_memory(layout.num_bytes)
         mailbox = LocalMailbox(config.num_envs)
-        may_spin = False  # a thread that spins takes its core from one that holds the GIL
-        super().__init__(make_spec(portrait), config, params, layout, buffer, mailbox, may_spin=may_spin)
+        super().__init__(make_spec(portrait), config, params, layout, buffer, mailbox, may_spin=False)
         self._failures: dict[int, str] = {}
         self._close_faults: list[tuple[int, str]] = []
         self._threads = []
@@ -50,7 +49,14 @@ class ThreadsExecutor(RowsExecutor):
             end = _native.first_env_of(config.num_envs, num_workers, worker + 1)
             own = {env_id: envs[env_id] for env_id in range(first, end)}
             runner = EnvRunner(
-                layout, buffer, worker, mailbox, recipe.builders[first:end], own, recipe.max_episode_steps, may_spin
+                layout,
+                buffer,
+                worker,
+                mailbox,
+                recipe.builders[first:end],
+                own,
+                recipe.max_episode_steps,
+                _native.usable_cores(),
             )
             # Without a reference to this executor: a pool that is dropped must be collected.
             thread = threading.Thread(

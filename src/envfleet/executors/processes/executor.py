@@ -58,9 +58,7 @@ class ProcessesExecutor(RowsExecutor):
                 portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
             )
             self._fd = _board_file(self._layout_.num_bytes)
-            self._plan = BoardPlan(
-                self._layout_, 0, recipe.max_episode_steps, may_spin=num_workers < _native.usable_cores()
-            )
+            self._plan = BoardPlan(self._layout_, 0, recipe.max_episode_steps, max_spinners=_native.usable_cores())
             for worker, process in enumerate(self._workers):
                 self._hand_over(worker, process)
             for process in self._workers:
@@ -79,7 +77,7 @@ class ProcessesExecutor(RowsExecutor):
             self._layout_,
             _native.map_file(self._fd, self._layout_.num_bytes),
             FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
-            may_spin=self._plan.may_spin,
+            may_spin=num_workers < _native.usable_cores(),
             # Without a reference to this executor: a pool that is dropped must be collected.
             on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
         )
@@ -99,7 +97,7 @@ class ProcessesExecutor(RowsExecutor):
         return one_portrait(portraits)
 
     def _hand_over(self, worker: int, process: WorkerProcess) -> None:
-        plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.may_spin)
+        plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.max_spinners)
         with contextlib.suppress(OSError):  # it died: _expect() tells how
             process.channel.send(pickle.dumps(plan), [self._fd])
 

@@ -72,7 +72,7 @@ class BoardPlan:
     layout: Layout
     worker: int
     max_episode_steps: int | None
-    may_spin: bool
+    max_spinners: int
 
 
 def start(fd: int, parent_pid: int) -> None:
@@ -139,7 +139,9 @@ def _run(channel: Channel) -> None:
     (board_fd,) = message[1]
     buffer = _native.map_file(board_fd, plan.layout.num_bytes)
     mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs)
-    runner = EnvRunner(plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.may_spin)
+    runner = EnvRunner(
+        plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.max_spinners
+    )
     channel.send(dump(("ready", None)))
     runner.loop.serve()
     with contextlib.suppress(OSError):  # nobody may be left to hear it

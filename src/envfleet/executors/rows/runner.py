@@ -43,7 +43,7 @@ class EnvRunner:
         builders: Sequence[EnvBuilder],
         envs: Mapping[int, Any],
         max_episode_steps: int | None,
-        may_spin: bool,
+        max_spinners: int,
     ) -> None:
         """builders: of this worker's envs, in their order; envs: those that are built already, by env id."""
         self._layout = layout
@@ -64,7 +64,7 @@ class EnvRunner:
             worker,
             NATIVE_CODES[layout.autoreset_mode],
             max_episode_steps or 0,
-            may_spin,
+            max_spinners,
             self._columns.obs[0] if is_plain_obs else None,
             self._columns.action[0] if is_plain_action else None,
             self._columns.info,
