@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <vector>
 
+#include "array_memory.h"
 #include "numpy_api.h"
 
 namespace envfleet::bindings {
@@ -65,10 +67,12 @@ class RowColumn {
     shape[0] = count;
     Py_INCREF(descriptor);  // both take it over
     const int ndim = static_cast<int>(shape.size());
-    return zeroed ? PyArray_Zeros(ndim, shape.data(), descriptor, 0) : PyArray_Empty(ndim, shape.data(), descriptor, 0);
+    return zeroed ? PyArray_Zeros(ndim, shape.data(), descriptor, 0)
+                  : memory_->make(descriptor, ndim, shape.data(), row_bytes_ * count);
   }
 
   nanobind::object array_;
+  std::shared_ptr<ArrayMemory> memory_ = std::make_shared<ArrayMemory>();
   char* data_;
   std::int64_t num_envs_, row_bytes_;
   std::vector<npy_intp> shape_;
