@@ -338,7 +338,7 @@ class EnvLoop {
     if (is_reset) return run_reset(env_id, slot);
     const bool then_reset = autoreset_ == EF_SAME_STEP;
     nb::object action = action_of(env_id);
-    PyObject* result = action.is_valid() ? PyObject_CallOneArg(step.ptr(), action.ptr()) : nullptr;
+    PyObject* result = action.is_valid() ? call_step(step.ptr(), action.ptr()) : nullptr;
     if (result == nullptr) return fault(env_id, "step");
     nb::object held = nb::steal(result);
     if (!finish_plain_step(env_id, slot, result, then_reset)) {
@@ -346,6 +346,13 @@ class EnvLoop {
       return check_interrupt(PyObject_CallMethod(runner_.ptr(), "finish_step", "iOO", env_id, result, flag));
     }
     return nullptr;
+  }
+
+  // A bound method is called as the function it is: one shuffle of arguments less.
+  static PyObject* call_step(PyObject* step, PyObject* action) {
+    if (!PyMethod_Check(step)) return PyObject_CallOneArg(step, action);
+    PyObject* arguments[] = {PyMethod_GET_SELF(step), action};
+    return PyObject_Vectorcall(PyMethod_GET_FUNCTION(step), arguments, 2, nullptr);
   }
 
   PyObject* run_reset(std::int32_t env_id, Slot& slot) {
