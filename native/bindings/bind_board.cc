@@ -5,7 +5,6 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/vector.h>
-#include <sys/mman.h>
 
 #include <atomic>
 #include <chrono>
@@ -13,14 +12,16 @@
 #include <thread>
 #include <vector>
 
+#include "action_space.h"
 #include "bindings.h"
+#include "board_batches.h"
 #include "caller.h"
 #include "checks.h"
 #include "cores.h"
 #include "desk.h"
 #include "envfleet/abi.h"
 #include "forks.h"
-#include "info_schema.h"
+#include "map_file.h"
 #include "numpy_api.h"
 #include "row_columns.h"
 
@@ -37,54 +38,6 @@ constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
 
 std::int64_t to_ns(double seconds) { return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9); }
 
-// The action space, in the words that ActionStore understands. Owns what it points to.
-struct ActionSpace {
-  explicit ActionSpace(nb::dict given) {
-    array.kind = nb::cast<std::int32_t>(given["kind"]);
-    array.dtype = nb::cast<std::int32_t>(given["dtype"]);
-    const auto shape = nb::cast<std::vector<std::int64_t>>(given["shape"]);
-    array.ndim = static_cast<std::int32_t>(shape.size());
-    std::copy(shape.begin(), shape.end(), array.shape);
-    low = nb::cast<std::vector<double>>(given["low"]);
-    high = nb::cast<std::vector<double>>(given["high"]);
-    nvec = nb::cast<std::vector<std::int64_t>>(given["nvec"]);
-    array.num_bounds = static_cast<std::int64_t>(low.size());
-    array.low = low.data();
-    array.high = high.data();
-    array.nvec = nvec.data();
-    array.start = nb::cast<std::int64_t>(given["start"]);
-    array.count = nb::cast<std::int64_t>(given["count"]);
-  }
-  ef_array array{};
-  std::vector<double> low, high;
-  std::vector<std::int64_t> nvec;
-};
-
-// A file's bytes as an array; unlike Python's mmap it holds no descriptor of its own.
-nb::object map_file(int fd, std::int64_t num_bytes) {
-  struct Mapping {
-    void* data;
-    std::size_t size;
-  };
-  const auto size = static_cast<std::size_t>(num_bytes);
-  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (data == MAP_FAILED) {
-    PyErr_SetFromErrno(PyExc_OSError);
-    throw nb::python_error();
-  }
-  nb::capsule owner(new Mapping{data, size}, [](void* raw) noexcept {
-    auto* mapping = static_cast<Mapping*>(raw);
-    munmap(mapping->data, mapping->size);
-    delete mapping;
-  });
-  npy_intp shape = num_bytes;
-  PyObject* array = PyArray_SimpleNewFromData(1, &shape, NPY_UINT8, data);
-  if (array == nullptr) throw nb::python_error();
-  nb::object held = nb::steal(array);
-  if (PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(array), owner.release().ptr()) < 0) throw nb::python_error();
-  return held;
-}
-
 class Board {
  public:
   Board(nb::object buffer, std::int32_t num_envs, std::int32_t num_workers, std::int32_t batch_size, std::int32_t autoreset,
@@ -96,15 +49,11 @@ class Board {
         num_envs_(num_envs),
         batch_size_(batch_size),
         autoreset_(autoreset),
-        info_(info),
-        whole_ids_(whole_ids),
-        copy_(copy),
+        batches_(desk_, obs, finals, info, whole_ids, copy, autoreset == EF_SAME_STEP),
         run_inline_(run_inline),
         on_overdue_(on_overdue),
         fork_generation_(engine::fork_generation()),
         stamps_(num_envs, 0) {
-    for (nb::handle column : obs) obs_.emplace_back(nb::borrow(column));
-    for (nb::handle column : finals) finals_.emplace_back(nb::borrow(column));
     if (!action_space.is_none()) {
       action_.emplace(action);
       action_space_.emplace(nb::cast<nb::dict>(action_space));
@@ -157,7 +106,7 @@ class Board {
       taken_.push_back(desk_.first_arrived());
       desk_.take(taken_.back());
     }
-    return rows_of(taken_.data(), batch_size_);
+    return batches_.rows_of(taken_.data(), batch_size_);
   }
 
   nb::object reset(nb::handle env_ids, double timeout_s) {
@@ -197,9 +146,7 @@ class Board {
 
   nb::object observe() {
     Guard guard(*this);
-    nb::list columns;
-    for (const RowColumn& column : obs_) columns.append(nb::steal(checked(column.gather(nullptr, num_envs_))));
-    return columns;
+    return batches_.observations();
   }
 
   bool abandon(double timeout_s) {
@@ -234,7 +181,7 @@ class Board {
   bool was_reset(std::int32_t env_id) { return slot_of(env_id).op == rows::kReset; }
   std::uint32_t next_schema_version() const { return desk_.geometry().header(desk_.base()).schema_version.load() + 1; }
   void publish_schema(nb::list entries, std::uint64_t count) {
-    if (!schema_.load(entries.ptr())) throw nb::python_error();
+    batches_.load_schema(entries);
     rows::Header& header = desk_.geometry().header(desk_.base());
     const std::uint32_t version = header.schema_version.load(std::memory_order_relaxed) + 1;
     if (version > rows::kMaxSchemas) throw nb::value_error("more schemas than a mask has bits");
@@ -457,7 +404,7 @@ class Board {
     if (!wait_for([&] { return num_missing(); }, timeout_ns)) return nb::none();
     taken_ = ordered_;
     take_ordered();
-    return rows_of(is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_));
+    return batches_.rows_of(is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_));
   }
 
   void drop_all() {
@@ -503,100 +450,13 @@ class Board {
     return true;
   }
 
-  PyObject* checked(PyObject* made) {
-    if (made == nullptr) throw nb::python_error();
-    return made;
-  }
-
-  // The batch: obs..., reward, terminated, truncated, env_id, elapsed_step, [final obs..., final elapsed_step],
-  // info, final info, and the rows that need a look: (row, env_id, kind, reply_bytes).
-  nb::object rows_of(const std::int32_t* env_ids, std::int64_t count) {
-    const bool has_finals = !finals_.empty() || autoreset_ == EF_SAME_STEP;
-    const auto num_obs = std::ssize(obs_);
-    const Py_ssize_t size = num_obs + 5 + (has_finals ? std::ssize(finals_) + 1 : 0) + 3;
-    nb::object tuple = nb::steal(checked(PyTuple_New(size)));
-    Py_ssize_t next = 0;
-    const auto add = [&](PyObject* made) { PyTuple_SET_ITEM(tuple.ptr(), next++, checked(made)); };
-    nb::object special = nb::none();
-    std::uint64_t any_info = 0, any_final = 0;
-    for (std::int64_t i = 0; i < count; ++i) {
-      const std::int32_t env_id = env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i);
-      const Slot& slot = desk_.slot(env_id);
-      any_info |= slot.info_mask;
-      any_final |= slot.final_mask;
-      if (slot.kind == rows::kGoodRow && slot.reply_bytes == 0) continue;
-      if (slot.kind == rows::kLostRow) {
-        for (const RowColumn& column : obs_) column.clear_row(env_id);
-      }
-      if (special.is_none()) special = nb::list();
-      nb::cast<nb::list>(special).append(nb::make_tuple(i, env_id, slot.kind, slot.reply_bytes));
-    }
-    for (const RowColumn& column : obs_) add(copy_ || env_ids != nullptr ? column.gather(env_ids, count) : column.view());
-    npy_intp num_rows = count;
-    PyObject* reward = checked(PyArray_EMPTY(1, &num_rows, NPY_FLOAT64, 0));
-    add(reward);
-    PyObject* terminated = checked(PyArray_EMPTY(1, &num_rows, NPY_BOOL, 0));
-    add(terminated);
-    PyObject* truncated = checked(PyArray_EMPTY(1, &num_rows, NPY_BOOL, 0));
-    add(truncated);
-    if (env_ids == nullptr) {
-      add(Py_NewRef(whole_ids_.ptr()));
-    } else {
-      PyObject* ids = checked(PyArray_EMPTY(1, &num_rows, NPY_INT32, 0));
-      std::memcpy(data_of(ids), env_ids, static_cast<std::size_t>(count) * sizeof(std::int32_t));
-      add(ids);
-    }
-    PyObject* elapsed = checked(PyArray_EMPTY(1, &num_rows, NPY_INT32, 0));
-    add(elapsed);
-    PyObject* final_elapsed = nullptr;
-    if (has_finals) {
-      const auto wanted = [&](std::int32_t env_id) { return desk_.slot(env_id).has_final != 0; };
-      for (const RowColumn& column : finals_) add(column.gather_some(env_ids, count, wanted));
-      final_elapsed = checked(PyArray_ZEROS(1, &num_rows, NPY_INT32, 0));
-      add(final_elapsed);
-    }
-    for (std::int64_t i = 0; i < count; ++i) {
-      const Slot& slot = desk_.slot(env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i));
-      reinterpret_cast<double*>(data_of(reward))[i] = slot.reward;
-      reinterpret_cast<bool*>(data_of(terminated))[i] = slot.terminated != 0;
-      reinterpret_cast<bool*>(data_of(truncated))[i] = slot.truncated != 0;
-      reinterpret_cast<std::int32_t*>(data_of(elapsed))[i] = slot.elapsed_step;
-      if (final_elapsed != nullptr && slot.has_final != 0) {
-        reinterpret_cast<std::int32_t*>(data_of(final_elapsed))[i] = slot.final_elapsed_step;
-      }
-    }
-    add(any_info == 0 ? Py_NewRef(Py_None) : unpack(env_ids, count, false));
-    add(any_final == 0 ? Py_NewRef(Py_None) : unpack(env_ids, count, true));
-    add(special.release().ptr());
-    return tuple;
-  }
-
-  static char* data_of(PyObject* array) { return PyArray_BYTES(reinterpret_cast<PyArrayObject*>(array)); }
-
-  PyObject* unpack(const std::int32_t* env_ids, std::int64_t count, bool is_final) {
-    struct Row {
-      const char* bytes;
-      std::uint64_t mask;
-    };
-    const std::int64_t half = info_.row_bytes() / 2;
-    return schema_.unpack(count, [&](std::int64_t i) {
-      const std::int32_t env_id = env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i);
-      const Slot& slot = desk_.slot(env_id);
-      return Row{info_.row(env_id) + (is_final ? half : 0), is_final ? slot.final_mask : slot.info_mask};
-    });
-  }
-
   nb::object buffer_;
   Desk desk_;
   std::int32_t num_envs_, batch_size_, autoreset_;
-  std::vector<RowColumn> obs_, finals_;
   std::optional<RowColumn> action_;
   std::optional<ActionSpace> action_space_;
   std::optional<engine::ActionStore> actions_;
-  RowColumn info_;
-  InfoSchema schema_;
-  nb::object whole_ids_;
-  bool copy_;
+  BoardBatches batches_;
   nb::object run_inline_, on_overdue_;
   std::int64_t fork_generation_;
   std::vector<std::int32_t> ids_, ordered_, taken_;

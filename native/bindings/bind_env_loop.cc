@@ -17,6 +17,7 @@
 #include "cores.h"
 #include "envfleet/abi.h"
 #include "info_schema.h"
+#include "loop_columns.h"
 #include "numpy_api.h"
 #include "wait.h"
 
@@ -30,31 +31,6 @@ using rows::Done;
 using rows::Slot;
 
 constexpr std::int64_t kSpinNs = 50'000;
-constexpr npy_intp kMaxCachedActions = 1024;
-
-// A column of the board, row i of env i, as the array that Python made over it.
-struct Column {
-  nb::object array;  // keeps the memory
-  char* data = nullptr;
-  PyArray_Descr* descriptor = nullptr;
-  int ndim = 0;
-  const npy_intp* shape = nullptr;
-  std::int64_t row_bytes = 0;
-
-  explicit Column(nb::handle given) {
-    if (given.is_none()) return;
-    array = nb::borrow(given);
-    auto* raw = reinterpret_cast<PyArrayObject*>(given.ptr());
-    data = PyArray_BYTES(raw);
-    descriptor = PyArray_DESCR(raw);
-    ndim = PyArray_NDIM(raw) - 1;
-    shape = PyArray_DIMS(raw) + 1;
-    row_bytes = PyDataType_ELSIZE(descriptor);
-    for (int axis = 0; axis < ndim; ++axis) row_bytes *= shape[axis];
-  }
-  explicit operator bool() const { return data != nullptr; }
-  char* row(std::int32_t env_id) const { return data + row_bytes * env_id; }
-};
 
 // Takes the pending exception, with its traceback attached.
 nb::object take_exception() {
@@ -337,7 +313,8 @@ class EnvLoop {
     const bool is_reset = slot.op == rows::kReset || (autoreset_ == EF_NEXT_STEP && slot.phase == EF_ENDED);
     if (is_reset) return run_reset(env_id, slot);
     const bool then_reset = autoreset_ == EF_SAME_STEP;
-    nb::object action = action_of(env_id);
+    nb::object action =
+        action_ ? action_.make(env_id) : nb::steal(PyObject_CallMethod(runner_.ptr(), "action", "i", env_id));
     PyObject* result = action.is_valid() ? call_step(step.ptr(), action.ptr()) : nullptr;
     if (result == nullptr) return fault(env_id, "step");
     nb::object held = nb::steal(result);
@@ -365,7 +342,7 @@ class EnvLoop {
     if (result == nullptr) return fault(env_id, "reset");
     nb::object held = nb::steal(result);
     if (PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2 && obs_ &&
-        write_obs(env_id, PyTuple_GET_ITEM(result, 0)) && write_info(env_id, slot, PyTuple_GET_ITEM(result, 1))) {
+        obs_.write(env_id, PyTuple_GET_ITEM(result, 0)) && write_info(env_id, slot, PyTuple_GET_ITEM(result, 1))) {
       count_reset(env_id, false);
       return nullptr;
     }
@@ -382,7 +359,7 @@ class EnvLoop {
     if (!read_flag(PyTuple_GET_ITEM(result, 3), &truncated)) return false;
     const bool by_limit = limit_ > 0 && slot.elapsed_step + 1 >= limit_;
     if (then_reset && (terminated || truncated || by_limit)) return false;
-    if (!write_obs(env_id, PyTuple_GET_ITEM(result, 0))) return false;
+    if (!obs_.write(env_id, PyTuple_GET_ITEM(result, 0))) return false;
     if (!write_info(env_id, slot, PyTuple_GET_ITEM(result, 4))) return false;
     count_step(env_id, PyFloat_AS_DOUBLE(reward), terminated, truncated);
     return true;
@@ -395,29 +372,6 @@ class EnvLoop {
     }
     if (!PyArray_IsScalar(flag, Bool)) return false;
     *value = PyObject_IsTrue(flag) == 1;
-    return true;
-  }
-
-  bool write_obs(std::int32_t env_id, PyObject* obs) {
-    char* target = obs_.row(env_id);
-    if (!PyArray_Check(obs)) {
-      // Discrete: an int, or numpy's int64.
-      if (obs_.ndim != 0 || obs_.descriptor->type_num != NPY_INT64) return false;
-      if (PyArray_IsScalar(obs, Int64)) {
-        PyArray_ScalarAsCtype(obs, target);
-        return true;
-      }
-      if (!PyLong_CheckExact(obs)) return false;
-      int is_too_big = 0;
-      const long long value = PyLong_AsLongLongAndOverflow(obs, &is_too_big);
-      std::memcpy(target, &value, sizeof(value));
-      return is_too_big == 0;
-    }
-    auto* array = reinterpret_cast<PyArrayObject*>(obs);
-    if (PyArray_DESCR(array) != obs_.descriptor && !PyArray_EquivTypes(PyArray_DESCR(array), obs_.descriptor)) return false;
-    if (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != obs_.ndim) return false;
-    if (!std::equal(obs_.shape, obs_.shape + obs_.ndim, PyArray_DIMS(array))) return false;
-    std::memcpy(target, PyArray_DATA(array), static_cast<std::size_t>(obs_.row_bytes));
     return true;
   }
 
@@ -449,33 +403,6 @@ class EnvLoop {
     return schema_.pack(info, target, &mask, extras);
   }
 
-  // The env's own copy: it may keep what it is given.
-  nb::object action_of(std::int32_t env_id) {
-    if (!action_) return nb::steal(PyObject_CallMethod(runner_.ptr(), "action", "i", env_id));
-    char* data = action_.row(env_id);
-    if (action_.ndim > 0) {
-      Py_INCREF(action_.descriptor);
-      PyObject* array =
-          PyArray_NewFromDescr(&PyArray_Type, action_.descriptor, action_.ndim, action_.shape, nullptr, nullptr, 0, nullptr);
-      if (array != nullptr) {
-        std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), data,
-                    static_cast<std::size_t>(action_.row_bytes));
-      }
-      return nb::steal(array);
-    }
-    if (action_.descriptor->type_num != NPY_INT64) return scalar(data);
-    std::int64_t value;
-    std::memcpy(&value, data, sizeof(value));
-    if (value < 0 || value >= kMaxCachedActions) return scalar(data);
-    const auto index = static_cast<std::size_t>(value);
-    // numpy's scalars never change, so that one of each value will do.
-    if (index >= cached_.size()) cached_.resize(index + 1);
-    if (!cached_[index].is_valid()) cached_[index] = scalar(data);
-    return cached_[index];
-  }
-
-  nb::object scalar(char* data) const { return nb::steal(PyArray_Scalar(data, action_.descriptor, nullptr)); }
-
   PyObject* fault(std::int32_t env_id, const char* method) {
     nb::object error = take_exception();
     check(PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, error.ptr()));
@@ -501,9 +428,11 @@ class EnvLoop {
   rows::Geometry geometry_;
   std::int32_t worker_, first_env_, end_env_, autoreset_, limit_;
   std::int32_t max_spinners_;
-  Column obs_, action_, info_;
+  ObsColumn obs_;
+  ActionColumn action_;
+  BoardColumn info_;
   nb::object runner_;
-  std::vector<nb::object> step_, reset_, cached_;
+  std::vector<nb::object> step_, reset_;
   rows::WorkerWords* words_;
   std::uint32_t tail_, done_;
   std::int64_t clock_ns_ = 0;  // 0: not looked at since the last wait
