@@ -103,7 +103,7 @@ def test_a_native_env_is_measured_by_threads_and_batch_sizes() -> None:
 
 
 def test_an_env_that_waits_gets_more_workers_than_cores() -> None:
-    result = envfleet.tune(Env, sleep_s=0.004, num_envs=32, seconds=2.5, backends=["processes"], batch_sizes=32)
+    result = envfleet.tune(Env, sleep_s=0.004, num_envs=32, seconds=8, backends=["processes"], batch_sizes=32)
     assert max(case.num_workers for case in result.cases) > _native.usable_cores()
     assert result.best["num_workers"] > _native.usable_cores()
     assert result.best["sleep_s"] == 0.004
@@ -111,7 +111,7 @@ def test_an_env_that_waits_gets_more_workers_than_cores() -> None:
 
 
 def test_actions_of_parts() -> None:
-    result = envfleet.tune(NestedEnv, num_envs=3, seconds=3, backends=["serial", "processes"], num_workers=1)
+    result = envfleet.tune(NestedEnv, num_envs=3, seconds=8, backends=["serial", "processes"], num_workers=1)
     assert [case.error for case in result.cases] == [None] * 3  # serial, and processes with batches of 3 and 1
 
 
@@ -146,14 +146,14 @@ def test_progress_is_told() -> None:
 def test_the_fastest_is_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"serial": 100.0, "threads": 50.0, "processes": 200.0}
     scripted(monkeypatch, lambda backend, workers, is_async: figures[backend] * workers * (1.5 if is_async else 1))
-    result = envfleet.tune(Env, num_envs=8, seconds=5, num_workers=[1, 2], batch_sizes=[8, 4])
+    result = envfleet.tune(Env, num_envs=8, seconds=60, num_workers=[1, 2], batch_sizes=[8, 4])
     assert result.best == {"backend": "processes", "num_envs": 8, "num_workers": 2, "batch_size": 4}
     assert any("asynchronous" in note for note in result.notes)
 
 
 def test_as_good_within_the_noise_the_simpler_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted(monkeypatch, lambda _, workers, is_async: 100 + workers + 0.5 * is_async)
-    result = envfleet.tune(Env, num_envs=8, seconds=5, num_workers=[1, 2], backends=["processes"])
+    result = envfleet.tune(Env, num_envs=8, seconds=60, num_workers=[1, 2], backends=["processes"])
     assert result.best == {"backend": "processes", "num_envs": 8, "num_workers": 1}
     assert any("and simpler" in note for note in result.notes)
 
@@ -163,7 +163,7 @@ def test_threads_that_cannot_help_are_told(monkeypatch: pytest.MonkeyPatch, of_t
     monkeypatch.setattr(_native, "usable_cores", lambda: 4)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
     scripted(monkeypatch, lambda _, workers, __: 100.0 if workers == 1 else 100 * of_two)
-    result = envfleet.tune(Env, num_envs=8, seconds=5, backends=["threads"])
+    result = envfleet.tune(Env, num_envs=8, seconds=60, backends=["threads"])
     assert sum(said in note for note in result.notes) == 1
     # More of what does not help is not measured.
     assert max(case.num_workers for case in result.cases) == (2 if of_two < 1.3 else 4)
@@ -173,7 +173,7 @@ def test_threads_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     scripted(monkeypatch, lambda _, workers, __: 100.0 * workers)
-    result = envfleet.tune(Env, num_envs=8, seconds=5, backends=["threads"])
+    result = envfleet.tune(Env, num_envs=8, seconds=60, backends=["threads"])
     assert "the GIL is off: two threads are 2.00 times as fast as one" in result.notes
 
 
@@ -240,7 +240,7 @@ def test_an_env_that_ends_its_process_does_not_end_this_one() -> None:
 
 def test_what_cannot_be_done_in_time_is_left_out() -> None:
     result = envfleet.tune(
-        Env, sleep_s=0.3, num_envs=8, seconds=2, backends=["serial", "processes"], num_workers=[1, 8]
+        Env, sleep_s=1.2, num_envs=8, seconds=8, backends=["serial", "processes"], num_workers=[1, 8]
     )
     by_case = {(case.backend, case.num_workers): case for case in result.cases if case.mode == "sync"}
     assert "skipped" in (by_case["serial", 1].error or "")

@@ -36,6 +36,7 @@ from envfleet.tuning.report import Case, Tuning, counted, one_line
 
 _FIRST_PART = 0.6  # of the time, at most, until every case was measured once
 _MIN_SLICE_S, _MAX_SLICE_S = 0.02, 0.5
+_PATIENCE_S = 2.0
 _NUM_FINALISTS, _NUM_ROUNDS = 4, 5
 _HOPELESS = 0.5  # of the fastest: below this, more rounds change nothing
 _TIE = 0.95  # of the fastest: from here on, the simpler setting is the better one
@@ -264,7 +265,8 @@ class _Search:
 
     def _measure_again(self, case: Case, slice_s: float) -> None:
         driver = self._drivers[id(case)]
-        driver.timeout_s = max(self._left_s(), _MIN_SLICE_S)
+        # On a busy machine a batch may take long; a case that was begun gets its chance.
+        driver.timeout_s = max(self._left_s(), _PATIENCE_S)
         self._show(str(case))
         try:
             case.steps_per_s.append(measure(driver, slice_s))
