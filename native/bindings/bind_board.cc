@@ -176,8 +176,23 @@ class Board {
 
   void set_request_bytes(std::int32_t env_id, std::uint64_t count) { slot_of(env_id).request_bytes = count; }
   void set_phase(std::int32_t env_id, std::uint8_t phase) { slot_of(env_id).phase = phase; }
-  std::int32_t elapsed_step(std::int32_t env_id) { return slot_of(env_id).elapsed_step; }
-  void set_elapsed_step(std::int32_t env_id, std::int32_t count) { slot_of(env_id).elapsed_step = count; }
+  // What a slot holds of an env between calls: phase, elapsed_step, pending seed, return so far.
+  nb::tuple get_standing(std::int32_t env_id) {
+    const Slot& slot = slot_of(env_id);
+    return nb::make_tuple(slot.phase, slot.elapsed_step, slot.has_seed, slot.seed[0], slot.seed[1], slot.seed[2],
+                          slot.seed[3], slot.statistics.return_now);
+  }
+  void set_standing(std::int32_t env_id, std::uint8_t phase, std::int32_t elapsed_step, std::uint32_t has_seed,
+                    std::uint32_t seed_0, std::uint32_t seed_1, std::uint32_t seed_2, std::uint32_t seed_3,
+                    double return_now) {
+    Slot& slot = slot_of(env_id);
+    slot.phase = phase;
+    slot.elapsed_step = elapsed_step;
+    slot.has_seed = has_seed;
+    const std::uint32_t seed[] = {seed_0, seed_1, seed_2, seed_3};
+    std::memcpy(slot.seed, seed, sizeof(seed));
+    slot.statistics.return_now = return_now;
+  }
   bool was_reset(std::int32_t env_id) { return slot_of(env_id).op == rows::kReset; }
   std::uint32_t next_schema_version() const { return desk_.geometry().header(desk_.base()).schema_version.load() + 1; }
   void publish_schema(nb::list entries, std::uint64_t count) {
@@ -415,9 +430,14 @@ class Board {
   }
 
   void finish_abandoned_call() {
-    wait_for([&] { return num_missing(); }, -1, false);
+    // Watched: whoever asked has gone, and a worker that never answers must not hold up the rest.
+    wait_for([&] { return num_missing(); }, -1, true);
     take_ordered();
     is_call_abandoned_ = false;
+  }
+
+  void end_overdue() {
+    for (const std::int32_t worker : desk_.overdue()) on_overdue_(worker);
   }
 
   // Until missing() is not positive. False: timeout_ns (negative: none) is over. is_watched: workers that take
@@ -425,6 +445,8 @@ class Board {
   template <class Missing>
   bool wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched = true) {
     const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
+    // Asked for also when there is nothing to wait for: a caller who is slower than most envs would never find out.
+    if (is_watched) end_overdue();
     desk_.collect();
     while (missing() > 0) {
       if (!run_inline_.is_none()) {
@@ -442,9 +464,7 @@ class Board {
       }
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
       if (is_stopping_.load()) raise_error("PoolClosedError", "this pool was closed while a call waited; make a new one");
-      if (is_watched) {
-        for (const std::int32_t worker : desk_.overdue()) on_overdue_(worker);
-      }
+      if (is_watched) end_overdue();
       desk_.collect();
     }
     return true;
@@ -501,8 +521,8 @@ void bind_board(nb::module_& module) {
       .def("seed", &Board::seed, nb::arg("env_ids").none(), nb::arg("words"))
       .def("set_request_bytes", &Board::set_request_bytes, nb::arg("env_id"), nb::arg("count"))
       .def("set_phase", &Board::set_phase, nb::arg("env_id"), nb::arg("phase"))
-      .def("elapsed_step", &Board::elapsed_step, nb::arg("env_id"))
-      .def("set_elapsed_step", &Board::set_elapsed_step, nb::arg("env_id"), nb::arg("count"))
+      .def("get_standing", &Board::get_standing)
+      .def("set_standing", &Board::set_standing)
       .def("was_reset", &Board::was_reset, nb::arg("env_id"))
       .def_prop_ro("next_schema_version", &Board::next_schema_version)
       .def("publish_schema", &Board::publish_schema, nb::arg("entries"), nb::arg("count"))

@@ -8,9 +8,14 @@
 #include <nanobind/nanobind.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 #include <vector>
+
+#if defined(__GLIBCXX__)
+#include <cxxabi.h>
+#endif
 
 #include "bindings.h"
 #include "board.h"
@@ -31,6 +36,21 @@ using rows::Done;
 using rows::Slot;
 
 constexpr std::int64_t kSpinNs = 50'000;
+
+// Calls into Python. A thread that was left behind and comes back while the interpreter ends is taken down by
+// unwinding its stack, and destructors would run without the GIL: it stays here instead, until the process is gone.
+template <class Call>
+PyObject* python(Call&& call) {
+#if defined(__GLIBCXX__)
+  try {
+    return call();
+  } catch (abi::__forced_unwind&) {
+    for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+  }
+#else
+  return call();
+#endif
+}
 
 // Takes the pending exception, with its traceback attached.
 nb::object take_exception() {
@@ -64,6 +84,7 @@ class EnvLoop {
         action_(action),
         info_(info),
         runner_(runner),
+        env_(end_env_ - first_env_),
         step_(end_env_ - first_env_),
         reset_(end_env_ - first_env_) {
     base_ = reinterpret_cast<std::byte*>(PyArray_BYTES(reinterpret_cast<PyArrayObject*>(buffer.ptr())));
@@ -73,13 +94,15 @@ class EnvLoop {
   }
 
   // The callables of one env; None while it is not built.
-  void set_env(std::int32_t env_id, nb::object step, nb::object reset) {
+  void set_env(std::int32_t env_id, nb::object env, nb::object step, nb::object reset) {
+    env_.at(env_id - first_env_) = env;
     step_.at(env_id - first_env_) = step;
     reset_.at(env_id - first_env_) = reset;
   }
 
   // Lets go of the envs and the runner, which holds this in turn.
   void detach() {
+    for (nb::object& own : env_) own.reset();
     for (nb::object& own : step_) own.reset();
     for (nb::object& own : reset_) own.reset();
     runner_ = nb::none();
@@ -266,12 +289,17 @@ class EnvLoop {
     slot.kind = rows::kGoodRow;
     slot.reply_bytes = 0;
     PyObject* interrupt = nullptr;
-    if (slot.op == rows::kCall) {
-      check(PyObject_CallMethod(runner_.ptr(), "call", "i", env_id));
-    } else {
-      slot.has_final = 0;
-      slot.info_mask = slot.final_mask = 0;
-      interrupt = run(env_id, slot);
+    try {
+      if (slot.op == rows::kCall) {
+        check(python([&] { return PyObject_CallMethod(runner_.ptr(), "call", "i", env_id); }));
+      } else {
+        slot.has_final = 0;
+        slot.info_mask = slot.final_mask = 0;
+        interrupt = run(env_id, slot);
+      }
+    } catch (nb::python_error& error) {
+      // Nothing that an env's objects do may leave its row open: Ctrl-C comes anywhere, a key's hash may raise.
+      interrupt = give_up_row(env_id, slot, error);
     }
     const std::int64_t now = clock_ns_ = engine::now_ns();
     words_->busy_ns += now - start;
@@ -279,11 +307,28 @@ class EnvLoop {
     slot.statistics.slowest_ns = std::max(slot.statistics.slowest_ns, now - start);
     words_->progress_ns.store(now, std::memory_order_relaxed);
     finish(env_id);
+    if (interrupt != nullptr && !is_inline_) Py_CLEAR(interrupt);  // Ctrl-C is the main thread's: here it is a fault
     if (interrupt != nullptr) {
       PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt)), interrupt);
       Py_DECREF(interrupt);
       throw nb::python_error();
     }
+  }
+
+  // The row of an env that raised outside of what is foreseen. Gives a KeyboardInterrupt (a new reference), else null.
+  PyObject* give_up_row(std::int32_t env_id, Slot& slot, nb::python_error& error) {
+    nb::object value = nb::borrow(error.value());
+    const char* method = slot.op == rows::kReset ? "reset" : "step";
+    PyObject* answer =
+        python([&] { return PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, value.ptr()); });
+    if (answer == nullptr) {
+      PyErr_Clear();
+      count_fault(env_id, slot.op == rows::kReset);
+      slot.reply_bytes = 0;
+    }
+    Py_XDECREF(answer);
+    if (!PyErr_GivenExceptionMatches(value.ptr(), PyExc_KeyboardInterrupt)) return nullptr;
+    return value.release().ptr();
   }
 
   void finish(std::int32_t env_id) {
@@ -307,7 +352,8 @@ class EnvLoop {
   PyObject* run(std::int32_t env_id, Slot& slot) {
     const nb::object& step = step_[env_id - first_env_];
     if (!step.is_valid() || step.is_none()) {
-      check(PyObject_CallMethod(runner_.ptr(), "lost", "ii", env_id, slot.op == rows::kReset ? 1 : 0));
+      check(
+          python([&] { return PyObject_CallMethod(runner_.ptr(), "lost", "ii", env_id, slot.op == rows::kReset ? 1 : 0); }));
       return nullptr;
     }
     const bool is_reset = slot.op == rows::kReset || (autoreset_ == EF_NEXT_STEP && slot.phase == EF_ENDED);
@@ -315,12 +361,13 @@ class EnvLoop {
     const bool then_reset = autoreset_ == EF_SAME_STEP;
     nb::object action =
         action_ ? action_.make(env_id) : nb::steal(PyObject_CallMethod(runner_.ptr(), "action", "i", env_id));
-    PyObject* result = action.is_valid() ? call_step(step.ptr(), action.ptr()) : nullptr;
+    PyObject* result = action.is_valid() ? python([&] { return call_step(step.ptr(), action.ptr()); }) : nullptr;
     if (result == nullptr) return fault(env_id, "step");
     nb::object held = nb::steal(result);
     if (!finish_plain_step(env_id, slot, result, then_reset)) {
       PyObject* flag = then_reset ? Py_True : Py_False;
-      return check_interrupt(PyObject_CallMethod(runner_.ptr(), "finish_step", "iOO", env_id, result, flag));
+      return check_interrupt(
+          python([&] { return PyObject_CallMethod(runner_.ptr(), "finish_step", "iOO", env_id, result, flag); }));
     }
     return nullptr;
   }
@@ -336,17 +383,28 @@ class EnvLoop {
     // In the place of a step, what lies in the mailbox is an action.
     const bool has_options = slot.op == rows::kReset && slot.request_bytes != 0;
     if (slot.has_seed != 0 || has_options) {
-      return check_interrupt(PyObject_CallMethod(runner_.ptr(), "reset", "ii", env_id, has_options ? 1 : 0));
+      return check_interrupt(
+          python([&] { return PyObject_CallMethod(runner_.ptr(), "reset", "ii", env_id, has_options ? 1 : 0); }));
     }
-    PyObject* result = PyObject_CallNoArgs(reset_[env_id - first_env_].ptr());
+    PyObject* result = python([&] { return PyObject_CallNoArgs(reset_[env_id - first_env_].ptr()); });
     if (result == nullptr) return fault(env_id, "reset");
     nb::object held = nb::steal(result);
     if (PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2 && obs_ &&
         obs_.write(env_id, PyTuple_GET_ITEM(result, 0)) && write_info(env_id, slot, PyTuple_GET_ITEM(result, 1))) {
       count_reset(env_id, false);
-      return nullptr;
+      return refresh(env_id);
     }
-    return check_interrupt(PyObject_CallMethod(runner_.ptr(), "finish_reset", "iO", env_id, result));
+    return check_interrupt(python([&] { return PyObject_CallMethod(runner_.ptr(), "finish_reset", "iO", env_id, result); }));
+  }
+
+  // An env may bind another step in its reset.
+  PyObject* refresh(std::int32_t env_id) {
+    nb::object& env = env_[env_id - first_env_];
+    if (!env.is_valid() || env.is_none()) return nullptr;
+    PyObject* step = PyObject_GetAttrString(env.ptr(), "step");
+    if (step == nullptr) throw nb::python_error();
+    step_[env_id - first_env_] = nb::steal(step);
+    return nullptr;
   }
 
   // False: something about it is not plain; the runner looks at the whole of it again.
@@ -405,7 +463,7 @@ class EnvLoop {
 
   PyObject* fault(std::int32_t env_id, const char* method) {
     nb::object error = take_exception();
-    check(PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, error.ptr()));
+    check(python([&] { return PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, error.ptr()); }));
     if (!PyErr_GivenExceptionMatches(error.ptr(), PyExc_KeyboardInterrupt)) return nullptr;
     return error.release().ptr();
   }
@@ -432,7 +490,7 @@ class EnvLoop {
   ActionColumn action_;
   BoardColumn info_;
   nb::object runner_;
-  std::vector<nb::object> step_, reset_;
+  std::vector<nb::object> env_, step_, reset_;
   rows::WorkerWords* words_;
   std::uint32_t tail_, done_;
   std::int64_t clock_ns_ = 0;  // 0: not looked at since the last wait
@@ -450,7 +508,8 @@ void bind_env_loop(nb::module_& module) {
            nb::arg("buffer"), nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"), nb::arg("autoreset"),
            nb::arg("max_episode_steps"), nb::arg("max_spinners"), nb::arg("obs").none(), nb::arg("action").none(),
            nb::arg("info"), nb::arg("runner"))
-      .def("set_env", &EnvLoop::set_env, nb::arg("env_id"), nb::arg("step").none(), nb::arg("reset").none())
+      .def("set_env", &EnvLoop::set_env, nb::arg("env_id"), nb::arg("env").none(), nb::arg("step").none(),
+           nb::arg("reset").none())
       .def("detach", &EnvLoop::detach)
       .def("serve", &EnvLoop::serve)
       .def("run_pending", &EnvLoop::run_pending, nb::arg("deadline_ns"))

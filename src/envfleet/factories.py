@@ -14,8 +14,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
+import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+from gymnasium.envs.registration import load_env_creator
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.errors import ConfigError
@@ -104,7 +106,9 @@ def recipe_for(
     if isinstance(first, GymnasiumSpec):
         limit = max_episode_steps or first.max_episode_steps
         threshold = first.reward_threshold
-        keeps = bool(wrappers or first.additional_wrappers)
+    if any(isinstance(source, GymnasiumSpec) for source in sources):
+        # Each of several envs has a limit of its own.
+        keeps = bool(wrappers) or len(sources) > 1 or bool(getattr(first, "additional_wrappers", ()))
     made: dict[tuple[int, int], EnvBuilder] = {}
     builders = []
     for env_id in range(num_envs):
@@ -113,9 +117,44 @@ def recipe_for(
         kwargs = env_kwargs[env_id if len(env_kwargs) > 1 else 0]
         key = (id(source), id(kwargs))
         if key not in made:
-            made[key] = EnvBuilder(source, kwargs, tuple(wrappers), render_mode, limit, keeps)
+            own_limit = limit if len(sources) == 1 else max_episode_steps
+            made[key] = EnvBuilder(source, kwargs, tuple(wrappers), render_mode, own_limit, keeps)
         builders.append(made[key])
-    return Recipe(_name_of(first), tuple(builders), None if keeps else limit, threshold)
+    # Where envs differ, the pool counts only a limit that was given for all.
+    counted = max_episode_steps if len(sources) > 1 else None if keeps else limit
+    return Recipe(_name_of(first), tuple(builders), counted, threshold)
+
+
+def registered_envs() -> bytes:
+    """What was registered with Gymnasium besides its own envs, pickled: a worker must know it too."""
+    own = {env_id: spec for env_id, spec in gymnasium.registry.items() if not _is_gymnasiums(spec)}
+    if tuple(own.values()) != _registered_before[0]:
+        portable = {}
+        for env_id, spec in own.items():
+            copied = deepcopy(spec)
+            try:
+                _load_from_main(copied)
+                cloudpickle.dumps(copied)
+            except Exception:  # one that cannot travel, and that may never be asked for
+                continue
+            portable[env_id] = copied
+        _registered_before[:] = [tuple(own.values()), cloudpickle.dumps(portable)]
+    data: bytes = _registered_before[1]
+    return data
+
+
+# The specs that were pickled last, and their pickle: registries of a thousand games do not change between pools.
+_registered_before: list[Any] = [None, b""]
+
+
+def _is_gymnasiums(spec: GymnasiumSpec) -> bool:
+    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.")
+
+
+def _load_from_main(spec: GymnasiumSpec) -> None:
+    """A class of the main module by itself and not by name: a worker's main module is another."""
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        spec.entry_point = load_env_creator(spec.entry_point)
 
 
 def gymnasium_spec(env_id: str) -> GymnasiumSpec:
@@ -140,6 +179,7 @@ def _source(env: Any, position: int | None) -> Source:
     if isinstance(env, (str, GymnasiumSpec)):
         spec = deepcopy(gymnasium_spec(env) if isinstance(env, str) else env)
         spec.order_enforce = False
+        _load_from_main(spec)
         if not spec.entry_point:
             raise ConfigError(f"{spec.id} has no entry_point for single envs; make it on the native backend")
         return spec

@@ -58,7 +58,8 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[RowsExecu
     try:
         return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
     except EnvError as error:
-        raise _explained(error, recipe, options) from error
+        _explain(error, recipe, options)
+        raise
 
 
 def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
@@ -67,7 +68,8 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
     try:
         built = build_all(recipe.builders[:1], [0])
     except EnvError as error:
-        raise _explained(error, recipe, options) from error
+        _explain(error, recipe, options)
+        raise
     try:
         return _spec(env, recipe, portrait_of(built[0]), backend, config, options)
     finally:
@@ -76,7 +78,10 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
 
 def check_known(env: Any) -> None:
     """Raises when an id is neither a native env's nor Gymnasium's."""
-    if isinstance(env, str):
+    if isinstance(env, (list, tuple)):
+        for own in env:
+            check_known(own)
+    elif isinstance(env, str):
         if not _is_known(env):
             raise _unknown(env)
     elif not isinstance(env, (list, tuple, GymnasiumSpec)) and not callable(env):
@@ -139,15 +144,15 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
     )
 
 
-def _explained(error: EnvError, recipe: Recipe, options: Options) -> Exception:
+def _explain(error: EnvError, recipe: Recipe, options: Options) -> None:
     """A constructor that does not know a parameter is most often a misspelt option of the pool."""
     text = error.faults[0].message
     name = next((key for own in options.params for key in own if f"argument {key!r}" in text), None)
     if name is None or "unexpected keyword argument" not in text:
-        return error
+        return
     nearest = difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
-    return ConfigError(
+    raise ConfigError(
         f"{recipe.name} got the unknown option {name!r}; {hint} Options of the pool are "
         f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which said: {text}"
-    )
+    ) from error

@@ -101,7 +101,12 @@ def make_pool(task_id: Env, **options: Any) -> Pool:
     seeds_for(parsed.seed, np.arange(num_envs, dtype=np.int32), num_envs)  # before anything is built
     if entry is not None:
         return Pool(*native_executor(str(task_id), entry, parsed), parsed.seed)
-    return Pool(*python_executor(task_id, backend, parsed), parsed.seed)
+    executor, config = python_executor(task_id, backend, parsed)
+    try:
+        return Pool(executor, config, parsed.seed)
+    except BaseException:  # Ctrl-C at this moment would leave its workers without a pool to close them
+        executor.close()
+        raise
 
 
 def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Options]:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
-from envfleet.errors import EnvError, WorkerDied
+from envfleet.errors import EnvError
 from envfleet.executors.base import Executor
 from envfleet.infos import merge, split_rows
 from envfleet.seeding import restart_seed, to_words
@@ -50,8 +50,8 @@ class Restarts:
             try:
                 self._executor.rebuild(env_id, int(phase))
                 break
-            except WorkerDied:
-                # Killed before it was done, most likely by the same hand as the one before.
+            except EnvError:
+                # Killed before it was done, or a constructor that may do better the next time.
                 if self._config.on_error == "raise" or self._totals[env_id] >= self._config.max_restarts:
                     raise
         self.counts[env_id] += 1
@@ -76,7 +76,11 @@ class Restarts:
         errors = np.full(len(batch), None, dtype=object)
         has_error = np.zeros(len(batch), dtype=np.bool_)
         for fault in batch.faults:
-            self.rebuild(fault.env_id, Phase.ENDED)
+            try:
+                self.rebuild(fault.env_id, Phase.ENDED)
+            except EnvError as error:
+                error.batch = batch
+                raise
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
         # A reset gives first rows, and in same_step mode an end is followed by one in the same row.
@@ -84,7 +88,7 @@ class Restarts:
             self._show_next_episodes(batch, np.flatnonzero(has_error))
         if not was_reset:
             batch.truncated[has_error] = True
-        batch.info.update(error=errors, _error=has_error)
+        merge([{"error": text} if text is not None else None for text in errors], batch.info)
         return batch
 
     def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:

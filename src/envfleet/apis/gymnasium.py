@@ -200,8 +200,10 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         elapsed_step = batch.elapsed_step
         info = {"env_id": env_id, "_env_id": everywhere, "elapsed_step": elapsed_step, "_elapsed_step": everywhere}
         for key, column in batch.info.items():
+            if key in info:  # whose the rows are is the pool's to say
+                continue
             info[key] = column
-            if not key.startswith("_") and f"_{key}" not in batch.info:
+            if not str(key).startswith("_") and f"_{key}" not in batch.info:
                 info[f"_{key}"] = everywhere
         if batch.final is not None:
             self._add_final(info, batch)

@@ -11,11 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.building import anonymous_memory, build_all
+from envfleet.executors.rows.building import anonymous_memory, build_all, common_portrait
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import LocalMailbox
-from envfleet.executors.rows.portrait import one_portrait, portrait_of
 from envfleet.executors.rows.runner import EnvRunner
 from envfleet.executors.rows.spec_of import SpecMaker
 from envfleet.factories import Recipe
@@ -29,7 +28,7 @@ class SerialExecutor(RowsExecutor):
         self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
-        portrait = one_portrait([portrait_of(env) for env in envs.values()])
+        portrait = common_portrait(envs)
         layout = Layout(portrait.observation_space, portrait.action_space, config.num_envs, 1, config.autoreset_mode)
         buffer = anonymous_memory(layout.num_bytes)
         mailbox = LocalMailbox(config.num_envs)

@@ -12,12 +12,11 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.batch import Fault
-from envfleet.executors.rows.building import anonymous_memory, build_all
+from envfleet.executors.rows.building import anonymous_memory, build_all, common_portrait
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.faults import message_of
 from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import LocalMailbox
-from envfleet.executors.rows.portrait import one_portrait, portrait_of
 from envfleet.executors.rows.runner import EnvRunner
 from envfleet.executors.rows.spec_of import SpecMaker
 from envfleet.factories import Recipe
@@ -33,7 +32,7 @@ class ThreadsExecutor(RowsExecutor):
         self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
-        portrait = one_portrait([portrait_of(env) for env in envs.values()])
+        portrait = common_portrait(envs)
         num_workers = config.num_workers
         layout = Layout(
             portrait.observation_space, portrait.action_space, config.num_envs, num_workers, config.autoreset_mode
@@ -41,40 +40,47 @@ class ThreadsExecutor(RowsExecutor):
         buffer = anonymous_memory(layout.num_bytes)
         mailbox = LocalMailbox(config.num_envs)
         super().__init__(make_spec(portrait), config, params, layout, buffer, mailbox, may_spin=False)
+        self._recipe = recipe
+        self._shared = (layout, buffer, mailbox)
         self._failures: dict[int, str] = {}
         self._close_faults: list[tuple[int, str]] = []
-        self._threads = []
-        for worker in range(num_workers):
-            first = _native.first_env_of(config.num_envs, num_workers, worker)
-            end = _native.first_env_of(config.num_envs, num_workers, worker + 1)
-            own = {env_id: envs[env_id] for env_id in range(first, end)}
-            runner = EnvRunner(
-                layout,
-                buffer,
-                worker,
-                mailbox,
-                recipe.builders[first:end],
-                own,
-                recipe.max_episode_steps,
-                _native.usable_cores(),
-            )
-            # Without a reference to this executor: a pool that is dropped must be collected.
-            thread = threading.Thread(
-                target=_serve,
-                args=(runner, worker, self._board, self._failures, self._close_faults),
-                name=f"envfleet-{worker}",
-                daemon=True,
-            )
-            self._threads.append(thread)
-        for thread in self._threads:
-            thread.start()
+        self._threads = [self._start(worker, envs) for worker in range(num_workers)]
+
+    def _start(self, worker: int, envs: Mapping[int, Any]) -> threading.Thread:
+        """Starts a worker with those of its envs that are built already."""
+        layout, buffer, mailbox = self._shared
+        share = self._share_of(worker)
+        own = {env_id: envs[env_id] for env_id in share if env_id in envs}
+        builders = self._recipe.builders[share.start : share.stop]
+        runner = EnvRunner(
+            layout, buffer, worker, mailbox, builders, own, self._recipe.max_episode_steps, _native.usable_cores()
+        )
+        # Without a reference to this executor: a pool that is dropped must be collected.
+        thread = threading.Thread(
+            target=_serve,
+            args=(runner, worker, self._board, self._failures, self._close_faults),
+            name=f"envfleet-{worker}",
+            daemon=True,
+        )
+        thread.start()
+        return thread
+
+    def _share_of(self, worker: int) -> range:
+        first, end = (_native.first_env_of(self.num_envs, self._layout.num_workers, k) for k in (worker, worker + 1))
+        return range(first, end)
 
     def death_of(self, env_id: int, method: str) -> Fault:
         failure = self._failures.get(self._board.worker_of(env_id), "its thread ended")
         return Fault(env_id, method, failure)
 
     def _revive(self, env_id: int) -> None:
-        pass
+        worker = self._board.worker_of(env_id)
+        if not self._board.is_dead(worker):
+            return
+        self._threads[worker].join()
+        self._lost.update(self._share_of(worker))
+        self._board.revive(worker)
+        self._threads[worker] = self._start(worker, {})
 
     def _end_workers(self) -> list[tuple[int, str]]:
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S

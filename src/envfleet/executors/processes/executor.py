@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import cloudpickle
-import numpy as np
 
 from envfleet import _native
 from envfleet.batch import Fault
@@ -63,26 +62,25 @@ class ProcessesExecutor(RowsExecutor):
                 self._hand_over(worker, process)
             for process in self._workers:
                 self._expect(process, "ready")
+            # Of workers that were given up for their silence: worker -> seconds.
+            self._overdue: dict[int, float] = {}
+            self._past_deaths: dict[int, tuple[int, int, float | None]] = {}
+            super().__init__(
+                make_spec(portrait),
+                config,
+                params,
+                self._layout_,
+                _native.map_file(self._fd, self._layout_.num_bytes),
+                FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
+                may_spin=num_workers < _native.usable_cores(),
+                # Without a reference to this executor: a pool that is dropped must be collected.
+                on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
+            )
+            for worker in range(num_workers):
+                self._watch(worker)
         except BaseException:
             self._kill_all()
             raise
-        # Of workers that were given up for their silence: worker -> seconds.
-        self._overdue: dict[int, float] = {}
-        self._past_deaths: dict[int, tuple[int, int, float | None]] = {}
-        self._lost: set[int] = set()
-        super().__init__(
-            make_spec(portrait),
-            config,
-            params,
-            self._layout_,
-            _native.map_file(self._fd, self._layout_.num_bytes),
-            FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
-            may_spin=num_workers < _native.usable_cores(),
-            # Without a reference to this executor: a pool that is dropped must be collected.
-            on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
-        )
-        for worker in range(num_workers):
-            self._watch(worker)
 
     # --- starting ----------------------------------------------------------------------------
 
@@ -99,7 +97,8 @@ class ProcessesExecutor(RowsExecutor):
     def _hand_over(self, worker: int, process: WorkerProcess) -> None:
         plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.max_spinners)
         with contextlib.suppress(OSError):  # it died: _expect() tells how
-            process.channel.send(pickle.dumps(plan), [self._fd])
+            # By cloudpickle: a space may be of a class that the main module defines.
+            process.channel.send(cloudpickle.dumps(plan), [self._fd])
 
     def _expect(self, process: WorkerProcess, kind: str) -> Any:
         """What a worker answers in its handshake."""
@@ -147,15 +146,6 @@ class ProcessesExecutor(RowsExecutor):
         code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
         return self._board.current_env(worker), code, self._overdue.get(worker)
 
-    def broken(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        broken = super().broken()
-        broken[list(self._lost)] = True
-        return broken
-
-    def rebuild(self, env_id: int, phase: int) -> None:
-        super().rebuild(env_id, phase)
-        self._lost.discard(env_id)
-
     def _revive(self, env_id: int) -> None:
         worker = self._board.worker_of(env_id)
         if not self._board.is_dead(worker):
@@ -175,15 +165,18 @@ class ProcessesExecutor(RowsExecutor):
                 self._expect(process, "built")
                 # Before the worker looks at its words, after the old one can no longer write them.
                 self._board.revive(worker)
+                self._watch(worker)
                 self._hand_over(worker, process)
                 self._expect(process, "ready")
-                break
-            except WorkerDied:
-                # Nothing of the user's has run yet: somebody kills workers, and may stop doing so.
+                return
+            except BaseException as error:
+                # Whatever it was, Ctrl-C too: half a worker is none.
+                process.kill()
+                process.wait(_KILL_TIMEOUT_S)
                 self._board.mark_dead(worker)
-                if attempt == _MAX_BIRTHS - 1:
+                # Nothing of the user's has run yet: somebody kills workers, and may stop doing so.
+                if not isinstance(error, WorkerDied) or attempt == _MAX_BIRTHS - 1:
                     raise
-        self._watch(worker)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -212,8 +205,11 @@ class ProcessesExecutor(RowsExecutor):
     def _last_words(self, process: WorkerProcess) -> list[tuple[int, str]]:
         if not process.wait(0):
             return []
-        message = process.channel.recv()
-        return [] if message is None else list(pickle.loads(message[0])[1])
+        while (message := process.channel.recv()) is not None:
+            kind, detail = pickle.loads(message[0])[:2]
+            if kind == "closed":
+                return list(detail)
+        return []
 
     def _kill_all(self) -> None:
         for process in self._workers:

@@ -33,6 +33,7 @@ class WorkerProcess:
         self.pid: int | None = None
         self.exit_code: int | None = None
         self._kill = kill
+        self._is_over = False
         self._exited = threading.Event()
         self._lock = threading.Lock()
         self._on_exit: Callable[[], None] | None = None
@@ -41,7 +42,7 @@ class WorkerProcess:
         """Has this called, from another thread, when the process has ended; at once when it has already."""
         with self._lock:
             self._on_exit = callback
-            if not self._exited.is_set():
+            if not self._is_over:
                 return
         callback()
 
@@ -49,10 +50,12 @@ class WorkerProcess:
         """For those who watch over it."""
         self.exit_code = exit_code
         with self._lock:
-            self._exited.set()
+            self._is_over = True
             callback, self._on_exit = self._on_exit, None
         if callback is not None:
             callback()
+        # Last: whoever waits for the end may start a successor, which a late callback would bury.
+        self._exited.set()
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether it has ended within the time."""
@@ -84,7 +87,7 @@ class _ServerClient:
         program = f"from envfleet.executors.processes import server; server.main({other.fileno()}, {self.owner})"
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"],
+                [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
             )

@@ -31,6 +31,8 @@ def main(control_fd: int, parent_pid: int) -> None:
     """Serves until the other end of the control channel, or the process that holds it, is gone."""
     # Ctrl-C goes to the whole group; it is the caller who says what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The mask comes from the caller too, and without SIGCHLD no death would be noticed.
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
     control = Channel(socket.socket(fileno=control_fd))
     Server(control, parent_pid).run()
 
@@ -81,8 +83,14 @@ class Server:
             for pid in [pid for pid, own in self._tokens.items() if own == token]:
                 os.kill(pid, signal.SIGKILL)
             return
-        pid = self._fork(fds[0]) if detail == "forkserver" else self._spawn(fds[0])
-        os.close(fds[0])
+        try:
+            pid = self._fork(fds[0]) if detail == "forkserver" else self._spawn(fds[0])
+        except OSError as error:  # no more processes or memory: this worker's trouble, not that of all others
+            print(f"envfleet: a worker could not be started: {error}", file=sys.stderr)
+            self._tell(("exit", token, 1))
+            return
+        finally:
+            os.close(fds[0])
         self._tokens[pid] = token
         self._tell(("pid", token, pid))
 

@@ -15,6 +15,8 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
+
 from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
@@ -24,6 +26,7 @@ from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import FileMailbox, dump
 from envfleet.executors.rows.portrait import Portrait, portrait_of
 from envfleet.executors.rows.runner import EnvRunner
+from envfleet.factories import registered_envs
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,7 @@ class Surroundings:
     environ: dict[str, str]
     cwd: str | None
     authkey: bytes  # without it a manager's proxy in a factory could not connect
+    registered: bytes  # what was registered with Gymnasium here
 
     @staticmethod
     def here() -> Surroundings:
@@ -43,7 +47,7 @@ class Surroundings:
         except OSError:  # it was deleted
             cwd = None
         authkey = bytes(multiprocessing.current_process().authkey)
-        return Surroundings(tuple(sys.path), dict(os.environ), cwd, authkey)
+        return Surroundings(tuple(map(str, sys.path)), dict(os.environ), cwd, authkey, registered_envs())
 
     def adopt(self) -> None:
         """Makes them this process's."""
@@ -54,6 +58,8 @@ class Surroundings:
         if self.cwd is not None:
             with contextlib.suppress(OSError):
                 os.chdir(self.cwd)
+        for env_id, spec in pickle.loads(self.registered).items():
+            gymnasium.registry.setdefault(env_id, spec)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.rows.faults import trouble_of
+from envfleet.executors.rows.portrait import Portrait, one_portrait, portrait_of
 from envfleet.factories import EnvBuilder
 
 
@@ -38,6 +39,15 @@ def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[in
         close_all(envs.values())
         raise
     return envs
+
+
+def common_portrait(envs: Mapping[int, Any]) -> Portrait:
+    """The portrait that all these envs share; where they differ, they are closed and it raises."""
+    try:
+        return one_portrait([portrait_of(env) for env in envs.values()])
+    except BaseException:
+        close_all(envs.values())
+        raise
 
 
 def close_all(envs: Iterable[Any]) -> None:

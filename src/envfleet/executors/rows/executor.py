@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, Final
 from envfleet.errors import EnvError, StateError
 from envfleet.executors.base import REFUSED, Executor, Refused
-from envfleet.executors.rows.faults import NoSuchAttributeError
+from envfleet.executors.rows.faults import NoSuchAttributeError, Trouble, message_of
 from envfleet.executors.rows.info_columns import InfoColumns
 from envfleet.executors.rows.layout import Layout, native_action_space, plain_array_leaf, read_text
 from envfleet.executors.rows.mailbox import Mailbox
@@ -81,6 +82,8 @@ class RowsExecutor(Executor):
         self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
         # What observe() gives of observations that have no column.
         self._last_loose: list[Sequence[Any] | None] = [None] * config.num_envs
+        # Envs that died with their worker and that its successor has not built yet.
+        self._lost: set[int] = set()
         self._is_closed = False
 
     # --- stepping ------------------------------------------------------------------------
@@ -184,9 +187,14 @@ class RowsExecutor(Executor):
         self._board.publish_schema(entries, self._mailbox.put_schema(version, entries))
 
     def take_letter(self, env_id: int, num_bytes: int) -> dict[str, Any]:
-        """What an env sent beside its row."""
-        letter: dict[str, Any] = self._mailbox.take_reply(env_id, num_bytes)
-        return letter
+        """What an env sent beside its row. One that cannot be read is that env's fault and nobody else's."""
+        try:
+            letter: dict[str, Any] = self._mailbox.take_reply(env_id, num_bytes)
+            return letter
+        except Exception as error:
+            self._board.set_phase(env_id, int(Phase.BROKEN))
+            what = f"what it sent cannot be read here: {message_of(error)}; send plain values in infos"
+            return {"fault": (Trouble(self.method_of(env_id), what, ""), error)}
 
     def method_of(self, env_id: int) -> str:
         """What an env was last asked to do."""
@@ -204,6 +212,7 @@ class RowsExecutor(Executor):
     def rebuild(self, env_id: int, phase: int) -> None:
         self._revive(env_id)
         self._ask([env_id], ("rebuild", phase), "__init__", "its constructor must not raise")
+        self._lost.discard(env_id)
 
     @abstractmethod
     def _revive(self, env_id: int) -> None:
@@ -215,6 +224,7 @@ class RowsExecutor(Executor):
         broken: NDArray[np.bool_] = self.phases() == Phase.BROKEN
         if any(is_dead):
             broken |= np.array([is_dead[self._board.worker_of(i)] for i in range(self.num_envs)])
+        broken[list(self._lost)] = True
         return broken
 
     def observe(self) -> Any:
@@ -227,20 +237,27 @@ class RowsExecutor(Executor):
             raise StateError(
                 f"env {env_id} of {self.spec.id} cannot be saved: {error.faults[0].message}"
             ) from error.__cause__
-        phase, elapsed = int(self.phases()[env_id]), self._board.elapsed_step(env_id)
-        return phase.to_bytes(1, "little") + elapsed.to_bytes(4, "little") + bytes(state)
+        rows = [None if column is None else column[env_id].copy() for column in self._columns.obs]
+        return pickle.dumps((self._board.get_standing(env_id), rows, self._last_loose[env_id], state))
 
     def set_state(self, env_id: int, state: bytes) -> None:
-        if len(state) < 6 or state[0] > max(Phase):
-            raise StateError(f"env {env_id} of {self.spec.id} cannot take this state: it is none of a Python env")
+        name = f"env {env_id} of {self.spec.id} cannot take this state"
         try:
-            self._ask([env_id], ("load", state[5:]), "set_state", "mend the env")
+            standing, rows, loose, env = pickle.loads(state)
+            for column, row in zip(self._columns.obs, rows, strict=True):
+                if column is not None and (row.shape, row.dtype) != (column.shape[1:], column.dtype):
+                    raise ValueError(f"expected an observation of {column.shape[1:]}, got {row.shape}")
+        except Exception as error:
+            raise StateError(f"{name}: it is none of such a Python env ({message_of(error)})") from error
+        try:
+            self._ask([env_id], ("load", env), "set_state", "mend the env")
         except EnvError as error:
-            raise StateError(
-                f"env {env_id} of {self.spec.id} cannot take this state: {error.faults[0].message}"
-            ) from error.__cause__
-        self._board.set_phase(env_id, state[0])
-        self._board.set_elapsed_step(env_id, int.from_bytes(state[1:5], "little"))
+            raise StateError(f"{name}: {error.faults[0].message}") from error.__cause__
+        for column, row in zip(self._columns.obs, rows, strict=True):
+            if column is not None:
+                column[env_id] = row
+        self._last_loose[env_id] = loose
+        self._board.set_standing(env_id, *standing)
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return self._ask(env_ids, ("call", "render", (), {}), "render", "mend its render()")
@@ -270,6 +287,9 @@ class RowsExecutor(Executor):
         answers, faults = [], []
         for _, env_id, kind, num_bytes in self._board.call(np.asarray(env_ids, dtype=np.int32)):
             self._board.set_request_bytes(env_id, 0)
+            if env_id in self._lost and num_bytes and not method.startswith("__init__"):
+                faults.append(self.death_of(env_id, method))
+                continue
             if kind == _LOST:
                 faults.append(self.death_of(env_id, method))
                 continue

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envfleet.batch import Fault
+from envfleet.executors.rows.mailbox import dump
 
 _MAX_TEXT = 20_000
 
@@ -46,7 +47,7 @@ def trouble_of(error: BaseException, method: str, is_leaving: bool) -> Trouble:
     pickled = None
     if is_leaving:
         try:
-            pickled = pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL)
+            pickled = dump(error)
             pickle.loads(pickled)
         except BaseException:  # an exception may do anything when it is pickled
             pickled = None

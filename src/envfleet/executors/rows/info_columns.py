@@ -30,7 +30,8 @@ class InfoColumns:
         for info in infos:
             if info:
                 for key, value in info.items():
-                    if isinstance(key, str) and key not in self._known:
+                    # What begins with _ would pass for a mask, and last observations are objects by agreement.
+                    if isinstance(key, str) and key not in self._known and key[:1] != "_" and key != "final_obs":
                         self._add(key, value)
         if len(self._entries) > before:
             self._publish(list(self._entries))

@@ -11,6 +11,7 @@ import ctypes
 import os
 import pickle
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import cloudpickle
@@ -19,6 +20,15 @@ import cloudpickle
 _BOX_BYTES = 1 << 36
 # A letter this big is given back to the system when it was read.
 _LARGE = 1 << 20
+
+
+def dump(content: Any) -> bytes:
+    """A pickle; by cloudpickle where plain pickle cannot."""
+    try:
+        return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+    except Exception:
+        data: bytes = cloudpickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+        return data
 
 
 class Mailbox(Protocol):
@@ -89,8 +99,8 @@ class FileMailbox:
         self._num_envs = num_envs
 
     def put_request(self, env_id: int, content: Any) -> int:
-        """A pickle of it; what only cloudpickle can pickle is taken too."""
-        return self._write(2 * env_id, content)
+        """A pickle of it. By cloudpickle: what the caller's main module defines is not known to a worker."""
+        return self._write(2 * env_id, content, cloudpickle.dumps)
 
     def take_request(self, env_id: int, num_bytes: int) -> Any:
         """Unpickles it."""
@@ -113,8 +123,8 @@ class FileMailbox:
         schema: list[Any] = self._read(2 * self._num_envs + version, num_bytes)
         return schema
 
-    def _write(self, box: int, content: Any) -> int:
-        data = memoryview(dump(content))
+    def _write(self, box: int, content: Any, to_bytes: Callable[[Any], bytes] = dump) -> int:
+        data = memoryview(to_bytes(content))
         offset = self._start + box * _BOX_BYTES
         written = 0
         while written < len(data):
@@ -134,15 +144,6 @@ class FileMailbox:
         if num_bytes >= _LARGE:
             _give_back(self._fd, offset, num_bytes)
         return content
-
-
-def dump(content: Any) -> bytes:
-    """A pickle; by cloudpickle where plain pickle cannot."""
-    try:
-        return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
-    except Exception:
-        data: bytes = cloudpickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
-        return data
 
 
 def _give_back(fd: int, offset: int, num_bytes: int) -> None:

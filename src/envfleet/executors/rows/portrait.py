@@ -43,7 +43,8 @@ def one_portrait(portraits: list[Portrait]) -> Portrait:
     first = portraits[0]
     for env_id, other in enumerate(portraits):
         for name in ("observation_space", "action_space"):
-            if getattr(other, name) != getattr(first, name):
+            # Comparing large spaces takes long, and most envs share theirs.
+            if getattr(other, name) is not getattr(first, name) and getattr(other, name) != getattr(first, name):
                 raise ConfigError(
                     f"make() expected the same spaces for all envs, the {name} of env 0 is {getattr(first, name)} "
                     f"and that of env {env_id} is {getattr(other, name)}; pad or wrap them to one space, "

@@ -77,10 +77,10 @@ class EnvRunner:
 
     def reset(self, env_id: int, has_options: int) -> BaseException | None:
         """A reset with a seed or options."""
-        options = self._mailbox.take_request(env_id, self.loop.request_bytes(env_id)) if has_options else None
-        seed = self.loop.take_seed(env_id)
-        given = {name: value for name, value in (("seed", seed), ("options", options)) if value is not None}
         try:
+            options = self._mailbox.take_request(env_id, self.loop.request_bytes(env_id)) if has_options else None
+            seed = self.loop.take_seed(env_id)
+            given = {name: value for name, value in (("seed", seed), ("options", options)) if value is not None}
             result = self._envs[env_id].reset(**given)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
@@ -95,7 +95,8 @@ class EnvRunner:
             self._pack_info(env_id, info, letter, is_final=False)
             self.loop.count_reset(env_id, False)
             self._send(env_id, letter)
-        except Exception as error:
+            self._refresh(env_id)
+        except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
 
@@ -112,7 +113,7 @@ class EnvRunner:
             if not is_last:
                 self._send(env_id, letter)
                 return None
-        except Exception as error:
+        except BaseException as error:
             return self.fault(env_id, "step", error)
         try:
             obs, info = _read_reset(self._envs[env_id].reset())
@@ -120,6 +121,7 @@ class EnvRunner:
             self._pack_info(env_id, info, letter, is_final=False)
             self.loop.count_reset(env_id, True)
             self._send(env_id, letter)
+            self._refresh(env_id)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
@@ -219,7 +221,10 @@ class EnvRunner:
             env = cloudpickle.loads(state)
         except Exception as error:
             raise StateError(f"it cannot be unpickled: {message_of(error)}") from error
+        old = self._envs.get(env_id)
         self._install(env_id, env)
+        if old is not None:
+            _close_quietly(old)
 
     # --- ends ------------------------------------------------------------------------------------
 
@@ -227,7 +232,7 @@ class EnvRunner:
         """Closes the envs; what they raised, by env id."""
         faults = []
         for env_id, env in self._envs.items():
-            self.loop.set_env(env_id, None, None)
+            self.loop.set_env(env_id, None, None, None)
             try:
                 env.close()
             except BaseException as error:
@@ -240,7 +245,11 @@ class EnvRunner:
 
     def _install(self, env_id: int, env: Any) -> None:
         self._envs[env_id] = env
-        self.loop.set_env(env_id, env.step, env.reset)
+        self.loop.set_env(env_id, env, env.step, env.reset)
+
+    def _refresh(self, env_id: int) -> None:
+        """An env may bind another step in its reset."""
+        self._install(env_id, self._envs[env_id])
 
     def _send(self, env_id: int, letter: dict[str, Any]) -> None:
         if not letter:
