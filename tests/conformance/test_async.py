@@ -39,11 +39,14 @@ def test_async_rollouts_equal_synchronous_ones(make, num_envs, batch_size, num_t
     rows = collect(pool, lambda env_id, k: table[env_id, k], 60)
     twin = make("CartPole-v1", num_envs=num_envs, num_threads=1)
     batches = [twin.reset(seed=4), *(twin.step(table[:, k]) for k in range(60))]
+    compared = 0
     for env_id, own in rows.items():
-        assert len(own) > 30
+        compared += len(own)
         for k, row in enumerate(own):
             batch = batches[k]
             assert row == (batch.obs[env_id].tolist(), batch.reward[env_id], bool(batch.terminated[env_id]))
+    # Not of each env: whose thread or process the system lets run is not for us to say.
+    assert compared > 30 * num_envs
 
 
 def test_first_finished_comes_first(make):
