@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
-CPP := $(shell find native benchmarks tests -name '*.cc' -o -name '*.h')
+CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
@@ -23,7 +23,7 @@ help:
 	@echo "make sanitize  the engine's C++ tests under ThreadSanitizer and Address+UBSanitizer"
 
 demo: $(VENV)/.built
-	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31"
+	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
 	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
 
 test: $(VENV)/.tests

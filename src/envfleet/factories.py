@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import gymnasium
@@ -154,7 +154,7 @@ def _is_gymnasiums(spec: GymnasiumSpec) -> bool:
 def _load_from_main(spec: GymnasiumSpec) -> None:
     """A class of the main module by itself and not by name: a worker's main module is another."""
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        spec.entry_point = load_env_creator(spec.entry_point)
+        spec.entry_point = cast(Any, load_env_creator(spec.entry_point))
 
 
 def gymnasium_spec(env_id: str) -> GymnasiumSpec:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from envfleet.apis.dm import DmPool
     from envfleet.apis.gym import GymPool
     from envfleet.apis.gymnasium import GymnasiumPool
+    from envfleet.multiagent import AgentsPool, PlayerRowsPool
 
 # What make() takes: an id, a class, a factory, or a list of factories, one for each env.
 Env = str | Callable[..., Any] | Sequence[Callable[[], Any]]
@@ -173,3 +174,11 @@ def make_dm(task_id: Env, **options: Any) -> DmPool:
     from envfleet.apis.dm import DmPool
 
     return DmPool(make_pool(task_id, **options))
+
+
+def make_pettingzoo(env: Any, **options: Any) -> AgentsPool | PlayerRowsPool:
+    """Parallel multi-agent envs of PettingZoo in a pool; see envfleet.multiagent."""
+    from envfleet.multiagent import make_pettingzoo as make_players
+
+    pool: AgentsPool | PlayerRowsPool = make_players(env, **options)
+    return pool

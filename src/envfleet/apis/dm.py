@@ -114,14 +114,17 @@ def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
         return tuple(spec_of_space(own, f"{name}_{i}") for i, own in enumerate(space.spaces))
     if isinstance(space, spaces.Discrete):
         if space.start == 0:
-            return specs.DiscreteArray(int(space.n), np.int64, name)
-        return specs.BoundedArray((), np.int64, space.start, space.start + space.n - 1, name)
+            return specs.DiscreteArray(int(space.n), space.dtype, name)
+        return specs.BoundedArray((), space.dtype, space.start, space.start + space.n - 1, name)
     if isinstance(space, spaces.MultiDiscrete):
-        return specs.BoundedArray(space.shape, np.int64, space.start, space.start + space.nvec - 1, name)
+        return specs.BoundedArray(space.shape, space.dtype, space.start, space.start + (space.nvec - 1), name)
     if isinstance(space, spaces.MultiBinary):
         return specs.BoundedArray(space.shape, np.int8, 0, 1, name)
     if isinstance(space, spaces.Box):
         return specs.BoundedArray(space.shape, space.dtype, space.low, space.high, name)
+    if isinstance(space, spaces.Text):
+        return specs.StringArray((), str, name)
     raise ConfigError(
-        f"the dm api expected a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple space, got {space}"
+        f"the dm api expected a Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple space for {name!r}, "
+        f"got {space}, which no dm_env spec describes; use envfleet.make() and Gymnasium's api, or wrap the env"
     )

@@ -1,0 +1,55 @@
+"""PPO of Stable-Baselines3 on a native pool: what changes is one import.
+
+    python examples/sb3_ppo.py
+    python examples/sb3_ppo.py --env LunarLander-v3 --num-envs 16
+
+Needs stable-baselines3: pip install "envfleet[sb3]"
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass, fields
+
+from stable_baselines3 import PPO
+from stable_baselines3.common.evaluation import evaluate_policy
+
+from envfleet.apis.sb3 import make_vec_env  # was: from stable_baselines3.common.env_util import make_vec_env
+
+
+@dataclass
+class Args:
+    env: str = "CartPole-v1"
+    """any id of envfleet or Gymnasium"""
+    seed: int = 1
+    """of the envs and of torch"""
+    total_steps: int = 100_000
+    """steps of all envs together"""
+    num_envs: int = 16
+    """envs in the pool"""
+    num_eval_episodes: int = 20
+    """episodes of the evaluation at the end"""
+
+
+def main(args: Args) -> float:
+    envs = make_vec_env(args.env, n_envs=args.num_envs, seed=args.seed)
+    model = PPO("MlpPolicy", envs, n_steps=64, batch_size=256, gae_lambda=0.98, seed=args.seed, device="cpu")
+    started = time.perf_counter()
+    model.learn(args.total_steps)
+    seconds = time.perf_counter() - started
+    mean, deviation = evaluate_policy(model, envs, n_eval_episodes=args.num_eval_episodes)
+    envs.close()
+    print(f"{model.num_timesteps} steps in {seconds:.0f} s; mean return {mean:.0f} (deviation {deviation:.0f})")
+    return float(mean)
+
+
+def parse_args() -> Args:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for field in fields(Args):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    return Args(**vars(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main(parse_args())

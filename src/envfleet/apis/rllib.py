@@ -1,0 +1,75 @@
+"""Pools in RLlib: an env creator for gym_env_vectorize_mode="vector_entry_point".
+
+from envfleet.apis import rllib
+
+rllib.register("fleet-cartpole", "CartPole-v1")
+config = (
+    PPOConfig()
+    .environment("fleet-cartpole")
+    .env_runners(gym_env_vectorize_mode="vector_entry_point", num_envs_per_env_runner=64)
+)
+
+Each EnvRunner then has one pool of num_envs_per_env_runner envs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.autoreset import parse_mode
+from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.registry import Env, make_gymnasium
+
+_TESTED = (2, 60)
+
+Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
+
+
+def vector_entry_point(task_id: Env, **options: Any) -> Creator:
+    """What RLlib calls with its env_config and num_envs: it makes the pool of an EnvRunner.
+
+    Options are those of envfleet.make(), without num_envs; RLlib's env_config adds to them and wins.
+    """
+    _check_options(options)
+
+    def make_vector_env(config: Mapping[str, Any]) -> GymnasiumPool:
+        merged = {**options, **config}
+        if "num_envs" not in config:
+            raise ConfigError(
+                "a pool in RLlib expected num_envs, got none; set "
+                '.env_runners(gym_env_vectorize_mode="vector_entry_point", num_envs_per_env_runner=...)'
+            )
+        _check_options({key: value for key, value in merged.items() if key != "num_envs"})
+        return make_gymnasium(task_id, **merged)
+
+    return make_vector_env
+
+
+def register(name: str, task_id: Env, **options: Any) -> None:
+    """Gives RLlib's .environment(name) a pool of this env; options as in vector_entry_point()."""
+    try:
+        import ray
+        from ray.tune.registry import register_env
+    except ImportError as error:
+        raise MissingExtraError("ray[rllib]", "rllib", "the RLlib api") from error
+    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
+    if version < _TESTED:
+        raise ConfigError(f"the RLlib api is tested with ray 2.60, got {ray.__version__}; install ray[rllib]>=2.60")
+    register_env(name, vector_entry_point(task_id, **options))
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    mode = parse_mode(options.get("autoreset_mode", "next_step"))
+    if mode is not AutoresetMode.NEXT_STEP:
+        raise ConfigError(
+            "RLlib expected autoreset_mode 'next_step', for it takes the row after an end for a reset, "
+            f"got {mode}; leave it out"
+        )
+    if "num_envs" in options:
+        raise ConfigError("num_envs is RLlib's to say: .env_runners(num_envs_per_env_runner=...); leave it out here")
+    if options.get("batch_size"):
+        raise ConfigError("RLlib steps all envs at once and expected no batch_size; leave it out")

@@ -1,0 +1,230 @@
+"""DummyVecEnv and SubprocVecEnv: Stable-Baselines3's, on the serial and the processes executor.
+
+Envs are called as SB3 calls them: seeds only from seed(), actions unchecked and as they came,
+attributes set on the outermost wrapper.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector.utils import batch_space
+from stable_baselines3.common import vec_env as sb3
+
+from envfleet import _native
+from envfleet.apis.sb3.infos import Info
+from envfleet.apis.sb3.vec_env import Indices, PoolVecEnv, Step
+from envfleet.apis.sb3_seats import ASK, Sb3SeatBuilder, asked_reset
+from envfleet.envs.adapters import adapt
+from envfleet.errors import ConfigError, EnvError
+from envfleet.executors.rows.portrait import Portrait
+from envfleet.factories import Recipe
+from envfleet.pool import Pool
+from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.vector.actions import ActionCutter
+from envfleet.vector.executors import Lenient, LenientProcesses, LenientSerial
+from envfleet.vector.seats import NEXT_ACTION
+
+EnvFactory = Callable[[], Any]
+Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]
+
+
+class _Cutter(ActionCutter):
+    """Takes actions apart as SB3 does: actions[i] is env i's, whatever the space."""
+
+    def single_actions(self, actions: Any) -> list[Any]:
+        singles = [actions[row] for row in range(len(actions))]
+        self._check_count(len(singles))
+        return singles
+
+
+class _DropIn(PoolVecEnv):
+    """What the two have in common."""
+
+    _executor: Lenient
+
+    def __init__(self, executor: Lenient, config: PoolConfig, *, copies_objects: bool) -> None:
+        self._executor = executor
+        spec = executor.spec
+        pool = Pool(executor, config)
+        # SB3 steps envs that nobody has reset.
+        executor.let_run(range(config.num_envs))
+        batched = batch_space(spec.action_space, config.num_envs)
+        self._cutter = _Cutter(spec.action_space, batched, config.num_envs)
+        super().__init__(pool, copies_objects=copies_objects)
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step of all envs."""
+        columns = self._cutter.cut(actions)
+        if columns is None:  # what no column holds goes ahead by message
+            self.pool.set_attr(NEXT_ACTION, self._cutter.single_actions(actions))
+            columns = self._cutter.blank
+        self.pool.send(columns)
+
+    def _reset(self, seeds: Sequence[int | None], options: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Info]]:
+        batch = self.pool.reset(options=asked_reset(seeds, options))
+        return batch.obs, self._infos.of_reset(batch)
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of each of these envs."""
+        return self._for_each(self._ids(indices), lambda ids: self.pool.get_attr(attr_name, ids))
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of the outermost wrapper of these envs."""
+        ids = sorted(set(self._ids(indices)))
+        if ids:
+            self.pool.set_attr(attr_name, [value] * len(ids), ids)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Calls a method of each of these envs."""
+        return self._ask(indices, "call", method_name, method_args, method_kwargs)
+
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Indices = None
+    ) -> list[bool]:
+        """Whether each of these envs is wrapped in an instance of this class."""
+        return self._ask(indices, "is_wrapped", wrapper_class)
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether all envs have this attribute."""
+        return all(self._ask(None, "has", attr_name))
+
+    def _ask(self, indices: Indices, *question: Any) -> list[Any]:
+        try:
+            return self._for_each(self._ids(indices), lambda ids: self.pool.call(ASK, *question, env_ids=ids))
+        except EnvError as error:
+            # What the env raised, such as the AttributeError for a method that it lacks.
+            raise error.faults[0].cause or error from None
+
+
+class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
+    """Runs envs one after the other in the caller's thread; a drop-in for SB3's DummyVecEnv."""
+
+    def __init__(self, env_fns: Sequence[EnvFactory]) -> None:
+        """env_fns: functions that each return an env of its own."""
+        built = [adapt(env_fn()) for env_fn in _checked(env_fns)]
+        if len({id(env.unwrapped) for env in built}) < len(built):
+            raise ConfigError(
+                "DummyVecEnv expected an env of its own from each function, got the same instance twice; "
+                "make the env inside the function: [lambda: gymnasium.make('CartPole-v1')] * n"
+            )
+        spaces = (built[0].observation_space, built[0].action_space)
+        config = _config(len(built))
+        executor = LenientSerial(_recipe(env_fns, spaces, dict(enumerate(built))), _spec_maker("serial"), config, [{}])
+        self.envs = built
+        super().__init__(executor, config, copies_objects=True)
+        self.metadata = built[0].metadata
+
+    def step_async(self, actions: Any) -> None:
+        """Takes the actions. Those past the last env are not looked at, as with SB3."""
+        super().step_async(actions[: self.num_envs] if len(actions) > self.num_envs else actions)
+
+    def step_wait(self) -> Step:
+        """The rows of the step. Raises what an env raised."""
+        try:
+            return super().step_wait()
+        except EnvError as error:
+            # The env is in the caller's hands and stays what it is.
+            self._executor.let_run(fault.env_id for fault in error.faults)
+            raise error.faults[0].cause or error from None
+
+    def reset(self) -> Any:
+        """The first observations of all envs. Raises what an env raised."""
+        try:
+            return super().reset()
+        except EnvError as error:
+            self._executor.let_run(fault.env_id for fault in error.faults)
+            raise error.faults[0].cause or error from None
+
+
+class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
+    """Runs envs in worker processes; a drop-in for SB3's SubprocVecEnv.
+
+    There are as many workers as usable cores, not one for each env; num_workers sets another number,
+    for envs that wait more than they compute.
+    """
+
+    def __init__(
+        self, env_fns: Sequence[EnvFactory], start_method: str | None = None, *, num_workers: int | None = None
+    ) -> None:
+        """start_method: "forkserver" (the default), "spawn" or "fork"."""
+        num_envs = len(_checked(env_fns))
+        multiprocessing.get_context(start_method)  # raises the ValueError that SB3's callers know
+        config = _config(
+            num_envs,
+            num_workers=max(1, min(num_envs, num_workers or _native.usable_cores())),
+            start_method=start_method or "forkserver",
+        )
+        super().__init__(_processes(env_fns, config), config, copies_objects=False)
+        self.metadata = {**self.pool.spec.metadata, **self.metadata}
+
+    @property
+    def waiting(self) -> bool:  # type: ignore[override]  # nothing to set: the pool knows
+        """Whether step_async() was called and step_wait() was not yet."""
+        return self.pool.num_in_flight > 0
+
+    @property
+    def closed(self) -> bool:  # type: ignore[override]  # likewise
+        """Whether close() was called."""
+        return self.pool.closed
+
+
+def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> LenientProcesses:
+    make_spec = _spec_maker("processes")
+    try:
+        return LenientProcesses(_recipe(env_fns, (None, None)), make_spec, config, [{}])
+    except ConfigError:
+        # Spaces that differ, which SB3 allows as long as the shapes fit: those of the first env are for all.
+        first = adapt(env_fns[0]())
+        spaces = (first.observation_space, first.action_space)
+        first.close()
+        return LenientProcesses(_recipe(env_fns, spaces), make_spec, config, [{}])
+
+
+def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:
+    if not env_fns or not all(callable(env_fn) for env_fn in env_fns):
+        raise ConfigError(
+            f"expected a list of functions that each return an env, got {env_fns!r}; "
+            "for example [lambda: gymnasium.make('CartPole-v1')] * 8"
+        )
+    return env_fns
+
+
+def _config(num_envs: int, **others: Any) -> PoolConfig:
+    return PoolConfig(
+        num_envs=num_envs,
+        batch_size=num_envs,
+        autoreset_mode=AutoresetMode.SAME_STEP,
+        check_actions=False,
+        **others,
+    )
+
+
+def _recipe(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> Recipe:
+    builders: dict[int, Sb3SeatBuilder] = {}
+    for env_fn in env_fns:
+        # The same object for the same factory, so that a pickle of many holds it once.
+        builders[id(env_fn)] = Sb3SeatBuilder(
+            source=env_fn, observation_space=spaces[0], action_space=spaces[1], ready=ready
+        )
+    return Recipe("VecEnv", tuple(builders[id(env_fn)] for env_fn in env_fns), None)
+
+
+def _spec_maker(backend: str) -> Callable[[Portrait], EnvSpec]:
+    def make_spec(portrait: Portrait) -> EnvSpec:
+        return EnvSpec(
+            id="VecEnv",
+            observation_space=portrait.observation_space,
+            action_space=portrait.action_space,
+            backend=backend,
+            metadata=portrait.metadata,
+            render_mode=portrait.render_mode,
+        )
+
+    return make_spec

@@ -1,0 +1,265 @@
+"""A pool as a Tianshou 2 BaseVectorEnv: for Collector, AsyncCollector and the trainers.
+
+envs = make_vector_env("CartPole-v1", num_envs=8)               # synchronous: Collector
+envs = make_vector_env(MyEnv, num_envs=8, wait_num=4)           # asynchronous: AsyncCollector
+
+The Collector resets what has ended itself, so the pool underneath has autoreset disabled. An
+asynchronous view asks its pool for one row at a time and counts them to wait_num: Tianshou may
+wait for fewer at any time, which a pool with batches of wait_num could never fill.
+"""
+
+from __future__ import annotations
+
+import time
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+
+from envfleet import _native
+from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.batch import Batch
+from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
+from envfleet.infos import split_rows
+from envfleet.options import integer_option
+from envfleet.pool import Pool
+from envfleet.registry import Env, make_gymnasium
+from envfleet.seeding import Seed, seeds_for
+from envfleet.spaces import row_getter
+
+try:
+    import tianshou
+    from tianshou.data import to_numpy
+    from tianshou.env import BaseVectorEnv
+except ImportError as error:
+    raise MissingExtraError("tianshou", "tianshou", "the Tianshou api") from error
+
+if not tianshou.__version__.startswith("2."):
+    raise ConfigError(f"the Tianshou api is tested with tianshou 2.0, got {tianshou.__version__}; install tianshou>=2")
+
+Step = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], NDArray[Any]]
+Ids = int | list[int] | NDArray[Any] | None
+
+
+class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyped where tianshou is not installed
+    """num_envs envs as one BaseVectorEnv. Made by make_vector_env().
+
+    wait_num: how many rows an asynchronous step waits for; None for all of them.
+    timeout: seconds after which an asynchronous step returns with the rows it has, at least one.
+    """
+
+    # The base's constructor would make a worker for each env; everything that uses them is overridden.
+    def __init__(self, envs: GymnasiumPool | Pool, wait_num: int | None = None, timeout: float | None = None) -> None:
+        pool = envs.pool if isinstance(envs, GymnasiumPool) else envs
+        num_envs = pool.num_envs
+        self.pool = pool
+        self.env_num = num_envs
+        self.wait_num = num_envs if wait_num is None else integer_option("wait_num", wait_num, 1, num_envs)
+        self.timeout = _positive(timeout)
+        self.is_async = self.wait_num < num_envs or timeout is not None
+        _check_pool(pool, self.is_async)
+        self._envs = envs
+        self._is_native = pool.spec.backend == "native"
+        self._row_of = row_getter(pool.spec.observation_space)
+        # One for each env, as Tianshou's workers have them: seed() gives each its own stream.
+        self._action_spaces = [deepcopy(pool.spec.action_space) for _ in range(num_envs)]
+        self._in_flight = np.zeros(num_envs, dtype=np.bool_)
+        self._arrived: list[Batch] = []
+
+    # --- reset and step ----------------------------------------------------------------------
+
+    def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Resets all envs, or those of env_id; takes seed and options."""
+        unknown = set(kwargs) - {"seed", "options"}
+        if unknown:
+            raise ConfigError(f"reset() expected the keywords seed and options, got {sorted(unknown)}; leave them out")
+        ids = _as_ids(env_id)
+        batch = self.pool.reset(ids, seed=kwargs.get("seed"), options=kwargs.get("options"))
+        if ids is None:
+            self._forget_flights()
+        return self._obs(batch), self._infos(batch)
+
+    def step(self, action: Any, id: Ids = None) -> Step:  # noqa: A002 (Tianshou's name)
+        """Steps these envs; asynchronous: sends them, and gives what is finished. An action of None
+        sends nothing."""
+        if action is None and not self.is_async:
+            raise ActionError("step() expected actions, got None; only an asynchronous view (wait_num) takes it")
+        actions = to_numpy(action) if hasattr(action, "detach") else action
+        ids = _as_ids(id)
+        if self.is_async:
+            return self._step_some(actions, ids)
+        return self._rows([self.pool.step(actions, self._or_all(ids))])
+
+    def _step_some(self, actions: Any, ids: NDArray[Any] | None) -> Step:
+        if actions is not None:
+            sent = np.arange(self.env_num) if ids is None else ids
+            self.pool.send(actions, sent)
+            self._in_flight[sent] = True
+        deadline = None if self.timeout is None else time.monotonic() + self.timeout
+        # What is in _arrived when an env raises, or at Ctrl-C, comes with the next step.
+        while len(self._arrived) < self.wait_num:
+            if self._arrived and not self.pool.num_in_flight:
+                break
+            # Without a row there is nothing to return, so the first is waited for without a limit.
+            limit = None if deadline is None or not self._arrived else max(0.0, deadline - time.monotonic())
+            try:
+                batch = self.pool.recv(limit)
+            except RecvTimeout:
+                break
+            except EnvError as error:
+                self._in_flight[[fault.env_id for fault in error.faults]] = False
+                raise
+            self._in_flight[batch.env_id] = False
+            self._arrived.append(batch)
+        arrived, self._arrived = self._arrived, []
+        return self._rows(arrived)
+
+    @property
+    def waiting_id(self) -> list[int]:  # type: ignore[override, unused-ignore]  # no list to set
+        """The envs that were sent and whose rows are still to come."""
+        return [int(env_id) for env_id in np.flatnonzero(self._in_flight)]
+
+    @property
+    def ready_id(self) -> list[int]:  # type: ignore[override, unused-ignore]  # likewise
+        """The envs that can be stepped or reset."""
+        return [int(env_id) for env_id in np.flatnonzero(~self._in_flight)]
+
+    # --- between steps -------------------------------------------------------------------------
+
+    def seed(self, seed: Seed = None) -> list[Any]:
+        """Seeds the envs and their action spaces: an int gives env i seed+i; and resets them."""
+        self.reset(seed=seed)
+        seeds = seeds_for(seed, np.arange(self.env_num, dtype=np.int32), self.env_num)
+        for space, own in zip(self._action_spaces, seeds, strict=True):
+            space.seed(own)
+        return [[own] for own in seeds]
+
+    def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002
+        """An attribute of each of these envs."""
+        ids = list(range(self.env_num)) if id is None else [int(env_id) for env_id in np.atleast_1d(id)]
+        if key == "action_space":
+            return [self._action_spaces[env_id] for env_id in ids]
+        if key == "observation_space":
+            return [self.pool.spec.observation_space] * len(ids)
+        if self._is_native and key in ("metadata", "spec"):
+            return [self.pool.spec if key == "spec" else self.pool.spec.metadata] * len(ids)
+        return list(self.pool.get_attr(key, ids))
+
+    def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002
+        """Sets an attribute of each of these envs to this value."""
+        ids = list(range(self.env_num)) if id is None else [int(env_id) for env_id in np.atleast_1d(id)]
+        self.pool.set_attr(key, [value] * len(ids), ids)
+
+    def render(self, **kwargs: Any) -> list[Any]:
+        """What each env draws."""
+        return list(self._envs.render() if isinstance(self._envs, GymnasiumPool) else self.pool.render_all())
+
+    @property
+    def is_closed(self) -> bool:  # type: ignore[override, unused-ignore]  # likewise
+        """Whether the pool is closed."""
+        return self.pool.closed
+
+    def close(self) -> None:
+        """Closes the pool."""
+        self.pool.close()
+
+    # --- rows ----------------------------------------------------------------------------------
+
+    def _forget_flights(self) -> None:
+        self._in_flight[:] = False
+        self._arrived = []
+
+    def _or_all(self, ids: NDArray[Any] | None) -> NDArray[Any] | None:
+        """None, which a pool is fastest with, for all envs in order."""
+        return None if ids is None or np.array_equal(ids, np.arange(self.env_num)) else ids
+
+    def _rows(self, batches: list[Batch]) -> Step:
+        def joined(columns: list[NDArray[Any]]) -> NDArray[Any]:
+            return columns[0] if len(columns) == 1 else np.concatenate(columns)
+
+        return (
+            joined([self._obs(batch) for batch in batches]),
+            joined([batch.reward for batch in batches]),
+            joined([batch.terminated for batch in batches]),
+            joined([batch.truncated for batch in batches]),
+            joined([self._infos(batch) for batch in batches]),
+        )
+
+    def _obs(self, batch: Batch) -> NDArray[Any]:
+        """An array; of Dict observations one of dicts, as Tianshou stacks them."""
+        if isinstance(batch.obs, np.ndarray):
+            return batch.obs
+        return _objects([self._row_of(batch.obs, row) for row in range(len(batch))])
+
+    def _infos(self, batch: Batch) -> NDArray[Any]:
+        """An array of dicts, each with its env_id."""
+        ids, elapsed = batch.env_id.tolist(), batch.elapsed_step.tolist()
+        own = [split_rows(batch.info, row) for row in range(len(ids))] if batch.info else [{}] * len(ids)
+        return _objects([{**own[row], "env_id": ids[row], "elapsed_step": elapsed[row]} for row in range(len(ids))])
+
+
+def make_vector_env(
+    task_id: Env, *, wait_num: int | None = None, timeout: float | None = None, **options: Any
+) -> TianshouPool:
+    """A pool as Tianshou's vector env; options as in envfleet.make(), with wait_num and timeout of
+    Tianshou's vector envs in the place of batch_size."""
+    if "batch_size" in options:
+        raise ConfigError("make_vector_env() expected no batch_size; wait_num is Tianshou's word for it")
+    options.setdefault("autoreset_mode", "disabled")
+    default = len(task_id) if isinstance(task_id, (list, tuple)) else 1
+    num_envs = integer_option("num_envs", options.setdefault("num_envs", default), 1, 2**31 - 1)
+    if timeout is not None or (wait_num is not None and wait_num != num_envs):
+        options["batch_size"] = 1
+        # Else a pool with batches of one row would have one thread.
+        options.setdefault("num_threads", min(num_envs, _native.usable_cores()))
+    envs = make_gymnasium(task_id, **options)
+    try:
+        return TianshouPool(envs, wait_num, timeout)
+    except ConfigError:
+        envs.close()
+        raise
+
+
+def _check_pool(pool: Pool, is_async: bool) -> None:
+    """Raises when Tianshou's calls do not fit this pool."""
+    if pool.config.autoreset_mode is not AutoresetMode.DISABLED:
+        raise ConfigError(
+            "the Tianshou api expected autoreset_mode 'disabled', for Tianshou resets what has ended itself, "
+            f"got {pool.config.autoreset_mode}; pass autoreset_mode='disabled'"
+        )
+    if isinstance(pool.spec.observation_space, spaces.Tuple):
+        raise ConfigError(
+            f"Tianshou expected an array or Dict observation space, got {pool.spec.observation_space}; "
+            "wrap the env in gymnasium.wrappers.FlattenObservation, or make the space a Dict"
+        )
+    if isinstance(pool.spec.action_space, (spaces.Dict, spaces.Tuple)):
+        raise ConfigError(
+            f"Tianshou expected an action space that is one array, got {pool.spec.action_space}; "
+            "wrap the env so that it takes a Box, Discrete or MultiDiscrete"
+        )
+    wanted = 1 if is_async else pool.num_envs
+    if pool.config.batch_size != wanted:
+        how = "wait_num or timeout" if is_async else "all envs in each step"
+        raise ConfigError(
+            f"a Tianshou view with {how} expected a pool with batch_size={wanted}, got {pool.config.batch_size}; "
+            "make_vector_env(..., wait_num=...) makes the one that fits"
+        )
+
+
+def _positive(timeout: float | None) -> float | None:
+    if timeout is not None and not timeout > 0:
+        raise ConfigError(f"timeout expected seconds above 0, or None for no limit, got {timeout!r}")
+    return timeout
+
+
+def _as_ids(given: Ids) -> NDArray[Any] | None:
+    return None if given is None else np.atleast_1d(np.asarray(given))
+
+
+def _objects(values: list[Any]) -> NDArray[Any]:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column

@@ -1,0 +1,233 @@
+"""A synchronous pool as a torchrl EnvBase of batch size [num_envs].
+
+Ended envs wait for their reset, as TorchRL has it: rollout() and collectors do that by mask. So
+every step is a true one, and the step after an end is an episode's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+from numpy.typing import NDArray
+from tensordict import TensorDict, TensorDictBase
+from torchrl.data import Categorical, Composite, Unbounded
+from torchrl.envs import EnvBase
+
+from envfleet.apis.torchrl.making import check_owns_arrays, pool_for
+from envfleet.apis.torchrl.trees import Key, SpaceTree
+from envfleet.batch import Batch
+from envfleet.errors import CallOrderError, ConfigError
+from envfleet.options import integer_option
+from envfleet.pool import Pool
+from envfleet.seeding import Seed, seeds_for
+
+
+class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
+    """num_envs envs as one EnvBase.
+
+    env: what envfleet.make() takes, or a pool in autoreset mode same_step or disabled.
+    categorical_action_encoding: indices instead of one-hot vectors, in observations too (as GymEnv does).
+    frame_skip: how often each action is repeated; rewards add up, an end ends it.
+    create_env_kwargs, options: for envfleet.make_pool().
+    """
+
+    # Else TorchRL repeats the action itself, with a Python loop over whole tensordicts.
+    _has_frame_skip = True
+
+    def __init__(
+        self,
+        env: Any,
+        num_envs: int | None = None,
+        *,
+        device: Any = None,
+        categorical_action_encoding: bool = False,
+        frame_skip: int = 1,
+        allow_done_after_reset: bool = False,
+        disable_env_checker: bool = True,
+        create_env_kwargs: Mapping[str, Any] | None = None,
+        run_type_checks: bool = False,
+        **options: Any,
+    ) -> None:
+        frame_skip = integer_option("frame_skip", frame_skip, 1, 2**31 - 1)
+        pool, is_ours = pool_for(env, num_envs, create_env_kwargs, disable_env_checker, options)
+        try:
+            _check_pool(pool)
+            observations = SpaceTree(pool.spec.observation_space, "observation", categorical_action_encoding, True)
+            actions = SpaceTree(pool.spec.action_space, "action", categorical_action_encoding, False)
+            super().__init__(
+                device=device,
+                batch_size=[pool.num_envs],
+                run_type_checks=run_type_checks,
+                allow_done_after_reset=allow_done_after_reset,
+            )
+        except BaseException:
+            if is_ours:
+                pool.close()
+            raise
+        self.pool: Pool = pool
+        self.num_envs = pool.num_envs
+        self.frame_skip = frame_skip
+        self._observations = observations
+        self._actions = actions
+        self._env_ids = np.arange(pool.num_envs, dtype=np.int32)
+        self._is_same_step = pool.config.autoreset_mode is AutoresetMode.SAME_STEP
+        # same_step: ended envs whose next episode the pool has begun, and nobody has asked for yet.
+        self._begun = np.zeros(pool.num_envs, dtype=np.bool_)
+        self._next_seeds: dict[int, int | None] = {}
+        self.observation_spec = observations.spec(pool.num_envs, self.device)
+        self.action_spec = actions.spec(pool.num_envs, self.device)
+        self.reward_spec = Unbounded((pool.num_envs, 1), dtype=torch.float32, device=self.device)
+        self.done_spec = done_spec(pool.num_envs, self.device)
+        self.is_closed = False
+
+    # --- TorchRL's hooks -----------------------------------------------------------------------
+
+    def _reset(
+        self,
+        tensordict: TensorDictBase | None = None,
+        *,
+        seed: Seed = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> TensorDictBase:
+        mask = None if tensordict is None else tensordict.get("_reset", None)
+        asked = np.ones(self.num_envs, dtype=np.bool_) if mask is None else _rows_of(mask)
+        stale = asked
+        if seed is None and options is None:
+            # What the pool has begun is a first row already; to draw another would skip an episode.
+            reseeded = np.zeros_like(asked)
+            reseeded[list(self._next_seeds)] = True
+            stale = asked & (~self._begun | reseeded)
+        obs = None
+        if stale.all():
+            obs = self.pool.reset(seed=self._seeds_of(self._env_ids, seed), options=options).obs
+        elif stale.any():
+            ids = self._env_ids[stale]
+            self.pool.reset(ids, seed=self._seeds_of(ids, seed), options=options)
+        for env_id in np.flatnonzero(stale):
+            self._next_seeds.pop(int(env_id), None)
+        self._begun[asked] = False
+        columns = self._observations.columns(self.pool.observe() if obs is None else obs)
+        flags = torch.zeros((3, self.num_envs, 1), dtype=torch.bool)
+        return self._tensordict(columns, {"done": flags[0], "terminated": flags[1], "truncated": flags[2]})
+
+    def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
+        mask = tensordict.get("_step", None)
+        actions = self._actions.arrays(tensordict)
+        if mask is None:
+            return self._stepped(actions, None)
+        rows = _rows_of(mask)
+        ids = self._env_ids[rows]
+        # What is not stepped stays as it is.
+        whole = self._skip_tensordict(tensordict)
+        whole[torch.from_numpy(rows)] = self._stepped([column[rows] for column in actions], ids)
+        return whole
+
+    def _set_seed(self, seed: int | None) -> None:
+        """Env i starts its next reset from seed + i."""
+        if seed is not None:
+            self._next_seeds = dict(enumerate(seeds_for(seed, self._env_ids, self.num_envs)))
+
+    def close(self, *, raise_if_closed: bool = True) -> None:
+        """Closes the pool."""
+        self.is_closed = True
+        self.pool.close()
+
+    def __del__(self) -> None:
+        # The pool closes itself when nobody holds it; one that was passed in may be in use elsewhere.
+        pass
+
+    # --- rows ----------------------------------------------------------------------------------
+
+    def _stepped(self, actions: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> TensorDictBase:
+        """The next tensordict of these envs; None stands for all."""
+        if self._begun.any():
+            self._check_reset(env_ids)
+        batch = self.pool.step(self._actions.value(actions), env_ids)
+        columns = self._last_columns(batch)
+        reward, terminated, truncated = batch.reward, batch.terminated, batch.truncated
+        ended = terminated | truncated
+        for _ in range(self.frame_skip - 1):
+            going = ~ended
+            if not going.any():
+                break
+            more = self.pool.step(self._actions.value([column[going] for column in actions]), batch.env_id[going])
+            for column, part in zip(columns, self._last_columns(more), strict=True):
+                column[going] = part
+            reward[going] += more.reward
+            terminated[going], truncated[going] = more.terminated, more.truncated
+            ended = terminated | truncated
+        if self._is_same_step:
+            self._begun[batch.env_id] = ended
+        others: dict[Key, torch.Tensor] = {
+            "reward": torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1),
+            "done": torch.from_numpy(ended).unsqueeze(-1),
+            "terminated": torch.from_numpy(terminated).unsqueeze(-1),
+            "truncated": torch.from_numpy(truncated).unsqueeze(-1),
+        }
+        return self._tensordict(columns, others)
+
+    def _last_columns(self, batch: Batch) -> list[NDArray[Any]]:
+        """The observations that the steps led to: where episodes ended, the last ones."""
+        return last_columns(self._observations, batch)
+
+    def _tensordict(self, columns: list[NDArray[Any]], others: dict[Key, torch.Tensor]) -> TensorDictBase:
+        num_rows = len(others["done"])
+        return TensorDict({**self._observations.tensors(columns), **others}, batch_size=[num_rows], device=self.device)
+
+    def _seeds_of(self, env_ids: NDArray[np.int32], seed: Seed) -> Seed:
+        if seed is not None or not self._next_seeds:
+            return seed
+        return [self._next_seeds.get(int(env_id)) for env_id in env_ids]
+
+    def _check_reset(self, env_ids: NDArray[np.int32] | None) -> None:
+        """The pool would go on with its new episodes, whose first rows nobody has seen."""
+        waiting = self._begun if env_ids is None else self._begun[env_ids]
+        if waiting.any():
+            row = int(np.flatnonzero(waiting)[0])
+            raise CallOrderError(
+                f"step() expected running episodes, that of env {row if env_ids is None else env_ids[row]} has ended; "
+                "reset it first: step_and_maybe_reset() and rollout(break_when_any_done=False) do"
+            )
+
+
+def done_spec(num_rows: int, device: Any) -> Composite:
+    """done, terminated and truncated."""
+    flags = {name: Categorical(2, shape=(num_rows, 1), dtype=torch.bool) for name in _FLAGS}
+    spec = Composite(flags, shape=(num_rows,))
+    return spec if device is None else spec.to(device)
+
+
+_FLAGS = ("done", "terminated", "truncated")
+
+
+def last_columns(observations: SpaceTree, batch: Batch) -> list[NDArray[Any]]:
+    """The observations that the steps of a batch led to: where episodes ended, the last ones."""
+    columns = observations.columns(batch.obs)
+    ended = batch.terminated | batch.truncated
+    if batch.final is not None and ended.any():
+        for column, final in zip(columns, observations.columns(batch.final.obs), strict=True):
+            # In place: the batch is ours.
+            column[ended] = final[ended]
+    return columns
+
+
+def _rows_of(mask: torch.Tensor) -> NDArray[np.bool_]:
+    return np.asarray(mask.reshape(len(mask), -1).any(-1).cpu())
+
+
+def _check_pool(pool: Pool) -> None:
+    if pool.config.autoreset_mode is AutoresetMode.NEXT_STEP:
+        raise ConfigError(
+            "EnvFleetEnv expected autoreset_mode 'same_step' or 'disabled', got 'next_step', whose reset steps "
+            "would enter rollouts as transitions"
+        )
+    if pool.config.is_async:
+        raise ConfigError(
+            f"EnvFleetEnv expected batch_size={pool.num_envs}, all envs in each step, got {pool.config.batch_size}; "
+            "AsyncEnvFleetEnv takes fewer"
+        )
+    check_owns_arrays(pool)

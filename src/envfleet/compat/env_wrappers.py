@@ -1,0 +1,51 @@
+"""env-wrappers' names: `from env_wrappers.vec_env import SubprocVecEnv, DummyVecEnv, make_env`.
+
+    import envfleet.compat.env_wrappers
+    envfleet.compat.env_wrappers.install()
+
+The classes are here too, for `from envfleet.compat.env_wrappers import SubprocVecEnv`.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+from envfleet.compat import gym_stand_in
+from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
+from envfleet.compat.vec_env_seat import make_env
+
+__all__ = ["DummyVecEnv", "SubprocVecEnv", "VecEnv", "VecEnvWrapper", "install", "make_env", "uninstall"]
+
+
+def install(*, old_gym: bool = True) -> ModuleType:
+    """Puts the module tree `env_wrappers` in place. A second call changes nothing.
+
+    old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
+    """
+    names: dict[str, Any] = {
+        "DummyVecEnv": DummyVecEnv,
+        "SubprocVecEnv": SubprocVecEnv,
+        "VecEnv": VecEnv,
+        "VecEnvWrapper": VecEnvWrapper,
+        "make_env": make_env,
+    }
+    members = {
+        "": {},
+        "vec_env": names,
+        "vec_env.vec_env": {"VecEnv": VecEnv, "VecEnvWrapper": VecEnvWrapper},
+        "vec_env.subproc_vec_env": {"SubprocVecEnv": SubprocVecEnv},
+        "vec_env.dummy_vec_env": {"DummyVecEnv": DummyVecEnv},
+    }
+    module = install_tree("env_wrappers", members, __name__, __doc__ or "")
+    if old_gym:
+        gym_stand_in.install()
+    return module
+
+
+def uninstall() -> bool:
+    """Takes the tree, and the light gym, out again; whether there was one. Vector envs that were made go on."""
+    was_there = remove_tree("env_wrappers", __name__)
+    gym_stand_in.uninstall()
+    return was_there

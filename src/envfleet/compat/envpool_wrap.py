@@ -1,0 +1,81 @@
+"""envpool_wrapper's `envpool_wrap`: the registered Python envs behind EnvPool's API.
+
+Each call takes the id of a registered env ("MyEnv_wrap") and every option of envfleet.make(): backend
+("threads" where that serves), seed, max_episode_steps ...; all others are arguments of the env's constructor.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+from envfleet.compat import envpool, protocol_registry
+from envfleet.compat.envpool_mixin import EnvPoolMixin
+from envfleet.compat.envpool_spec import EnvPoolSpec
+from envfleet.compat.protocol_registry import ImportPath
+from envfleet.envs.adapters import takes_env_id
+from envfleet.errors import UnknownEnvError
+
+__version__ = envpool.__version__
+
+__all__ = ["EnvPoolMixin", "list_all_envs", "make", "make_dm", "make_gym", "make_gymnasium", "make_spec"]
+
+
+@dataclass(frozen=True)
+class _Builder:
+    """Builds the env of one id where it will live. A class with an import path is imported there, not sent."""
+
+    source: type | ImportPath
+    env_id: int
+    __name__: str
+
+    def __call__(self, **kwargs: Any) -> Any:
+        cls = self.source.load() if isinstance(self.source, ImportPath) else self.source
+        return cls(self.env_id, **kwargs) if takes_env_id(cls) else cls(**kwargs)
+
+
+def list_all_envs() -> list[str]:
+    """The ids of all registered envs."""
+    return protocol_registry.known_ids()
+
+
+def make(task_id: str, env_type: str = "gym", **options: Any) -> Any:
+    """A pool of a registered env."""
+    return envpool.make(_builders(task_id, options), env_type, **options)
+
+
+def make_gym(task_id: str, **options: Any) -> Any:
+    """A pool of a registered env in the old gym's dialect."""
+    return envpool.make_gym(_builders(task_id, options), **options)
+
+
+def make_gymnasium(task_id: str, **options: Any) -> Any:
+    """A pool of a registered env in Gymnasium's dialect."""
+    return envpool.make_gymnasium(_builders(task_id, options), **options)
+
+
+def make_dm(task_id: str, **options: Any) -> Any:
+    """A pool of a registered env in dm_env's dialect."""
+    return envpool.make_dm(_builders(task_id, options), **options)
+
+
+def make_spec(task_id: str, **options: Any) -> EnvPoolSpec:
+    """What make() would build."""
+    return envpool.make_spec(_builders(task_id, options), **options)
+
+
+def _builders(task_id: str, options: dict[str, Any]) -> list[_Builder]:
+    """One builder for each env: the protocol's constructors are given their env's id."""
+    source = protocol_registry.find(task_id)
+    if source is None:
+        known = list_all_envs()
+        nearest = difflib.get_close_matches(str(task_id), known, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else f"registered are {', '.join(known) or 'none'}"
+        raise UnknownEnvError(
+            f"make() expected the id of a registered env, got {task_id!r}; {hint} "
+            f"(EnvManager.register_env() registers, {protocol_registry.registry_file()} remembers)"
+        )
+    num_envs = options.get("num_envs", 1)
+    count = num_envs if isinstance(num_envs, int) and num_envs > 0 else 1  # make() says what is wrong with others
+    return [_Builder(source, env_id, task_id) for env_id in range(count)]

@@ -1,0 +1,289 @@
+"""A light `gym` for code of before 0.26, where the real one is not installed.
+
+It has what envs, wrappers and the users of EnvPool name: Env, the wrappers, spaces (Gymnasium's own
+classes), make() with the old calls. `pip install gym` and it is never used.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.utils import seeding
+
+from envfleet.compat.modules import AliasModule, install_tree, is_available, remove_tree
+
+# The last gym. Less would mislead those who choose by it: TorchRL's GymEnv would take Gymnasium's envs for old ones.
+__version__ = "0.26.2"
+
+_INSTALLER = __name__
+
+
+class Env:
+    """The old gym's Env: reset() -> obs; step(action) -> obs, reward, done, info; seed(); render(mode)."""
+
+    metadata: dict[str, Any] = {"render.modes": []}  # noqa: RUF012 (gym's own is such a dict)
+    reward_range = (-float("inf"), float("inf"))
+    spec: Any = None
+    action_space: Any
+    observation_space: Any
+    _np_random: np.random.Generator | None = None
+
+    @property
+    def np_random(self) -> np.random.Generator:
+        """The env's generator; seed() makes it anew."""
+        if self._np_random is None:
+            self._np_random, _ = seeding.np_random()
+        return self._np_random
+
+    @np_random.setter
+    def np_random(self, value: np.random.Generator) -> None:
+        self._np_random = value
+
+    def step(self, action: Any) -> Any:
+        """One step."""
+        raise NotImplementedError
+
+    def reset(self) -> Any:
+        """The first observation of a new episode."""
+        raise NotImplementedError
+
+    def render(self, mode: str = "human") -> Any:
+        """A picture, or a window."""
+        raise NotImplementedError
+
+    def seed(self, seed: int | None = None) -> list[int]:
+        """Makes the generator anew."""
+        self._np_random, used = seeding.np_random(seed)
+        return [used]
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+    @property
+    def unwrapped(self) -> Any:
+        """The env without wrappers."""
+        return self
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _of_the_inner(name: str) -> Any:
+    """An attribute that Env has for its class and a wrapper takes from the env inside, unless it was set."""
+
+    def get(self: Any) -> Any:
+        return self.__dict__[name] if name in self.__dict__ else getattr(self.env, name)
+
+    return property(get, lambda self, value: self.__dict__.__setitem__(name, value))
+
+
+class Wrapper(Env):
+    """The old gym's Wrapper. It takes whatever has an env's calls, pools too."""
+
+    metadata = _of_the_inner("metadata")
+    reward_range = _of_the_inner("reward_range")
+    spec = _of_the_inner("spec")
+    np_random = _of_the_inner("np_random")
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.env, name)
+
+    def step(self, action: Any) -> Any:
+        """The env's step."""
+        return self.env.step(action)
+
+    def reset(self, **kwargs: Any) -> Any:
+        """The env's reset."""
+        return self.env.reset(**kwargs)
+
+    def render(self, *args: Any, **kwargs: Any) -> Any:
+        """The env's picture."""
+        return self.env.render(*args, **kwargs)
+
+    def seed(self, seed: int | None = None) -> Any:
+        """Seeds the env."""
+        return self.env.seed(seed)
+
+    def close(self) -> None:
+        """Closes the env."""
+        self.env.close()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost env."""
+        return self.env.unwrapped
+
+    def __len__(self) -> int:
+        return len(self.env)
+
+
+class ObservationWrapper(Wrapper):
+    """Changes observations."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        """The env's reset, its observation changed."""
+        return self.observation(self.env.reset(**kwargs))
+
+    def step(self, action: Any) -> Any:
+        """The env's step, its observation changed."""
+        obs, *others = self.env.step(action)
+        return self.observation(obs), *others
+
+    def observation(self, observation: Any) -> Any:
+        """The changed observation."""
+        raise NotImplementedError
+
+
+class RewardWrapper(Wrapper):
+    """Changes rewards."""
+
+    def step(self, action: Any) -> Any:
+        """The env's step, its reward changed."""
+        obs, reward, *others = self.env.step(action)
+        return obs, self.reward(reward), *others
+
+    def reward(self, reward: Any) -> Any:
+        """The changed reward."""
+        raise NotImplementedError
+
+
+class ActionWrapper(Wrapper):
+    """Changes actions."""
+
+    def step(self, action: Any) -> Any:
+        """The env's step with a changed action."""
+        return self.env.step(self.action(action))
+
+    def action(self, action: Any) -> Any:
+        """The changed action."""
+        raise NotImplementedError
+
+
+class OldCalls(Env):
+    """An env of Gymnasium under the old calls. What is not here is the env's own."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata = {**env.metadata, "render.modes": env.metadata.get("render_modes", [])}
+        self.spec = env.spec
+        self._seed: int | None = None
+
+    @property
+    def np_random(self) -> Any:
+        """The env's generator."""
+        return self.env.unwrapped.np_random
+
+    @np_random.setter
+    def np_random(self, value: Any) -> None:
+        self.env.unwrapped.np_random = value
+
+    def seed(self, seed: int | None = None) -> list[int]:
+        """Acts at the next reset, as Gymnasium seeds."""
+        self._seed = seed
+        return [] if seed is None else [seed]
+
+    def reset(self) -> Any:
+        """The first observation."""
+        seed, self._seed = self._seed, None
+        return self.env.reset(seed=seed)[0]
+
+    def step(self, action: Any) -> Any:
+        """obs, reward, done, info; info["TimeLimit.truncated"] for an end that is none of the env's own."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if truncated:
+            info["TimeLimit.truncated"] = not terminated
+        return obs, reward, terminated or truncated, info
+
+    def render(self, mode: str = "human") -> Any:
+        """The env's picture, as it was made to draw."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Closes the env."""
+        self.env.close()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The innermost env."""
+        return self.env.unwrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "env":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.env, name)
+
+
+def make(env_id: str, **kwargs: Any) -> OldCalls:
+    """An env of Gymnasium's registry with the old calls; it can draw pictures where the env can."""
+    modes = _render_modes(env_id)
+    if "rgb_array" in modes:
+        kwargs.setdefault("render_mode", "rgb_array")
+    return OldCalls(gymnasium.make(env_id, disable_env_checker=True, **kwargs))
+
+
+def _render_modes(env_id: str) -> list[str]:
+    from envfleet.factories import gymnasium_spec
+
+    entry = gymnasium_spec(env_id).entry_point
+    creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
+    return list(getattr(creator, "metadata", {}).get("render_modes", []))
+
+
+def install() -> bool:
+    """Puts the stand-in in place if there is no gym; whether it did."""
+    if is_available("gym"):
+        return False
+    core = {
+        "Env": Env,
+        "Wrapper": Wrapper,
+        "ObservationWrapper": ObservationWrapper,
+        "RewardWrapper": RewardWrapper,
+        "ActionWrapper": ActionWrapper,
+    }
+    kinds = ("space", "box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple", "text", "graph", "sequence")
+    members: dict[str, dict[str, Any]] = {
+        "": {**core, "Space": spaces.Space, "make": make, "__version__": __version__, "__getattr__": _missing},
+        "core": core,
+        "spaces": {name: getattr(spaces, name) for name in spaces.__all__},
+        "utils": {},
+        "utils.seeding": {"np_random": seeding.np_random},
+        "error": {name: own for name, own in vars(gymnasium.error).items() if not name.startswith("_")},
+        "logger": {name: getattr(gymnasium.logger, name) for name in ("warn", "error", "deprecation")},
+        "envs": {"register": gymnasium.register},
+        "envs.registration": {"register": gymnasium.register},
+        "vector": {"VectorEnv": gymnasium.vector.VectorEnv},
+    }
+    for kind in kinds:
+        module = getattr(spaces, kind)
+        members[f"spaces.{kind}"] = {name: own for name, own in vars(module).items() if isinstance(own, type)}
+    members[""]["register"] = gymnasium.register
+    install_tree("gym", members, _INSTALLER, __doc__ or "")
+    return True
+
+
+def uninstall() -> bool:
+    """Takes the stand-in out, unless another alias still needs it; the real gym stays."""
+    aliases = [module for module in list(sys.modules.values()) if isinstance(module, AliasModule)]
+    if any(module._envfleet_installer != _INSTALLER for module in aliases):
+        return False
+    return remove_tree("gym", _INSTALLER)
+
+
+def _missing(name: str) -> Any:
+    raise AttributeError(
+        f"module 'gym' is envfleet's stand-in and has no {name!r}; it has Env, the wrappers, spaces and make(). "
+        "For the rest: pip install gym"
+    )

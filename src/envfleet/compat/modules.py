@@ -1,0 +1,96 @@
+"""Module trees under other packages' names: put into sys.modules by an explicit install(), and taken out again."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+from envfleet.errors import CallOrderError
+
+
+class AliasModule(ModuleType):
+    """A module that stands where another package's would.
+
+    It pickles as the call that puts it in place: an env's class may hold `gym` or `envpool` among its
+    globals, and the worker that unpickles it has to find the same there.
+    """
+
+    def __init__(self, name: str, names: Mapping[str, Any], installer: str, doc: str) -> None:
+        super().__init__(name, doc)
+        self.__dict__.update(names)
+        self.__all__ = [public for public in names if not public.startswith("_")]
+        # Without a spec, importlib.util.find_spec(name) raises instead of finding it.
+        self.__spec__ = ModuleSpec(name, loader=None, is_package=True)
+        self.__path__: list[str] = []
+        self._envfleet_installer = installer
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _imported, (self._envfleet_installer, self.__name__)
+
+    def __repr__(self) -> str:
+        return f"<module {self.__name__!r} (envfleet's, from {self._envfleet_installer})>"
+
+
+def installed(root: str, installer: str) -> ModuleType | None:
+    """What this installer has put there, or None. Somebody else's module of that name raises."""
+    there = sys.modules.get(root)
+    if there is None or (isinstance(there, AliasModule) and there._envfleet_installer == installer):
+        return there
+    raise CallOrderError(
+        f"{installer}.install() expected that nobody has imported {root!r} yet, got the one of "
+        f"{getattr(there, '__file__', None) or repr(there)}; call install() before the first import of it, "
+        "or leave it out and use that one"
+    )
+
+
+def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer: str, doc: str) -> ModuleType:
+    """Puts root and its submodules into sys.modules. members: the names of each module, by its path below root ("").
+
+    What this installer put there before stays. Anybody else's module of that name is refused: code that has
+    imported it already would go on with the other.
+    """
+    there = installed(root, installer)
+    if there is not None:
+        return there
+    for path, names in members.items():
+        name = f"{root}.{path}" if path else root
+        sys.modules[name] = AliasModule(name, names, installer, doc)
+    for path in members:
+        if path:
+            parent, _, last = f"{root}.{path}".rpartition(".")
+            setattr(sys.modules[parent], last, sys.modules[f"{root}.{path}"])
+    return sys.modules[root]
+
+
+def remove_tree(root: str, installer: str) -> bool:
+    """Takes out what install_tree() put in; anybody else's stays. Whether there was anything."""
+    ours = [
+        name
+        for name, module in sys.modules.items()
+        if (name == root or name.startswith(f"{root}.")) and getattr(module, "_envfleet_installer", None) == installer
+    ]
+    for name in ours:
+        del sys.modules[name]
+    return bool(ours)
+
+
+def is_available(name: str) -> bool:
+    """Whether a module of that name is imported or could be."""
+    if name in sys.modules:
+        return sys.modules[name] is not None
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _imported(installer: str, name: str) -> ModuleType:
+    """What an AliasModule unpickles as, in whichever process: there, somebody's real one may be installed."""
+    if name not in sys.modules and not is_available(name):
+        import_module(installer).install()
+    return import_module(name)

@@ -1,0 +1,232 @@
+"""env-wrappers' vector envs over a Pool: step -> (obs, rewards, dones, infos), autoreset in the same step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.batch import Batch
+from envfleet.compat.vec_env_seat import ASKED_SEED, Seat
+from envfleet.errors import CallOrderError, ConfigError
+from envfleet.infos import split_rows
+from envfleet.pictures import tile
+from envfleet.pool import Pool
+from envfleet.registry import make_pool
+from envfleet.spaces import row_getter
+
+VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]
+
+
+class VecEnv(ABC):
+    """The interface: num_envs envs, the spaces of one."""
+
+    metadata: dict[str, Any] = {"render.modes": ["human", "rgb_array"]}  # noqa: RUF012 (the original's)
+    closed = False
+
+    def __init__(self, num_envs: int, observation_space: Any, action_space: Any) -> None:
+        self.num_envs = num_envs
+        self.observation_space = self.single_observation_space = observation_space
+        self.action_space = self.single_action_space = action_space
+
+    @abstractmethod
+    def reset(self) -> Any:
+        """The first observations of all envs."""
+
+    @abstractmethod
+    def step_async(self, actions: Any) -> None:
+        """Starts a step of all envs."""
+
+    @abstractmethod
+    def step_wait(self) -> VecStep:
+        """What the step gave."""
+
+    def step(self, actions: Any) -> VecStep:
+        """A step of all envs."""
+        self.step_async(actions)
+        return self.step_wait()
+
+    def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
+        """A list of pictures, one for each env."""
+        raise NotImplementedError
+
+    def get_images(self, **kwargs: Any) -> list[Any]:
+        """The pictures of render("rgb_array")."""
+        return list(self.render("rgb_array", **kwargs))
+
+    def close(self) -> None:
+        """Closes the envs. Idempotent."""
+        if not self.closed:
+            self.closed = True
+            self.close_extras()
+
+    def close_extras(self) -> None:  # noqa: B027 (who has nothing more to close leaves it)
+        """What else there is to close."""
+
+    @property
+    def unwrapped(self) -> Any:
+        """The vector env without wrappers."""
+        return self
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class VecEnvWrapper(VecEnv):
+    """A vector env around another. What is not here is the inner one's."""
+
+    def __init__(self, venv: VecEnv, observation_space: Any = None, action_space: Any = None) -> None:
+        self.venv = venv
+        super().__init__(
+            venv.num_envs,
+            venv.observation_space if observation_space is None else observation_space,
+            venv.action_space if action_space is None else action_space,
+        )
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step of all envs."""
+        self.venv.step_async(actions)
+
+    def reset(self) -> Any:
+        """The first observations of all envs."""
+        return self.venv.reset()
+
+    def step_wait(self) -> VecStep:
+        """What the step gave."""
+        return self.venv.step_wait()
+
+    def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
+        """The inner one's pictures."""
+        return self.venv.render(mode, **kwargs)
+
+    def close(self) -> None:
+        """Closes the inner one."""
+        self.closed = True
+        self.venv.close()
+
+    @property
+    def unwrapped(self) -> Any:
+        """The vector env without wrappers."""
+        return self.venv.unwrapped
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or name == "venv":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.venv, name)
+
+
+class PoolVecEnv(VecEnv):
+    """A vector env that is a pool. The factories seed their envs; seed() acts at the next reset."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
+        factories = list(env_fns)
+        self.pool: Pool = make_pool(factories, autoreset_mode="same_step", wrappers=[Seat], **options)
+        spec = self.pool.spec
+        super().__init__(self.pool.num_envs, spec.observation_space, spec.action_space)
+        self.spec = spec
+        self._row_of = row_getter(spec.observation_space)
+        self._seeds: list[int | None] = [None] * self.num_envs
+        self._was_reset = False
+
+    def seed(self, seed: int | Sequence[int | None] | None = None) -> None:
+        """Seeds env i with seed + i, or each with its own of a list, at the next reset."""
+        if seed is None or isinstance(seed, (int, np.integer)):
+            self._seeds = [None if seed is None else int(seed) + env_id for env_id in range(self.num_envs)]
+            return
+        seeds = [None if own is None else int(own) for own in seed]
+        if len(seeds) != self.num_envs:
+            raise ConfigError(f"seed() expected a number or {self.num_envs} of them, got {len(seeds)}")
+        self._seeds = seeds
+
+    def reset(self) -> Any:
+        """The first observations of all envs."""
+        seeds, self._seeds = self._seeds, [None] * self.num_envs
+        self._was_reset = True
+        if seeds == self._seeds:
+            return self.pool.reset().obs
+        for env_id, own in enumerate(seeds):
+            self.pool.reset([env_id], options={ASKED_SEED: own})
+        return self.pool.observe()
+
+    def step_async(self, actions: Any) -> None:
+        """Starts a step of all envs."""
+        if not self._was_reset:
+            raise CallOrderError("step() expected envs that were reset; call reset() first")
+        # A list of one action for each env is as good as an array.
+        self.pool.send(np.asarray(actions) if isinstance(actions, (list, tuple)) else actions)
+
+    def step_wait(self) -> VecStep:
+        """What the step gave. An ended episode's last observation is in info["terminal_observation"]."""
+        batch = self.pool.recv()
+        ended = batch.terminated | batch.truncated
+        infos = [self._info(batch, row, bool(ended[row])) for row in range(len(batch))]
+        return batch.obs, batch.reward, ended, infos
+
+    def _info(self, batch: Batch, row: int, has_ended: bool) -> dict[str, Any]:
+        if not has_ended or batch.final is None:
+            return split_rows(batch.info, row)
+        info = split_rows(batch.final.info, row)
+        info["terminal_observation"] = self._row_of(batch.final.obs, row)
+        info["TimeLimit.truncated"] = bool(batch.truncated[row] and not batch.terminated[row])
+        return info
+
+    def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
+        """What each env draws in this mode, a list. width and height go to the env, or the picture is resized.
+
+        Before the first reset() the envs are reset for it. mode="tiled": all pictures as one.
+        """
+        if not self._was_reset:
+            self.reset()
+        frames = list(self.pool.call("draw", "rgb_array" if mode == "tiled" else mode, kwargs))
+        return tile(frames) if mode == "tiled" else frames
+
+    def get_attr(self, name: str) -> list[Any]:
+        """An attribute of each env."""
+        return list(self.pool.get_attr(name))
+
+    def env_method(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Calls a method of each env."""
+        return list(self.pool.call(name, *args, **kwargs))
+
+    def close_extras(self) -> None:
+        """Closes the pool."""
+        self.pool.close()
+
+
+class SubprocVecEnv(PoolVecEnv):
+    """The envs in worker processes.
+
+    context: "fork", "spawn" or "forkserver"; None takes envfleet's, which needs no `if __name__ == "__main__":`.
+    in_series: how many envs share a process; None takes as many processes as there are cores.
+    """
+
+    def __init__(
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        context: str | None = None,
+        in_series: int | None = None,
+        **options: Any,
+    ) -> None:
+        factories = list(env_fns)
+        count = len(factories)
+        if in_series is not None:
+            if not isinstance(in_series, int) or in_series < 1 or count % in_series:
+                raise ConfigError(f"in_series expected a number that {count} envs can be divided by, got {in_series!r}")
+            options.setdefault("num_workers", count // in_series)
+        super().__init__(factories, backend="processes", start_method=context, **options)
+
+
+class DummyVecEnv(PoolVecEnv):
+    """The envs in this process, one after another."""
+
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
+        super().__init__(env_fns, backend="serial", **options)

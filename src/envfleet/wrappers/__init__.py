@@ -1,0 +1,25 @@
+"""Wrappers that do once for a batch what others do in each env.
+
+They wrap what envfleet.make() gives, in every autoreset mode, with step() as with send() and recv(). Those that
+bear the name of a wrapper of Gymnasium's take its arguments; docs/wrappers.md says why there is a second one.
+"""
+
+from envfleet.wrappers.base import PoolWrapper, Rows, WrapperState
+from envfleet.wrappers.episode_statistics import RecordEpisodeStatistics
+from envfleet.wrappers.frame_stack import FrameStackObservation
+from envfleet.wrappers.normalize import NormalizeObservation, NormalizeReward
+from envfleet.wrappers.recording import RecordGrid, record
+from envfleet.wrappers.rewards import ClipReward
+
+__all__ = [
+    "ClipReward",
+    "FrameStackObservation",
+    "NormalizeObservation",
+    "NormalizeReward",
+    "PoolWrapper",
+    "RecordEpisodeStatistics",
+    "RecordGrid",
+    "Rows",
+    "WrapperState",
+    "record",
+]

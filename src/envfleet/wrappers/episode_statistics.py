@@ -1,0 +1,68 @@
+"""The return, length and time of each episode, in the info of the row that ended it."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError
+from envfleet.wrappers.base import PoolWrapper, Rows
+
+
+class RecordEpisodeStatistics(PoolWrapper):
+    """Adds info["episode"] = {"r": return, "l": length, "t": seconds} with the mask info["_episode"].
+
+    return_queue, length_queue and time_queue hold the last buffer_length episodes, episode_count how many ended. An
+    episode that an env's failure cut short (on_error="restart") is none. pool.stats() gives means and extremes of
+    the same episodes without any wrapper.
+    """
+
+    _kept = ("_returns", "_lengths", "episode_count", "return_queue", "length_queue", "time_queue")
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], buffer_length: int = 100, stats_key: str = "episode") -> None:
+        super().__init__(env)
+        self._key = stats_key
+        self._returns = np.zeros(self.num_envs)
+        self._lengths = np.zeros(self.num_envs, dtype=np.int64)
+        self._started = np.full(self.num_envs, time.perf_counter())
+        self.episode_count = 0
+        self.return_queue: deque[float] = deque(maxlen=buffer_length)
+        self.length_queue: deque[int] = deque(maxlen=buffer_length)
+        self.time_queue: deque[float] = deque(maxlen=buffer_length)
+
+    def _take(
+        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    ) -> tuple[Any, NDArray[np.float64]]:
+        # Rows of resets have no reward, and start from nothing below in any case.
+        self._returns[rows.at] += reward
+        self._lengths[rows.at] += rows.moved
+        over = np.flatnonzero(rows.first | rows.ended)
+        if over.size:
+            done = rows.ended & ~rows.failed
+            now = time.perf_counter()
+            if done.any():
+                self._report(done, rows.env_id, now, info)
+            ids = rows.env_id[over]
+            self._returns[ids], self._lengths[ids], self._started[ids] = 0.0, 0, now
+        return obs, reward
+
+    def _report(self, done: NDArray[np.bool_], env_id: NDArray[np.int32], now: float, info: dict[str, Any]) -> None:
+        if self._key in info:
+            raise ConfigError(
+                f"expected an info without the key {self._key!r}, got one of the env or of another wrapper; "
+                "pass another stats_key"
+            )
+        ids = env_id[done]
+        returns, lengths, seconds = self._returns[ids], self._lengths[ids], now - self._started[ids]
+        episode = {"r": np.zeros(len(done)), "l": np.zeros(len(done), dtype=np.int64), "t": np.zeros(len(done))}
+        episode["r"][done], episode["l"][done], episode["t"][done] = returns, lengths, seconds
+        info[self._key], info[f"_{self._key}"] = episode, done
+        self.episode_count += len(ids)
+        self.return_queue.extend(returns.tolist())
+        self.length_queue.extend(lengths.tolist())
+        self.time_queue.extend(seconds.tolist())

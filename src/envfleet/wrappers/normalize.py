@@ -1,0 +1,178 @@
+"""Observations and rewards scaled by their running mean and variance."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import VectorEnv
+from gymnasium.vector.utils import batch_space
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError, StateError
+from envfleet.spaces import join, leaves_of, path_text, split
+from envfleet.wrappers.base import PoolWrapper, Rows
+from envfleet.wrappers.moments import RunningMeanStd
+from envfleet.wrappers.nested import FinalRows, changed
+
+
+class _Normalizer(PoolWrapper):
+    """What both have: named moments, a switch, and a file.
+
+    update_running_mean: whether rows change the statistics. Off for evaluation.
+    """
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float, clip: float | None) -> None:
+        super().__init__(env)
+        name = type(self).__name__
+        if not epsilon > 0:
+            raise ConfigError(f"{name} expected an epsilon above 0, got {epsilon!r}")
+        if clip is not None and not clip > 0:
+            raise ConfigError(f"{name} expected clip above 0, or None for no bounds, got {clip!r}")
+        self.epsilon, self.clip = epsilon, clip
+        self.update_running_mean = True
+
+    def _moments(self) -> dict[str, RunningMeanStd]:
+        raise NotImplementedError
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the statistics into a file (npz)."""
+        arrays: dict[str, Any] = {}
+        for name, moments in self._moments().items():
+            arrays |= {f"{name}/mean": moments.mean, f"{name}/var": moments.var, f"{name}/count": moments.count}
+        # An open file: savez() would put .npz after a name without it.
+        with open(path, "wb") as file:
+            np.savez(file, **arrays)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Reads what save() wrote, or leaves all as it was and raises."""
+        own = self._moments()
+        wanted = {f"{name}/{part}" for name in own for part in ("mean", "var", "count")}
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+        except (ValueError, zipfile.BadZipFile, EOFError, AttributeError) as error:
+            raise StateError(f"load() expected a file that save() wrote, got {str(path)!r}: {error}") from error
+        if arrays.keys() != wanted:
+            raise StateError(f"load() expected statistics of {sorted(wanted)}, got {sorted(arrays)} in {str(path)!r}")
+        for name, moments in own.items():
+            if arrays[f"{name}/mean"].shape != moments.mean.shape:
+                raise StateError(
+                    f"load() expected statistics of shape {moments.mean.shape} for {name}, got "
+                    f"{arrays[f'{name}/mean'].shape} in {str(path)!r}; they are of another env"
+                )
+        for name, moments in own.items():
+            moments.mean, moments.var = arrays[f"{name}/mean"], arrays[f"{name}/var"]
+            moments.count = float(arrays[f"{name}/count"])
+
+    def _clipped(self, values: Any) -> Any:
+        return values if self.clip is None else np.clip(values, -self.clip, self.clip)
+
+
+class NormalizeObservation(_Normalizer):
+    """Observations with mean 0 and variance 1, by the mean and variance of all that came so far.
+
+    Of Dict and Tuple observations every Box is normalised, and all else left as it is. The results are float32
+    (float64 of a float64 Box), between -clip and clip where that is given. obs_rms holds the statistics: mean, var
+    and count, of several Boxes by name: {"obs['position']": ...}.
+    """
+
+    _kept = ("obs_rms",)
+
+    def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float = 1e-8, *, clip: float | None = None) -> None:
+        super().__init__(env, epsilon, clip)
+        inner = env.single_observation_space
+        leaves = leaves_of(inner)
+        boxes = {position: leaf for position, leaf in enumerate(leaves) if isinstance(leaf.space, spaces.Box)}
+        if not boxes:
+            raise ConfigError(f"NormalizeObservation expected an observation with a Box, got {inner}; leave it out")
+        self._positions = {f"obs{path_text(leaf.path)}": position for position, leaf in boxes.items()}
+        by_name = {name: RunningMeanStd(boxes[position].shape) for name, position in self._positions.items()}
+        # Of a single Box itself, as Gymnasium has it: code reads its mean and hands it from env to env.
+        self.obs_rms = by_name if isinstance(inner, (spaces.Dict, spaces.Tuple)) else by_name["obs"]
+        self._split, self._join = split(inner), join(inner)
+        self.single_observation_space = changed(inner, self._space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+
+    def _space(self, leaf: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+        if not isinstance(leaf, spaces.Box):
+            return leaf
+        bound = np.inf if self.clip is None else self.clip
+        return spaces.Box(-bound, bound, leaf.shape, _float_of(leaf.dtype).type)
+
+    def _moments(self) -> dict[str, RunningMeanStd]:
+        return self.obs_rms if isinstance(self.obs_rms, dict) else {"obs": self.obs_rms}
+
+    def _take(
+        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    ) -> tuple[Any, NDArray[np.float64]]:
+        columns = self._split(obs)
+        finals = FinalRows(info, self._split)
+        # Zeros stand where an env failed; in same_step mode the next episode's first observation does.
+        seen = rows.first | (rows.moved & ~rows.failed)
+        for name, moments in self._moments().items():
+            position = self._positions[name]
+            last = finals.leaf(position)
+            if self.update_running_mean:
+                self._update(moments, columns[position], seen, last, rows.failed[finals.rows])
+            columns[position] = self._normalized(columns[position], moments)
+            if last:
+                finals.replace(position, self._normalized(np.stack(last), moments))
+        if finals.rows.size:
+            finals.write(self._join)
+        return self._join(columns), reward
+
+    def _update(
+        self, moments: RunningMeanStd, column: NDArray[Any], seen: Any, last: Sequence[Any], last_failed: Any
+    ) -> None:
+        values = column if seen.all() else column[seen]
+        if last and not last_failed.all():
+            values = np.concatenate([values, np.stack(last)[~last_failed]])
+        if len(values):
+            moments.update(values)
+
+    def _normalized(self, column: NDArray[Any], moments: RunningMeanStd) -> NDArray[Any]:
+        scaled = (column - moments.mean) / np.sqrt(moments.var + self.epsilon)
+        result: NDArray[Any] = self._clipped(scaled).astype(_float_of(column.dtype), copy=False)
+        return result
+
+
+class NormalizeReward(_Normalizer):
+    """Rewards divided by the standard deviation of the discounted return, as it runs on within each episode."""
+
+    _kept = ("return_rms", "accumulated_reward")
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], gamma: float = 0.99, epsilon: float = 1e-8, *, clip: float | None = None
+    ) -> None:
+        super().__init__(env, epsilon, clip)
+        if not 0 <= gamma <= 1:
+            raise ConfigError(f"NormalizeReward expected a gamma from 0 to 1, got {gamma!r}")
+        self.gamma = gamma
+        self.return_rms = RunningMeanStd()
+        self.accumulated_reward = np.zeros(self.num_envs)
+
+    def _moments(self) -> dict[str, RunningMeanStd]:
+        return {"return": self.return_rms}
+
+    def _take(
+        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    ) -> tuple[Any, NDArray[np.float64]]:
+        running = self.accumulated_reward[rows.at]
+        running = np.where(rows.moved, running * self.gamma + reward, running)
+        counted = running[rows.moved & ~rows.failed]
+        if self.update_running_mean and counted.size:
+            self.return_rms.update(counted)
+        # After an end, be it a truncation, nothing of the episode goes into the next one.
+        running[rows.ended | rows.first] = 0.0
+        self.accumulated_reward[rows.at] = running
+        return obs, self._clipped(reward / np.sqrt(self.return_rms.var + self.epsilon))
+
+
+def _float_of(dtype: Any) -> np.dtype[Any]:
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)

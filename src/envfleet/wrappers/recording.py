@@ -1,0 +1,146 @@
+"""A video of a grid of envs, as they run."""
+
+from __future__ import annotations
+
+import os
+import weakref
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import AutoresetMode, VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError
+from envfleet.pictures import tile
+from envfleet.wrappers.base import PoolWrapper, Rows
+from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
+
+Policy = Callable[[Any], Any]
+
+_USUAL_FPS = 30  # of an env that does not say
+_USUAL_GRID = 16
+
+
+class RecordGrid(PoolWrapper):
+    """Writes what some envs (default: the first 16) draw, as one picture a step, into a .gif or .mp4.
+
+    One video of num_frames pictures from the first reset on; or, with trigger, one from each step for which
+    trigger(step) is true, step counting the batches, and {step} in the path giving each its own file. A video ends
+    after num_frames pictures, or with close().
+    """
+
+    def __init__(
+        self,
+        env: VectorEnv[Any, Any, Any],
+        path: str | os.PathLike[str],
+        *,
+        num_frames: int = 300,
+        env_ids: Sequence[int] | None = None,
+        trigger: Callable[[int], bool] | None = None,
+        fps: float | None = None,
+        max_width: int = 720,
+    ) -> None:
+        super().__init__(env)
+        self._check(env, path, num_frames, trigger)
+        self._path, self._num_frames, self._trigger, self._max_width = str(path), num_frames, trigger, max_width
+        self._shown = list(range(min(self.num_envs, _USUAL_GRID))) if env_ids is None else [int(i) for i in env_ids]
+        if not self._shown or not all(0 <= env_id < self.num_envs for env_id in self._shown):
+            raise ConfigError(f"env_ids expected some from 0 to {self.num_envs - 1}, got {env_ids!r}")
+        self._fps = float(fps or env.metadata.get("render_fps") or _USUAL_FPS)
+        self._video: Video | None = None
+        self._finish: Callable[[], Any] = lambda: None
+        self._left = 0
+        self._batches = -1
+        self.paths: list[Path] = []  # of the videos begun
+
+    @staticmethod
+    def _check(env: VectorEnv[Any, Any, Any], path: Any, num_frames: int, trigger: Any) -> None:
+        envs: Any = env.unwrapped
+        pool = envs.pool
+        if pool.config.is_async:
+            raise ConfigError(
+                f"RecordGrid expected a pool that is idle between batches, got batch_size={pool.config.batch_size} of "
+                f"num_envs={pool.num_envs}; record a pool without batch_size"
+            )
+        if env.render_mode != "rgb_array":
+            raise ConfigError(f"RecordGrid expected render_mode='rgb_array' at make(), got {env.render_mode!r}")
+        if num_frames < 1:
+            raise ConfigError(f"num_frames expected a number from 1 on, got {num_frames!r}")
+        if trigger is not None and "{step}" not in str(path):
+            raise ConfigError(f"path expected {{step}} in it, so that each video has its own file, got {str(path)!r}")
+        # What is missing is missed now, not after hours of training.
+        writer_of(check_path(path))
+
+    @property
+    def recording(self) -> bool:
+        """Whether a video is under way."""
+        return self._video is not None
+
+    def _take(
+        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    ) -> tuple[Any, NDArray[np.float64]]:
+        self._batches += 1
+        if self._video is None and self._begins():
+            self._video = Video(self._path.replace("{step}", str(self._batches)), self._fps)
+            # Also when the wrapper is dropped or the program ends without close().
+            self._finish = weakref.finalize(self, self._video.close)
+            self._left = self._num_frames
+            self.paths.append(self._video.path)
+        if self._video is not None:
+            self._video.append(self._picture())
+            self._left -= 1
+            if self._left == 0:
+                self.stop()
+        return obs, reward
+
+    def _begins(self) -> bool:
+        return not self.paths if self._trigger is None else bool(self._trigger(self._batches))
+
+    def _picture(self) -> NDArray[np.uint8]:
+        envs: Any = self.unwrapped
+        if envs.pool.spec.backend == "native":
+            return shrunk(tile([envs.render_env(env_id) for env_id in self._shown]), self._max_width)
+        return shrunk(tile(envs.pool.render_all(self._shown)), self._max_width)
+
+    def stop(self) -> None:
+        """Completes the video that is under way, if any."""
+        self._finish()
+        self._video = None
+
+    def close(self, **kwargs: Any) -> None:
+        """Completes the video, then closes the pool."""
+        self.stop()
+        super().close(**kwargs)
+
+
+def record(
+    envs: VectorEnv[Any, Any, Any],
+    path: str | os.PathLike[str],
+    policy: Policy | None = None,
+    *,
+    num_frames: int = 300,
+    seed: int | None = None,
+    env_ids: Sequence[int] | None = None,
+    fps: float | None = None,
+    max_width: int = 720,
+) -> Path:
+    """Resets the envs, runs them with policy(obs) -> actions (default: random ones) and writes a .gif or .mp4.
+
+    envs were made with render_mode="rgb_array"; they stay open, where the last picture shows them.
+    """
+    grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
+    if policy is None:
+        grid.action_space.seed(seed)
+    try:
+        obs, _ = grid.reset(seed=seed)
+        while grid.recording:
+            actions = grid.action_space.sample() if policy is None else policy(obs)
+            obs, _, terminated, truncated, _ = grid.step(actions)
+            ended = terminated | truncated
+            if grid._mode is AutoresetMode.DISABLED and ended.any():
+                obs, _ = grid.env.reset(options={"reset_mask": ended})
+    finally:
+        grid.stop()
+    return grid.paths[0]

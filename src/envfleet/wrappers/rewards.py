@@ -1,0 +1,32 @@
+"""Rewards between bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError
+from envfleet.wrappers.base import PoolWrapper, Rows
+
+
+class ClipReward(PoolWrapper):
+    """Rewards below min_reward become min_reward, those above max_reward max_reward."""
+
+    def __init__(
+        self, env: VectorEnv[Any, Any, Any], min_reward: float | None = None, max_reward: float | None = None
+    ) -> None:
+        super().__init__(env)
+        if min_reward is None and max_reward is None:
+            raise ConfigError("ClipReward expected min_reward, max_reward or both, got neither")
+        if min_reward is not None and max_reward is not None and not min_reward <= max_reward:
+            raise ConfigError(f"ClipReward expected min_reward <= max_reward, got {min_reward} and {max_reward}")
+        self.min_reward, self.max_reward = min_reward, max_reward
+
+    def _take(
+        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    ) -> tuple[Any, NDArray[np.float64]]:
+        # The reward 0 of a reset stays: it is nobody's, even where the bounds leave 0 out.
+        return obs, np.where(rows.moved, np.clip(reward, self.min_reward, self.max_reward), reward)

@@ -1,0 +1,98 @@
+"""Pictures into a GIF or MP4 file."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError, MissingExtraError
+
+Frame = NDArray[np.uint8]
+
+_PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imageio_ffmpeg")}
+
+
+class Video:
+    """A file that grows by one picture at a time and is done with close().
+
+    An MP4 is written as the pictures come; those of a GIF are kept until close().
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
+        self.path = check_path(path)
+        self._module = writer_of(self.path)
+        self._fps = fps
+        self._frames: list[Frame] = []
+        self._encoder: Any = None
+        self._size: tuple[int, ...] | None = None
+
+    def append(self, frame: Frame) -> None:
+        """Adds a picture; all must be of the first one's size."""
+        frame = _even(frame) if self.path.suffix == ".mp4" else frame
+        if self._size is None:
+            self._size = frame.shape
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        elif frame.shape != self._size:
+            raise ConfigError(f"a video expected pictures of shape {self._size}, as its first one, got {frame.shape}")
+        if self.path.suffix == ".gif":
+            self._frames.append(frame)
+            return
+        if self._encoder is None:
+            # Blocks of 2: larger ones, the default, would scale the picture.
+            size = (frame.shape[1], frame.shape[0])
+            self._encoder = self._module.write_frames(
+                str(self.path), size, fps=self._fps, macro_block_size=2, ffmpeg_log_level="error"
+            )
+            self._encoder.send(None)
+        self._encoder.send(np.ascontiguousarray(frame))
+
+    def close(self) -> None:
+        """Completes the file. Idempotent; without pictures there is no file."""
+        if self._encoder is not None:
+            self._encoder.close()
+            self._encoder = None
+        if self._frames:
+            frames, self._frames = np.stack(self._frames), []
+            self._module.imwrite(self.path, frames, extension=".gif", duration=1000 / self._fps, loop=0)
+
+
+def check_path(path: str | os.PathLike[str]) -> Path:
+    """The path, if it is of a kind that can be written."""
+    if Path(path).suffix not in _PURPOSES:
+        raise ConfigError(f"a video expected a file name that ends in .gif or .mp4, got {str(path)!r}")
+    return Path(path)
+
+
+def writer_of(path: Path) -> ModuleType:
+    """The module that writes this kind of file, or a MissingExtraError."""
+    import importlib
+
+    package, module = _PURPOSES[path.suffix]
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(package, "cli", f"a {path.suffix[1:].upper()} file") from error
+
+
+def shrunk(picture: Frame, max_width: int) -> Frame:
+    """The picture at most max_width wide, by a whole factor: each pixel is the mean of a block."""
+    height, width = picture.shape[:2]
+    factor = min(math.ceil(width / max_width), height)
+    if factor <= 1:
+        return picture
+    height, width = height // factor, width // factor
+    blocks: Frame = picture[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
+    smaller: Frame = blocks.mean(axis=(1, 3)).astype(np.uint8)
+    return smaller
+
+
+def _even(frame: Frame) -> Frame:
+    """With an even width and height, as H.264 wants them."""
+    height, width = frame.shape[:2]
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

@@ -1,0 +1,130 @@
+"""FrameStackObservation against a deque of what an unwrapped pool gives."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import gymnasium
+import numpy as np
+import pytest
+from python_probes import FaultyEnv, SinkEnv, SpaceEnv
+from wrapper_rollouts import MODES, Rollout, roll, same
+
+import envfleet
+from envfleet.wrappers import FrameStackObservation, NormalizeObservation
+
+SIZE = 4
+
+
+def stacked(frames, space, padding):
+    """What a stack of these observations of one episode is."""
+    last = list(frames)[-SIZE:]
+    missing = SIZE - len(last)
+    if padding == "reset":
+        last = [last[0]] * missing + last
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: stacked([own[key] for own in frames], part, padding) for key, part in space.items()}
+    if padding == "zero":
+        last = [np.zeros_like(last[0])] * missing + last
+    return np.stack(last)
+
+
+def choose_push(env_id, count):
+    return (env_id + count // 3) % 2
+
+
+def choose_two(env_id, count):
+    return np.array([count % 3, env_id % 4])
+
+
+CASES = {
+    "box": ("CartPole-v1", "native", {}, choose_push),
+    "python": ("CartPole-v1", "serial", {}, choose_push),
+    "dict": (SinkEnv, "threads", {"max_episode_steps": 7}, choose_two),
+}
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+@pytest.mark.parametrize("way", ["steps", "some_steps", "batches"])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("case", CASES)
+def test_stacks_hold_one_episode(case, mode, way, padding):
+    env, backend, options, choose = CASES[case]
+    options = {**options, "num_envs": 5, "seed": 1, "autoreset_mode": mode, "backend": backend}
+    if way == "batches":
+        options["batch_size"] = 2
+    with envfleet.make(env, **options) as plain:
+        space = plain.single_observation_space
+        raw = roll(plain, choose, way, 60)
+    with FrameStackObservation(envfleet.make(env, **options), SIZE, padding_type=padding) as envs:
+        ours = roll(envs, choose, way, 60)
+        assert envs.single_observation_space == gymnasium.vector.utils.batch_space(space, SIZE)
+    for plain_rows, rows in zip(raw.rows, ours.rows, strict=True):
+        frames: deque = deque()
+        # Batches of an asynchronous pool come in any order, so a rollout may hold more rows of an env than the other.
+        for one, row in zip(plain_rows, rows, strict=False):
+            if mode == "same_step" and one.ended:
+                same(row.value("final_obs"), stacked([*frames, one.value("final_obs")], space, padding))
+                frames.clear()
+            elif one.reward is None or (one.elapsed == 0 and not one.ended):
+                frames.clear()
+            frames.append(one.obs)
+            same(row.obs, stacked(frames, space, padding))
+
+
+def test_what_is_given_is_the_callers():
+    with FrameStackObservation(envfleet.make("CartPole-v1", num_envs=2), 3) as envs:
+        first, _ = envs.reset(seed=0)
+        kept = first.copy()
+        first[:] = 7
+        second, *_ = envs.step([0, 1])
+        np.testing.assert_array_equal(second[:, :2], kept[:, 1:])
+        assert second in envs.observation_space
+
+
+def test_a_partial_reset_leaves_the_others():
+    with FrameStackObservation(envfleet.make(FaultyEnv, num_envs=2, backend="serial"), 3) as envs:
+        envs.reset(seed=0)
+        before, *_ = envs.step([0, 0])
+        obs, _ = envs.reset(options={"reset_mask": np.array([True, False])})
+        assert obs[0, :, 1].tolist() == [0, 0, 0]
+        np.testing.assert_array_equal(obs[1], before[1])
+        obs, *_ = envs.step([0, 0])
+        assert obs[:, :, 1].tolist() == [[0, 0, 1], [0, 1, 2]]
+
+
+def test_a_saved_state_brings_the_frames_along():
+    pool = NormalizeObservation(envfleet.make("CartPole-v1", num_envs=3, seed=0))
+    with FrameStackObservation(pool, SIZE) as envs:
+        rollout = Rollout(envs, choose_push)
+        rollout.reset()
+        rollout.steps(11)
+        state = envs.get_state()
+        once = [envs.step([0, 1, 0])[0] for _ in range(12)]
+        envs.reset()
+        envs.set_state(state)
+        for expected in once:
+            np.testing.assert_array_equal(envs.step([0, 1, 0])[0], expected)
+
+
+def test_discrete_observations_and_tuples():
+    with FrameStackObservation(envfleet.make("Blackjack-v1", num_envs=3, seed=0), 2) as envs:
+        obs, _ = envs.reset()
+        assert [leaf.shape for leaf in obs] == [(3, 2)] * 3
+        assert obs in envs.observation_space
+
+
+def test_refusals():
+    with envfleet.make("CartPole-v1") as pool:
+        for size in (0, -1, 2.5, True, "4"):
+            with pytest.raises(envfleet.ConfigError, match="stack_size"):
+                FrameStackObservation(pool, size)
+        with pytest.raises(envfleet.ConfigError, match="padding_type"):
+            FrameStackObservation(pool, 2, padding_type="mirror")
+    with (
+        envfleet.make(SpaceEnv, kind="text", backend="serial") as pool,
+        pytest.raises(envfleet.ConfigError, match="Text"),
+    ):
+        FrameStackObservation(pool, 2)
+    with pytest.raises(envfleet.ConfigError, match=r"envfleet\.make"):
+        FrameStackObservation(gymnasium.make_vec("CartPole-v1", vectorization_mode="sync"), 2)

@@ -1,0 +1,153 @@
+"""Videos of grids: the file, its frames, and what is refused."""
+
+from __future__ import annotations
+
+import builtins
+import gc
+import subprocess
+import weakref
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.wrappers import ClipReward, RecordGrid, record
+
+imageio = pytest.importorskip("imageio.v3")
+
+MODES = ["next_step", "same_step", "disabled"]
+
+
+class Lamp(gymnasium.Env):
+    """Shines brighter with each step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 (as Gymnasium has it)
+    observation_space = gymnasium.spaces.Box(0, 10, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, width: int = 21, render_mode: str | None = None) -> None:
+        self.width, self.render_mode, self.count = width, render_mode, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.full(1, self.count, np.float32), 1.0, self.count == 3, False, {}
+
+    def render(self):
+        return np.full((15, self.width, 3), 60 * self.count, np.uint8)
+
+
+def lamps(mode="next_step", **options):
+    return envfleet.make(
+        Lamp, **{"num_envs": 4, "backend": "serial", "render_mode": "rgb_array", "autoreset_mode": mode, **options}
+    )
+
+
+def frames_of(path, height, width):
+    """The pictures of an MP4. Not by imageio_ffmpeg.read_frames(), which leaves its pipes open."""
+    ffmpeg = pytest.importorskip("imageio_ffmpeg").get_ffmpeg_exe()
+    command = [ffmpeg, "-loglevel", "error", "-i", str(path), "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    raw = subprocess.run(command, capture_output=True, check=True).stdout
+    return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)
+
+
+def test_a_gif_shows_each_step(tmp_path):
+    with lamps() as envs:
+        path = record(envs, tmp_path / "new" / "lamps.gif", num_frames=6)
+        frames = imageio.imread(path)
+        assert frames.shape == (6, 30, 42, 3)
+        assert frames[:, 0, 0, 0].tolist() == [0, 60, 120, 180, 0, 60]
+        assert imageio.immeta(path)["duration"] == 100  # ms, of render_fps 10
+        envs.step([0] * 4)  # still open
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_mp4_shows_each_step(tmp_path, mode):
+    pytest.importorskip("imageio_ffmpeg")
+    with lamps(mode) as envs:
+        path = record(envs, tmp_path / "lamps.mp4", policy=lambda obs: np.zeros(len(obs), int), num_frames=9, seed=0)
+    gc.collect()  # what the encoder may have left open would be warned of here
+    frames = frames_of(path, 30, 42)
+    assert len(frames) == 9
+    assert abs(frames[1].mean() - 60) < 8
+
+
+def test_odd_sizes_and_native_envs(tmp_path):
+    pytest.importorskip("imageio_ffmpeg")
+    pytest.importorskip("pygame")
+    with envfleet.make("CartPole-v1", num_envs=64, render_mode="rgb_array") as envs:
+        path = record(envs, tmp_path / "poles.mp4", num_frames=5, env_ids=[3, 9, 60], max_width=451, fps=50)
+    # Two columns and rows of 600 x 400, shrunk by 3.
+    assert len(frames_of(path, 266, 400)) == 5
+
+
+def test_a_video_for_each_trigger(tmp_path):
+    grid = RecordGrid(lamps(), tmp_path / "at-{step}.gif", num_frames=3, trigger=lambda step: step % 10 == 0)
+    with ClipReward(grid, 0.0, 0.5) as envs:
+        envs.reset(seed=0)
+        for _ in range(21):
+            envs.step([0] * 4)
+    assert [path.name for path in grid.paths] == ["at-0.gif", "at-10.gif", "at-20.gif"]
+    # The last one was cut short by close().
+    assert [len(imageio.imread(path)) for path in grid.paths] == [3, 3, 2]
+
+
+def test_send_and_recv(tmp_path):
+    with RecordGrid(lamps(), tmp_path / "lamps.gif", num_frames=3) as envs:
+        envs.async_reset()
+        envs.recv()
+        for _ in range(2):
+            envs.send([0] * 4)
+            envs.recv()
+        assert not envs.recording
+        assert len(imageio.imread(envs.paths[0])) == 3
+
+
+def test_a_video_survives_a_wrapper_that_is_dropped(tmp_path):
+    envs = RecordGrid(lamps(), tmp_path / "lamps.gif")
+    envs.reset()
+    envs.step([1] * 4)
+    gone = weakref.ref(envs)
+    del envs
+    gc.collect()
+    assert gone() is None
+    assert len(imageio.imread(tmp_path / "lamps.gif")) == 2
+
+
+def test_refusals(tmp_path):
+    path = tmp_path / "x.gif"
+    with lamps() as envs:
+        for options in (
+            {"path": tmp_path / "x.avi"},
+            {"path": path, "num_frames": 0},
+            {"path": path, "env_ids": [4]},
+            {"path": path, "env_ids": []},
+            {"path": path, "trigger": bool},
+        ):
+            with pytest.raises(envfleet.ConfigError, match="expected"):
+                RecordGrid(envs, **options)
+    with lamps(batch_size=2, backend="threads") as envs, pytest.raises(envfleet.ConfigError, match="batch_size=2"):
+        record(envs, path)
+    with lamps(render_mode=None) as envs, pytest.raises(envfleet.ConfigError, match="render_mode='rgb_array'"):
+        record(envs, path)
+    assert not path.exists()
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.startswith("imageio"):
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr("importlib.import_module", without)
+    with lamps() as envs:
+        for suffix, package in ((".gif", "imageio"), (".mp4", "imageio-ffmpeg")):
+            with pytest.raises(envfleet.MissingExtraError, match=rf"'{package}'.*pip install"):
+                record(envs, tmp_path / f"x{suffix}")
