@@ -86,7 +86,7 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install --upgrade "pip>=25.1"
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
-		"envpool==1.2.5" "gymnasium[mujoco]" stable-baselines3 "matplotlib>=3.8"
+		"envpool==1.2.5" "gymnasium[mujoco]" stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
 	touch $@
 
 # Not editable, with a build folder of its own: a benchmark must not measure a half-edited tree.

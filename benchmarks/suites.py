@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import api_suites
 import harness
 import numpy as np
 import peers
@@ -320,4 +321,5 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     "python_share": python_share,
     "scaling": scaling,
     **python_suites.SUITES,
+    **api_suites.SUITES,
 }

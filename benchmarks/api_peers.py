@@ -1,0 +1,140 @@
+"""The contenders of api_suites.py: a step through each api, a rollout of TorchRL's, whole training loops.
+
+Called in a process of their own (isolated.py), by name.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness import Loop
+from peers import sync_loop
+
+_CARTPOLE = "CartPole-v1"
+_ROLLOUT_STEPS = 16
+_EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def step_of(api: str, num_envs: int) -> Loop:
+    """Microseconds of step() through an api of envfleet, native CartPole."""
+    import envfleet
+
+    if api == "sb3":
+        from envfleet.apis.sb3 import EnvFleetVecEnv
+
+        envs: Any = EnvFleetVecEnv(envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step"))
+    else:
+        make = {"gymnasium": envfleet.make_gymnasium, "gym": envfleet.make_gym, "dm": envfleet.make_dm}[api]
+        envs = make(_CARTPOLE, num_envs=num_envs, seed=0)
+    envs.reset()
+    return sync_loop(envs.step, num_envs, envs.close, in_us=True)
+
+
+def sb3_dummy(num_envs: int) -> Loop:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    envs = DummyVecEnv([_make_cartpole] * num_envs)
+    envs.reset()
+    return sync_loop(envs.step, num_envs, envs.close, in_us=True)
+
+
+# --- TorchRL: env steps a second of rollout() -----------------------------------------------------
+
+
+def torchrl_envfleet(num_envs: int) -> Loop:
+    from envfleet.apis.torchrl import EnvFleetEnv
+
+    return _rollouts(EnvFleetEnv(_CARTPOLE, num_envs), num_envs)
+
+
+def torchrl_serial(num_envs: int) -> Loop:
+    from torchrl.envs import GymEnv, SerialEnv
+
+    return _rollouts(SerialEnv(num_envs, lambda: GymEnv(_CARTPOLE)), num_envs)
+
+
+def torchrl_parallel(num_envs: int) -> Loop:
+    from torchrl.envs import GymEnv, ParallelEnv
+
+    return _rollouts(ParallelEnv(num_envs, lambda: GymEnv(_CARTPOLE)), num_envs)
+
+
+def _rollouts(env: Any, num_envs: int) -> Loop:
+    import torch
+
+    torch.set_num_threads(1)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            env.rollout(_ROLLOUT_STEPS, break_when_any_done=False)
+
+    return Loop(run, num_envs * _ROLLOUT_STEPS, env.close)
+
+
+# --- whole PPO training loops: frames a second -------------------------------------------------------
+
+
+def sb3_ppo(vec_env: str, num_envs: int) -> Loop:
+    """Stable-Baselines3's PPO with its own defaults, but for num_envs and rollouts of 128 steps."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    torch.set_num_threads(1)
+    num_steps = 128
+    if vec_env == "envfleet":
+        from envfleet.apis.sb3 import make_vec_env
+
+        envs: Any = make_vec_env(_CARTPOLE, n_envs=num_envs, seed=0)
+    else:
+        envs = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[vec_env]([_make_cartpole] * num_envs)
+    model = PPO("MlpPolicy", envs, n_steps=num_steps, batch_size=256, device="cpu", seed=0)
+
+    def run(count: int) -> None:
+        model.learn(count * num_steps * num_envs, reset_num_timesteps=False)
+
+    return Loop(run, num_steps * num_envs, envs.close)
+
+
+def one_file_ppo(vec_env: str, num_envs: int) -> Loop:
+    """examples/ppo.py, in the style of CleanRL, on this vector env."""
+    import torch
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+    from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+    sys.path.insert(0, str(_EXAMPLES))
+    import ppo
+
+    import envfleet
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    args = ppo.Args(num_envs=num_envs)
+    if vec_env == "envfleet":
+        envs: Any = ppo.RecordEpisodeStatistics(
+            envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step")
+        )
+    else:
+        cls = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[vec_env]
+        envs = RecordEpisodeStatistics(cls([_make_cartpole] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))
+    agent = ppo.Agent(4, 2)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
+    rollout = ppo.Rollout.empty(args.num_steps, num_envs, 4)
+    held = [envs.reset(seed=0)[0]]
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            held[0], _ = ppo.collect(envs, agent, held[0], rollout, args)
+            with torch.no_grad():
+                value = agent.value(torch.from_numpy(held[0]))
+            ppo.update(agent, optimizer, rollout, ppo.advantages_of(rollout, value, args), args)
+
+    return Loop(run, args.num_steps * num_envs, envs.close)
+
+
+def _make_cartpole() -> Any:
+    import gymnasium
+
+    return gymnasium.make(_CARTPOLE)
