@@ -6,6 +6,7 @@ Called in a process of their own (isolated.py), by name.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +53,13 @@ def torchrl_envfleet(num_envs: int) -> Loop:
 def torchrl_serial(num_envs: int) -> Loop:
     from torchrl.envs import GymEnv, SerialEnv
 
-    return _rollouts(SerialEnv(num_envs, lambda: GymEnv(_CARTPOLE)), num_envs)
+    return _rollouts(SerialEnv(num_envs, partial(GymEnv, _CARTPOLE)), num_envs)
 
 
 def torchrl_parallel(num_envs: int) -> Loop:
     from torchrl.envs import GymEnv, ParallelEnv
 
-    return _rollouts(ParallelEnv(num_envs, lambda: GymEnv(_CARTPOLE)), num_envs)
+    return _rollouts(ParallelEnv(num_envs, partial(GymEnv, _CARTPOLE)), num_envs)
 
 
 def _rollouts(env: Any, num_envs: int) -> Loop:
