@@ -400,7 +400,8 @@ def long_run(make, num_steps: int, batch_size: int) -> None:
         pid = pids[int(number * len(pids))]
         # Not one that is being replaced: its number may belong to somebody else by now.
         if pid > 0 and pid in {child.pid for child in psutil.Process().children(recursive=True)}:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was gone between the look and the shot
+                os.kill(pid, signal.SIGKILL)
 
     def kill_at_random() -> None:
         own = np.random.default_rng(1)
