@@ -70,6 +70,19 @@ def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
     return own
 
 
+def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int) -> dict[str, Any]:
+    """Columns of some rows as columns of all num_rows; the others have nothing in them."""
+    whole: dict[str, Any] = {}
+    for key, column in info.items():
+        if isinstance(column, dict):
+            whole[key] = spread_rows(column, rows, num_rows)
+            continue
+        filler = None if column.dtype == object else 0
+        whole[key] = np.full((num_rows, *column.shape[1:]), filler, dtype=column.dtype)
+        whole[key][rows] = column
+    return whole
+
+
 def _is_mask(name: str, names: set[str]) -> bool:
     # "_x" beside "x" is its mask, unless that "x" is itself the mask of something.
     return name[:1] == "_" and name[1:] in names and not _is_mask(name[1:], names)

@@ -22,7 +22,7 @@ from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import CallOrderError, ConfigError, StateError
-from envfleet.infos import merge, split_rows
+from envfleet.infos import merge, split_rows, spread_rows
 from envfleet.pictures import tile
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
@@ -248,20 +248,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         rows = np.flatnonzero(mask).astype(np.int32)
         others = {key: value for key, value in options.items() if key != "reset_mask"}
         part = self._info(self.pool.reset(rows, seed=seed, options=others))
-        return self.pool.observe(), _spread(part, rows, self.num_envs)
-
-
-def _spread(info: Mapping[str, Any], rows: NDArray[np.int32], num_envs: int) -> dict[str, Any]:
-    """The infos of these rows as those of all envs; the others have none."""
-    whole: dict[str, Any] = {}
-    for key, column in info.items():
-        if isinstance(column, dict):
-            whole[key] = _spread(column, rows, num_envs)
-            continue
-        filler = None if column.dtype == object else 0
-        whole[key] = np.full((num_envs, *column.shape[1:]), filler, dtype=column.dtype)
-        whole[key][rows] = column
-    return whole
+        return self.pool.observe(), spread_rows(part, rows, self.num_envs)
 
 
 class _MaskTypeError(ConfigError, TypeError):

@@ -11,6 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
+from envfleet.infos import spread_rows
 from envfleet.spaces import join, leaves_of, split
 
 
@@ -34,7 +35,7 @@ class InfoMaker:
 
     def info_of_some(self, batch: Batch) -> dict[str, Any]:
         """The info of a reset of some envs: all rows, values for those alone."""
-        return _spread(self._masked(batch.info, None, len(batch)), batch.env_id, self._num_envs)
+        return spread_rows(self._masked(batch.info, None, len(batch)), batch.env_id, self._num_envs)
 
     def _masked(
         self, columns: Mapping[str, Any], rows: NDArray[np.bool_] | None, num_rows: int | None = None
@@ -84,16 +85,3 @@ def _only(column: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
     nothing = np.full(column.shape, None, dtype=object) if column.dtype == object else np.zeros_like(column)
     nothing[mask] = column[mask]
     return nothing
-
-
-def _spread(columns: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int) -> dict[str, Any]:
-    """Columns of some rows as columns of all."""
-    spread: dict[str, Any] = {}
-    for key, column in columns.items():
-        if isinstance(column, dict):
-            spread[key] = _spread(column, rows, num_rows)
-            continue
-        fill = None if column.dtype == object else 0
-        spread[key] = np.full((num_rows, *column.shape[1:]), fill, dtype=column.dtype)
-        spread[key][rows] = column
-    return spread

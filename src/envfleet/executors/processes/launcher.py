@@ -22,7 +22,6 @@ from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
 
 _UNKNOWN_EXIT = -int(signal.SIGKILL)  # the server died, and with it what it would have told
-_START_TIMEOUT_S = 60.0
 
 
 class WorkerProcess:

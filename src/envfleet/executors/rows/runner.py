@@ -18,7 +18,6 @@ from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import StateError
 from envfleet.executors.rows.faults import (
     NoSuchAttributeError,
-    Trouble,
     WrongResultError,
     clean,
     message_of,
@@ -363,6 +362,3 @@ def _close_quietly(env: Any) -> None:
         env.close()
     except BaseException:
         return
-
-
-__all__ = ["EnvRunner", "Trouble"]
