@@ -20,6 +20,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.envs.registration import load_env_creator
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
+from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
 
 Source = GymnasiumSpec | Callable[..., Any]
@@ -158,7 +159,11 @@ def _load_from_main(spec: GymnasiumSpec) -> None:
 
 
 def gymnasium_spec(env_id: str) -> GymnasiumSpec:
-    """Gymnasium's spec of an id; "module:Env-v0" imports the module first, as gymnasium.make() does."""
+    """The spec of an id: a simulator family's, else Gymnasium's. "module:Env-v0" imports the module
+    first, as gymnasium.make() does."""
+    simulator = find_simulator(env_id)
+    if simulator is not None:
+        return simulator.spec(env_id)
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)

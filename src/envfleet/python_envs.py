@@ -9,7 +9,8 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.errors import ConfigError, EnvError, UnknownEnvError
+from envfleet.envs.simulators import find_simulator, simulated_ids
+from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.processes.executor import ProcessesExecutor
 from envfleet.executors.rows.building import build_all, close_all
 from envfleet.executors.rows.executor import RowsExecutor
@@ -26,18 +27,15 @@ _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
     "threads": ThreadsExecutor,
     "processes": ProcessesExecutor,
 }
-# Simulators that let go of the GIL while they work: threads run them in parallel without a copy.
-_RELEASES_GIL = ("vizdoom",)
 
 
 def auto_backend(env: Any, config: PoolConfig) -> str:
     """The Python backend for an env of which nothing else is known."""
     if config.num_envs == 1 and config.step_timeout is None:
         return "serial"
-    entry_point = gymnasium_spec(env).entry_point if isinstance(env, str) and _is_known(env) else None
-    if isinstance(entry_point, str) and entry_point.startswith(_RELEASES_GIL) and config.step_timeout is None:
-        return "threads"
-    return "processes"
+    simulator = find_simulator(env)
+    # A thread cannot be killed: a limit on steps needs processes.
+    return "processes" if simulator is None or config.step_timeout is not None else simulator.backend
 
 
 def python_executor(env: Any, backend: str, options: Options) -> tuple[RowsExecutor, PoolConfig]:
@@ -95,6 +93,8 @@ def check_known(env: Any) -> None:
 def _is_known(env_id: str) -> bool:
     try:
         gymnasium_spec(env_id)
+    except MissingExtraError:
+        raise
     except Exception:  # not registered, or a module that cannot be imported
         return False
     return True
@@ -110,9 +110,9 @@ def _unknown(env_id: str) -> UnknownEnvError:
             reason = f"; Gymnasium says: {error}"
     except ImportError as error:
         reason = f"; its module cannot be imported: {error}"
-    known = [*native_ids(), *gymnasium.registry]
+    known = [*native_ids(), *simulated_ids(), *gymnasium.registry]
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists the native ones"
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's own"
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from envfleet import _native
 from envfleet.envs.family import Family
+from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.native_envs import (
     Entry,
@@ -40,14 +41,17 @@ Env = str | Callable[..., Any] | Sequence[Callable[[], Any]]
 
 
 def list_all_envs() -> list[str]:
-    """Every native id, sorted. make() takes any id of Gymnasium besides."""
-    return sorted(native_ids())
+    """Every native id and every simulator's, sorted. make() takes any id of Gymnasium besides."""
+    return sorted(native_ids() | simulated_ids())
 
 
 def family_of(env: Env) -> Family:
-    """The family of an env; Python envs draw themselves and belong to none."""
+    """The family of an env; Python envs draw themselves and most belong to none."""
     entry = find_entry(env)
-    return Family("python", ()) if entry is None else family_of_native(entry.native_id)
+    if entry is not None:
+        return family_of_native(entry.native_id)
+    simulator = find_simulator(env)
+    return Family("python" if simulator is None else simulator.family, ())
 
 
 def register(
@@ -122,7 +126,7 @@ def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Optio
             raise ConfigError("wrappers are for Python envs, got backend='native'; name another backend or none")
         return entry, "native", parsed
     if backend == "native":
-        raise ConfigError(f"backend='native' expected one of envfleet.list_all_envs(), got {env!r}; leave backend out")
+        raise ConfigError(f"backend='native' expected an env in C++, got {env!r}, which has none; leave backend out")
     if entry is not None:
         check_known(env)  # a native id may have no Python twin
     if backend == "auto":

@@ -56,7 +56,7 @@ def _findings() -> Iterator[Finding]:
     yield _compiler()
     yield OK, "cache", str(compiling.cache_folder())
     yield from backend_checks.findings()
-    yield OK, "environments", f"{len(envfleet.list_all_envs())} native, and every id of Gymnasium"
+    yield OK, "environments", f"{len(envfleet.list_all_envs())} of its own, and every id of Gymnasium"
     yield from _extras()
     yield self_test()
 

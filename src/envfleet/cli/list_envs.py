@@ -1,4 +1,4 @@
-"""envfleet list: the native envs. make() takes every id of Gymnasium besides."""
+"""envfleet list: the native envs and the simulators'. make() takes every id of Gymnasium besides."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium import Space, spaces
 
 import envfleet
 from envfleet.cli import arguments as args
+from envfleet.envs.simulators import find_simulator
 from envfleet.errors import MissingExtraError, UnknownEnvError
 from envfleet.registry import family_of
 
@@ -30,7 +31,7 @@ def add_parser(commands: args.Subparsers) -> None:
     parser = commands.add_parser(
         "list",
         help="list the environments",
-        description="Lists the native environments. The column `limit` is the time limit in steps. "
+        description="Lists the environments that envfleet brings itself. `limit` is the time limit in steps. "
         'Where one needs an extra that is not installed, a column names it: pip install "envfleet[EXTRA]".',
     )
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
@@ -47,7 +48,7 @@ def list_envs(arguments: argparse.Namespace) -> int:
     ids = [env_id for env_id in known if arguments.pattern is None or matches(env_id, arguments.pattern)]
     if not ids:
         raise UnknownEnvError(
-            f"no native id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all. {_BESIDES}"
+            f"no id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all. {_BESIDES}"
         )
     rows = sorted((_row(env_id) for env_id in ids), key=lambda row: row[:2])
     title = f"{len(rows)} environment{'s' if len(rows) > 1 else ''}"
@@ -83,6 +84,10 @@ def brief(space: Space[object]) -> str:
 
 def _row(env_id: str) -> tuple[str, ...]:
     family = family_of(env_id).name
+    simulator = find_simulator(env_id)
+    if simulator is not None:
+        # Only an env knows its spaces, and hundreds are not built for a list.
+        return family, env_id, simulator.backend, "", "", "", "" if simulator.is_installed else simulator.extra
     try:
         spec = envfleet.make_spec(env_id)
     except MissingExtraError as error:

@@ -1,0 +1,59 @@
+"""Simulators: families of ids whose envs are Python classes over a library that an extra installs.
+
+A family is one module in envs/ with a SIMULATOR of this kind; it must be cheap to import, and
+import its library only where an env is built. Every executor runs it, as any Python env.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from envfleet.errors import MissingExtraError
+
+
+@dataclass(frozen=True)
+class Simulator:
+    """A family of ids.
+
+    package is what is imported, extra what installs it. backend is what backend="auto" runs
+    several envs on. ids gives every id, installed or not; spec_of what builds one of them.
+    """
+
+    family: str
+    package: str
+    extra: str
+    backend: str
+    ids: Callable[[], frozenset[str]]
+    spec_of: Callable[[str], GymnasiumSpec]
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its library can be found; nothing is imported."""
+        return find_spec(self.package) is not None
+
+    def spec(self, env_id: str) -> GymnasiumSpec:
+        """What builds an env of this id. Raises MissingExtraError."""
+        if not self.is_installed:
+            raise MissingExtraError(self.package, self.extra, env_id)
+        return self.spec_of(env_id)
+
+
+def simulators() -> tuple[Simulator, ...]:
+    """Every family, in the order in which they are listed."""
+    return ()
+
+
+def simulated_ids() -> set[str]:
+    """Every id of every family."""
+    return {env_id for simulator in simulators() for env_id in simulator.ids()}
+
+
+def find_simulator(env_id: object) -> Simulator | None:
+    """The family of an id, if there is one."""
+    if not isinstance(env_id, str):
+        return None
+    return next((simulator for simulator in simulators() if env_id in simulator.ids()), None)
