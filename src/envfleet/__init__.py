@@ -18,6 +18,7 @@ from envfleet.errors import (
     SeedError,
     StateError,
     UnknownEnvError,
+    UnsupportedVersionError,
     WorkerDied,
 )
 from envfleet.pool import Pool
@@ -61,6 +62,7 @@ __all__ = [
     "StateError",
     "Tuning",
     "UnknownEnvError",
+    "UnsupportedVersionError",
     "WorkerDied",
     "compile",
     "get_include",

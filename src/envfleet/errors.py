@@ -79,6 +79,10 @@ class MissingExtraError(EnvfleetError, ImportError):
         return MissingExtraError, (self.package, self.extra, self._purpose)
 
 
+class UnsupportedVersionError(EnvfleetError, ImportError):
+    """A framework is installed in a version that its api was not made for."""
+
+
 class EnvError(EnvfleetError, RuntimeError):
     """One or more envs raised. The rows of the others are in `batch`.
 

@@ -527,7 +527,7 @@ def test_stock_gym_wrapper_refuses_next_step_and_the_page_says_so():
     ("spoil", "message"),
     [
         ("sys.modules['torchrl'] = None", 'pip install "envfleet[torchrl]"'),
-        ("import torchrl; torchrl.__version__ = '0.7.2'", "tested with torchrl 0.14, got 0.7.2"),
+        ("import torchrl; torchrl.__version__ = '0.7.2'", "expected torchrl>=0.14 (tested: 0.14), got 0.7.2"),
     ],
 )
 def test_missing_or_old_torchrl(spoil, message):

@@ -14,6 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet._native import dm_columns
 from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
@@ -98,10 +99,7 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
 
 
 def _time_step(batch: Batch) -> dm_env.TimeStep:
-    step_type = np.full(len(batch), int(dm_env.StepType.MID), dtype=np.int32)
-    step_type[batch.elapsed_step == 0] = int(dm_env.StepType.FIRST)
-    step_type[batch.terminated | batch.truncated] = int(dm_env.StepType.LAST)
-    discount = np.where(batch.terminated, np.float32(0), np.float32(1))
+    step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
     observation = State(batch.obs, batch.env_id, batch.elapsed_step, batch.info)
     return dm_env.TimeStep(step_type, batch.reward, discount, observation)
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet._native import gym_columns
 from envfleet.apis.gymnasium import GymnasiumPool, Step
 from envfleet.seeding import Seed
 
@@ -64,5 +65,5 @@ class GymPool:
 
 def _as_old(step: Step) -> OldStep:
     obs, reward, terminated, truncated, info = step
-    info["TimeLimit.truncated"] = truncated & ~terminated
-    return obs, reward.astype(np.float32), terminated | truncated, info
+    small, done, info["TimeLimit.truncated"] = gym_columns(reward, terminated, truncated)
+    return obs, small, done, info

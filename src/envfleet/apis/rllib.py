@@ -20,11 +20,10 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.apis.versions import check_version
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.registry import Env, make_gymnasium
-
-_TESTED = (2, 60)
 
 Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 
@@ -56,9 +55,7 @@ def register(name: str, task_id: Env, **options: Any) -> None:
         from ray.tune.registry import register_env
     except ImportError as error:
         raise MissingExtraError("ray[rllib]", "rllib", "the RLlib api") from error
-    version = tuple(int(part) for part in ray.__version__.split(".")[:2])
-    if version < _TESTED:
-        raise ConfigError(f"the RLlib api is tested with ray 2.60, got {ray.__version__}; install ray[rllib]>=2.60")
+    check_version("RLlib", "ray[rllib]", ray.__version__, "2.60", None, "2.60")
     register_env(name, vector_entry_point(task_id, **options))
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.apis.versions import check_version
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.infos import split_rows
@@ -37,8 +38,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("tianshou", "tianshou", "the Tianshou api") from error
 
-if not tianshou.__version__.startswith("2."):
-    raise ConfigError(f"the Tianshou api is tested with tianshou 2.0, got {tianshou.__version__}; install tianshou>=2")
+check_version("Tianshou", "tianshou", tianshou.__version__, "2", "3", "2.0")
 
 Step = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], NDArray[Any]]
 Ids = int | list[int] | NDArray[Any] | None

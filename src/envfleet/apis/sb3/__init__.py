@@ -5,29 +5,19 @@ from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv      # in the place of 
 EnvFleetVecEnv(envfleet.make("CartPole-v1", num_envs=64, autoreset_mode="same_step"))
 """
 
-from envfleet.errors import EnvfleetError, MissingExtraError
+from envfleet.apis.versions import check_version
+from envfleet.errors import MissingExtraError
 
 try:
     import stable_baselines3
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "sb3", "the sb3 api") from error
 
-_TESTED = "2.6 to 2.9"
-
-
-class UnsupportedVersionError(EnvfleetError, ImportError):
-    """The framework is installed in a version that this api was not made for."""
-
-
 # Before 2.0 SB3 spoke the old gym's API, which has no terminated and truncated.
-if stable_baselines3.__version__.partition(".")[0] != "2":
-    raise UnsupportedVersionError(
-        f"the sb3 api expected stable-baselines3 2.x (tested: {_TESTED}), got {stable_baselines3.__version__}; "
-        'run: pip install "stable-baselines3>=2.6,<3"'
-    )
+check_version("sb3", "stable-baselines3", stable_baselines3.__version__, "2.6", "3", "2.6 to 2.9")
 
 from envfleet.apis.sb3.drop_ins import DummyVecEnv, SubprocVecEnv  # noqa: E402 (after the check of what it imports)
 from envfleet.apis.sb3.making import make_vec_env  # noqa: E402
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv  # noqa: E402
 
-__all__ = ["DummyVecEnv", "EnvFleetVecEnv", "SubprocVecEnv", "UnsupportedVersionError", "make_vec_env"]
+__all__ = ["DummyVecEnv", "EnvFleetVecEnv", "SubprocVecEnv", "make_vec_env"]

@@ -7,19 +7,15 @@ fleet = AsyncEnvFleetEnv("CartPole-v1", num_envs=64, batch_size=16)
 for data in AsyncCollector(fleet, policy, frames_per_batch=1024, total_frames=100_000): ...
 """
 
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.apis.versions import check_version
+from envfleet.errors import MissingExtraError
 
 try:
     import torchrl
 except ImportError as error:
     raise MissingExtraError("torchrl", "torchrl", "the torchrl api") from error
 
-_OLDEST = (0, 14)
-
-if tuple(int(part) for part in torchrl.__version__.split(".")[:2]) < _OLDEST:
-    raise ConfigError(
-        f"the torchrl api is tested with torchrl 0.14, got {torchrl.__version__}; run: pip install 'torchrl>=0.14'"
-    )
+check_version("torchrl", "torchrl", torchrl.__version__, "0.14", None, "0.14")
 
 from envfleet.apis.torchrl.async_env import AsyncEnvFleetEnv  # noqa: E402 (after the check of the version)
 from envfleet.apis.torchrl.collector import AsyncCollector  # noqa: E402
