@@ -6,10 +6,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
 CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
+RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-freethreaded soak build lint format bench sanitize clean
+.PHONY: help demo test test-freethreaded test-rllib soak build lint format bench sanitize clean
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -20,6 +21,7 @@ help:
 	@echo "make bench     envfleet against its peers (installs them in .venv-bench)"
 	@echo "make soak      the long runs: random kills, a thousand pools"
 	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
+	@echo "make test-rllib  the RLlib api, beside the older Gymnasium that ray[rllib] wants"
 	@echo "make sanitize  the engine's C++ tests under ThreadSanitizer and Address+UBSanitizer"
 
 demo: $(VENV)/.built
@@ -39,6 +41,14 @@ test-freethreaded:
 	$(FREE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.1" "cmake>=3.25" ninja
 	$(FREE_PIP) install --no-build-isolation -C build-dir=build/freethreaded . pytest pytest-timeout hypothesis psutil
 	.venv-freethreaded/bin/python -m pytest tests/conformance tests/native tests/faults/test_python_env_faults.py
+
+# In an environment of its own: ray[rllib] pins an older Gymnasium than the other tests want.
+test-rllib:
+	$(PYTHON) -m venv .venv-rllib
+	$(RLLIB_PIP) install --upgrade "pip>=25.1"
+	$(RLLIB_PIP) install "torch==2.13.0" "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(RLLIB_PIP) install --no-build-isolation -C build-dir=build/rllib ".[rllib]" pytest pytest-timeout
+	.venv-rllib/bin/python -m pytest tests/apis/test_rllib.py
 
 build: $(VENV)/.built
 
@@ -97,4 +107,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench .venv-freethreaded
+	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib
