@@ -18,7 +18,7 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # Pages about a framework that need not be there.
 NEEDS = {
-    "rllib.md": "ray",
+    "rllib.md": "ormsgpack",  # what ray[rllib] brings and ray alone does not
     "sb3.md": "stable_baselines3",
     "torchrl.md": "torchrl",
     "tianshou.md": "tianshou",

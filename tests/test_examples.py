@@ -20,7 +20,7 @@ NEEDS = {
     "sb3_ppo.py": ("stable_baselines3",),
     "torchrl_rollout.py": ("torchrl",),
     "tianshou_dqn.py": ("tianshou",),
-    "rllib_ppo.py": ("ray", "torch"),
+    "rllib_ppo.py": ("ormsgpack", "torch"),  # ray[rllib] brings it and ray alone does not
     "pettingzoo_parallel.py": ("pettingzoo",),
 }
 # How to shorten those that have no --smoke.

@@ -45,7 +45,7 @@ def test_what_rllib_cannot_do_is_refused():
 @with_ray
 @pytest.mark.parametrize("backend", ["native", "processes"])
 def test_an_env_runner_gathers_whole_episodes(backend):
-    pytest.importorskip("ray.rllib")
+    pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
     from ray.rllib.algorithms.ppo import PPOConfig
     from ray.rllib.env.single_agent_env_runner import SingleAgentEnvRunner
 
@@ -69,7 +69,7 @@ def test_an_env_runner_gathers_whole_episodes(backend):
 @with_ray
 def test_ppo_trains_on_a_pool():
     ray = pytest.importorskip("ray")
-    pytest.importorskip("ray.rllib")
+    pytest.importorskip("ray.rllib.algorithms.ppo", exc_type=ImportError)
     from ray.rllib.algorithms.ppo import PPOConfig
 
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
