@@ -18,6 +18,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.errors import CompileError, ConfigError
+from envfleet.native_envs import plugin_files
 from envfleet.registry import make_spec
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
@@ -37,6 +38,11 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
     keyed by the source, the headers it includes, the compiler and the flags: a second call
     loads in milliseconds. The compiler is CXX, else c++, g++ or clang++; CXXFLAGS is added.
     """
+    return load_plugin(build(path, flags=flags, verbose=verbose))
+
+
+def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Path:
+    """What compile() loads: the shared library of a source, from the cache or built."""
     source = Path(path).resolve()
     if not source.is_file():
         what = "a folder" if source.is_dir() else "not there"
@@ -65,7 +71,7 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
                 f"{source.name} could not be built in the cache {folder}: {error}; "
                 "set ENVFLEET_CACHE to a folder that you may write to"
             ) from error
-    return load_plugin(library)
+    return library
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
@@ -75,6 +81,7 @@ def load_plugin(path: str | os.PathLike[str]) -> list[str]:
         ids = _native.load_plugin(str(Path(path).resolve()))
     except RuntimeError as error:
         raise CompileError(f"{path} cannot be loaded as an env: {error}") from error
+    plugin_files.update(dict.fromkeys(ids, Path(path).resolve()))
     for env_id in ids:
         if env_id in built_in:
             warnings.warn(f"{env_id} now stands for the env in {path}, no longer for the built-in one", stacklevel=3)

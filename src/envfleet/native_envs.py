@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 
 from envfleet import _native
-from envfleet.envs import bsuite, classic_control, toy_text
+from envfleet.envs import bsuite, classic_control, mujoco, toy_text
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
+from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.options import POOL_OPTIONS, Options
 from envfleet.params import Param, spread
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
-_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY)
+_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY, mujoco.FAMILY)
+# Families that are loaded when one of their envs is made, since they need a library of an extra.
+_LATER = frozenset(env_id for family in _FAMILIES if family.load is not None for env_id in family.ids)
 
 
 @dataclass(frozen=True)
@@ -32,11 +36,17 @@ class Entry:
 
 
 registered: dict[str, Entry] = {}
+plugin_files: dict[str, Path] = {}  # where the envs of plug-ins were loaded from
 
 
 def native_ids() -> set[str]:
     """Every id that has a native env."""
-    return {*_native.list_env_types(), *registered}
+    return {*unregistered_ids(), *registered}
+
+
+def unregistered_ids() -> set[str]:
+    """The ids of native envs themselves, without those that register() gave."""
+    return {*_native.list_env_types(), *_LATER}
 
 
 def find_entry(env_id: Any) -> Entry | None:
@@ -45,7 +55,15 @@ def find_entry(env_id: Any) -> Entry | None:
         return None
     if env_id in registered:
         return registered[env_id]
-    return Entry(env_id) if env_id in _native.list_env_types() else None
+    return Entry(env_id) if env_id in unregistered_ids() else None
+
+
+def load_entry(entry: Entry) -> None:
+    """Makes an entry's env known to the engine. Raises MissingExtraError, or CompileError with the reason."""
+    load = family_of_native(entry.native_id).load
+    # An env of that id that is there already may be the user's own.
+    if load is not None and entry.native_id not in _native.list_env_types():
+        load()
 
 
 def family_of_native(native_id: str) -> Family:
@@ -53,22 +71,29 @@ def family_of_native(native_id: str) -> Family:
     return next((family for family in _FAMILIES if native_id in family.ids), Family("plug-in", (native_id,)))
 
 
-def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[NativeExecutor, PoolConfig]:
+def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[Executor, PoolConfig]:
     """The executor, and the config with the spec's defaults filled in."""
     spec, values, config = resolve(env_id, entry, options)
+    if options.backend == "ray":
+        from envfleet.executors.ray.making import ray_native
+
+        library = plugin_files.get(entry.native_id)
+        libraries = {} if library is None else {library.name: library.read_bytes()}
+        return ray_native(entry.native_id, spec, config, values, libraries, options.given)
     return NativeExecutor(entry.native_id, spec, config, values), config
 
 
 def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:
     """The spec, the parameter values of each env, and the config with the spec's defaults filled in."""
     config = options.config
-    for name in ("step_timeout", "start_method"):
+    for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
         if name in options.given and getattr(options.config, name) != getattr(PoolConfig(), name):
             raise ConfigError(f"{name} needs worker processes, {env_id} runs on threads in C++; leave it out")
     if config.render_mode not in (None, "rgb_array"):
         raise ConfigError(
             f"render_mode expected 'rgb_array' or None, got {config.render_mode!r}; render() gives the frames"
         )
+    load_entry(entry)
     declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
     translate = family_of_native(entry.native_id).translate
     values = _values(env_id, declared, [translate({**entry.params, **own}) for own in options.params], config.num_envs)
@@ -99,6 +124,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
         observation_arrays=observation_arrays,
         info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
         reset_options=raw["reset_options"],
+        backend="ray" if options.backend == "ray" else "native",
         native_id=entry.native_id,
         has_state=raw["has_state"],
         metadata={

@@ -7,14 +7,15 @@
 //
 // From this one declaration come get_state and set_state, get_attr and set_attr, and
 // what a renderer in Python sees. A field is an arithmetic value, a fixed array, a
-// std::array or a std::vector of them; what is derived from the config alone need not be
-// named.
+// std::array, a std::vector or a std::span of them; what is derived from the config alone need
+// not be named.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -66,6 +67,16 @@ struct FieldAccess<std::vector<T>> {
   static constexpr bool is_resizable = true;
   static Value* data(std::vector<T>& field) { return field.data(); }
   static std::int64_t size(const std::vector<T>& field) { return static_cast<std::int64_t>(field.size()); }
+};
+
+// Memory that something else owns: a simulator's arrays.
+template <class T>
+struct FieldAccess<std::span<T>> {
+  using Value = T;
+  static constexpr bool is_scalar = false;
+  static constexpr bool is_resizable = false;
+  static Value* data(const std::span<T>& field) { return field.data(); }
+  static std::int64_t size(const std::span<T>& field) { return static_cast<std::int64_t>(field.size()); }
 };
 
 }  // namespace detail

@@ -55,6 +55,11 @@ class Out {
   T* obs(int k = 0) {
     return row<T>("obs", *obs_columns_, rows_->obs, k);
   }
+  // How many elements that row has.
+  std::int64_t obs_size(int k = 0) const {
+    const detail::Column& column = obs_columns_->at(static_cast<std::size_t>(k));
+    return column.row_bytes / size_of(column.dtype);
+  }
   // The row of info column k, in the order of spec().
   template <class T>
   T* info(int k = 0) {

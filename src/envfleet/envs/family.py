@@ -23,6 +23,9 @@ class Family:
 
     translate turns what the user may pass into what the native env declares. make_renderer
     gives a renderer for an id and its parameters; None: the env draws itself, or not at all.
+    load registers the ids with the engine, before one is described or built; None: they are
+    compiled in. It may be called again, and raises MissingExtraError or CompileError.
+    extra is what installs a library that they need, and the library's name.
     """
 
     name: str
@@ -30,3 +33,5 @@ class Family:
     translate: Callable[[Mapping[str, Any]], dict[str, Any]] = _as_given
     make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
     render_fps: Mapping[str, int] = field(default_factory=dict)
+    load: Callable[[], None] | None = None
+    extra: str = ""

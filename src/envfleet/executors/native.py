@@ -97,20 +97,7 @@ class NativeExecutor(Executor):
         return self._native.abandon(timeout_s)
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
-        for name, value in options.items():
-            if name not in self.spec.reset_options:
-                valid = list(self.spec.reset_options) or "none"
-                raise ConfigError(
-                    f"reset() expected options among {valid}, got {name!r}; reset_mask is for reset() of a VectorEnv"
-                )
-            try:
-                is_finite = math.isfinite(float(value))
-            except (TypeError, ValueError, OverflowError):
-                is_finite = False
-            if not is_finite:
-                raise ConfigError(f"reset() expected a finite number for option {name!r}, got {value!r}")
-        if {"low", "high"} <= options.keys() and options["low"] > options["high"]:
-            raise ConfigError(f"reset() expected option low <= high, got {options['low']} and {options['high']}")
+        check_native_options(self.spec, options)
 
     def _plain_batch(self, columns: tuple[Any, ...]) -> Batch:
         """Of an env with one observation array and no infos, without final rows: the most common case."""
@@ -272,3 +259,21 @@ class NativeExecutor(Executor):
 
 def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:
     return tuple(Fault(env_id, _METHODS[method], what) for env_id, method, what in raw)
+
+
+def check_native_options(spec: EnvSpec, options: Mapping[str, Any]) -> None:
+    """Raises when a native env could not take these options of a reset."""
+    for name, value in options.items():
+        if name not in spec.reset_options:
+            valid = list(spec.reset_options) or "none"
+            raise ConfigError(
+                f"reset() expected options among {valid}, got {name!r}; reset_mask is for reset() of a VectorEnv"
+            )
+        try:
+            is_finite = math.isfinite(float(value))
+        except (TypeError, ValueError, OverflowError):
+            is_finite = False
+        if not is_finite:
+            raise ConfigError(f"reset() expected a finite number for option {name!r}, got {value!r}")
+    if {"low", "high"} <= options.keys() and options["low"] > options["high"]:
+        raise ConfigError(f"reset() expected option low <= high, got {options['low']} and {options['high']}")

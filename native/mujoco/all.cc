@@ -1,0 +1,18 @@
+// The whole plug-in as one source: what envfleet.compile() builds where the installed MuJoCo is of
+// another version than the plug-in that was shipped.
+#include "ant.cc"
+#include "half_cheetah.cc"
+#include "hopper.cc"
+#include "humanoid.cc"
+#include "humanoid_standup.cc"
+#include "inverted_double_pendulum.cc"
+#include "inverted_pendulum.cc"
+#include "model.cc"
+#include "mujoco_env.cc"
+#include "plugin.cc"
+#include "pusher.cc"
+#include "reacher.cc"
+#include "simulation.cc"
+#include "swimmer.cc"
+#include "trap.cc"
+#include "walker2d.cc"

@@ -1,0 +1,177 @@
+// Ant: Gymnasium's Ant-v5 and -v4.
+#include <algorithm>
+#include <cctype>
+
+#include "mujoco_env.h"
+
+namespace envfleet::mujoco {
+
+namespace {
+
+constexpr double kAntHealthyZ[2] = {0.2, 1.0};
+constexpr double kAntForces[2] = {-1.0, 1.0};
+
+template <int kVersion>
+class Ant : public MujocoEnv<Ant<kVersion>> {
+  using Base = MujocoEnv<Ant>;
+  using Base::marks_;
+  using Base::sim_;
+
+ public:
+  static constexpr Limits limits{1000, 6000.0};
+
+  static Params params() {
+    Params own = {
+        {"ctrl_cost_weight", 0.5, "of the squared action in the reward"},
+        {"contact_cost_weight", 5e-4, "of the squared contact forces in the reward"},
+        {"healthy_reward", 1.0, "for a step in which the ant is healthy"},
+        {"terminate_when_unhealthy", true, "end the episode when the ant is not healthy"},
+        {"healthy_z_range", kAntHealthyZ, "the torso heights at which the ant is healthy"},
+        {"contact_force_range", kAntForces, "what contact forces are clipped to"},
+        {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"},
+        {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
+    };
+    if (kVersion == 4) {
+      own.insert(own.begin(), {"xml_file", "ant.xml", "the model: a path, or the name of one of Gymnasium's files"});
+      own.push_back({"use_contact_forces", false, "contact forces in the observation and the reward"});
+      return with_shared_params(own);
+    }
+    own.push_back({"forward_reward_weight", 1.0, "of the forward velocity in the reward"});
+    own.push_back({"main_body", "1", "the body whose movement is rewarded: its name or number"});
+    own.push_back({"include_cfrc_ext_in_observation", true, "the contact forces"});
+    return with_v5_params("ant.xml", 5, own);
+  }
+
+  static void check(const Model& model, const Config& config) {
+    model.expect_sizes(3, 1);
+    main_body(model, config);
+  }
+  static int observation_size(const Model& model, const Config& config) {
+    const int state = Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 2 : 0);
+    if (kVersion == 5) return state + (config.flag("include_cfrc_ext_in_observation") ? 6 * (model->nbody - 1) : 0);
+    return state + (config.flag("use_contact_forces") ? 6 * model->nbody : 0);
+  }
+  static void infos(const Model&, const Config& config, Spec& spec) {
+    if (kVersion == 5) {
+      for (const char* name : {"x_position", "y_position", "distance_from_origin"}) spec.info(name, scalar<double>());
+      for (const char* name : {"x_velocity", "y_velocity", "reward_forward"}) spec.info(name, scalar<double>(), EF_ON_STEP);
+      spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
+      for (const char* name : {"reward_contact", "reward_survive"}) spec.info(name, scalar<double>(), EF_ON_STEP);
+      return;
+    }
+    spec.info("reward_forward", scalar<double>(), EF_ON_STEP);
+    // Gymnasium's v4 reports the contact cost under this name when it counts it.
+    spec.info("reward_ctrl", config.flag("use_contact_forces") ? scalar<double>() : scalar<float>(), EF_ON_STEP);
+    for (const char* name : {"reward_survive", "x_position", "y_position", "distance_from_origin", "x_velocity",
+                             "y_velocity", "forward_reward"}) {
+      spec.info(name, scalar<double>(), EF_ON_STEP);
+    }
+  }
+
+  explicit Ant(const Config& config)
+      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, kVersion == 5 || config.flag("use_contact_forces")),
+        forward_reward_weight_(kVersion == 5 ? config.real("forward_reward_weight") : 1.0),
+        ctrl_cost_weight_(config.real("ctrl_cost_weight")),
+        contact_cost_weight_(config.real("contact_cost_weight")),
+        healthy_reward_(config.real("healthy_reward")),
+        reset_noise_scale_(checked_scale(config)),
+        healthy_z_(config, "healthy_z_range"),
+        contact_force_(config, "contact_force_range"),
+        main_body_(main_body(sim_.model(), config)),
+        skipped_(config.flag("exclude_current_positions_from_observation") ? 2 : 0),
+        terminate_when_unhealthy_(config.flag("terminate_when_unhealthy")),
+        shows_forces_(config.flag(kVersion == 5 ? "include_cfrc_ext_in_observation" : "use_contact_forces")) {}
+
+  void start(Rng& rng) { this->start_normally(rng, reset_noise_scale_); }
+  void remember() { std::copy_n(this->body_position(main_body_), 2, marks_.begin()); }
+
+  void write(double* observation) const {
+    double* to = this->write_state(observation, skipped_);
+    if (!shows_forces_) return;
+    const std::span<const double> forces = sim_.contact_forces();
+    // Version 5 leaves out the world's.
+    for (std::size_t i = kVersion == 5 ? 6 : 0; i < forces.size(); ++i) *to++ = clipped(forces[i]);
+  }
+
+  void tell_start(Out& out) {
+    if (kVersion == 5) tell_place(out);
+  }
+
+  void score(const float* action, Out& out) {
+    const double* after = this->body_position(main_body_);
+    const double x_velocity = (after[0] - marks_[0]) / sim_.dt();
+    const double y_velocity = (after[1] - marks_[1]) / sim_.dt();
+    const double forward = x_velocity * forward_reward_weight_;
+    const bool healthy = is_healthy();
+    const bool counts = healthy || (kVersion == 4 && terminate_when_unhealthy_);
+    const double survive = counts ? healthy_reward_ : 0.0 * healthy_reward_;
+    const double rewards = forward + survive;
+    const float ctrl_cost = static_cast<float>(ctrl_cost_weight_) * sum_of_squares(action, sim_.model()->nu);
+    out.terminated = !healthy && terminate_when_unhealthy_;
+    if constexpr (kVersion == 5) {
+      const double contact_cost = this->contact_cost();
+      out.reward = rewards - (ctrl_cost + contact_cost);
+      tell_place(out).real(x_velocity).real(y_velocity).real(forward).real32(-ctrl_cost).real(-contact_cost).real(survive);
+    } else {
+      InfoRow row(out);
+      row.real(forward);
+      if (shows_forces_) {
+        const double contact_cost = this->contact_cost();
+        out.reward = rewards - (ctrl_cost + contact_cost);
+        row.real(-contact_cost);
+      } else {
+        out.reward = rewards - ctrl_cost;
+        row.real32(-ctrl_cost);
+      }
+      row.real(survive).real(after[0]).real(after[1]).real(norm(after, 2)).real(x_velocity).real(y_velocity).real(forward);
+    }
+  }
+
+ private:
+  // A name, or else a number. Version 4 knows one body only.
+  static int main_body(const Model& model, const Config& config) {
+    if (kVersion == 4) return model.body("torso");
+    const std::string given = config.text("main_body");
+    const bool is_number = !given.empty() && given.size() < 9 &&
+                           std::all_of(given.begin(), given.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+    const int named = mj_name2id(model.raw(), mjOBJ_BODY, given.c_str());
+    if (named >= 0 || !is_number) return model.body(given.c_str());
+    if (std::stoi(given) >= model->nbody) {
+      throw std::invalid_argument("main_body expected a number below " + std::to_string(model->nbody) + ", got " + given);
+    }
+    return std::stoi(given);
+  }
+
+  InfoRow tell_place(Out& out) {
+    const double* qpos = sim_.data().qpos;
+    InfoRow row(out);
+    row.real(qpos[0]).real(qpos[1]).real(norm(qpos, 2));
+    return row;
+  }
+
+  bool is_healthy() {
+    const double z = sim_.qpos()[2];
+    return all_finite(sim_.data().qpos, sim_.model()->nq) && all_finite(sim_.data().qvel, sim_.model()->nv) &&
+           healthy_z_.low <= z && z <= healthy_z_.high;
+  }
+
+  double clipped(double force) const { return clip(force, contact_force_.low, contact_force_.high); }
+  double contact_cost() const {
+    const std::span<const double> forces = sim_.contact_forces();
+    const auto square = [&](std::ptrdiff_t i) { return clipped(forces[i]) * clipped(forces[i]); };
+    return contact_cost_weight_ * pairwise_sum<double>(square, 0, static_cast<std::ptrdiff_t>(forces.size()));
+  }
+
+  double forward_reward_weight_, ctrl_cost_weight_, contact_cost_weight_, healthy_reward_, reset_noise_scale_;
+  Range healthy_z_, contact_force_;
+  int main_body_;
+  int skipped_;
+  bool terminate_when_unhealthy_, shows_forces_;
+};
+
+}  // namespace
+
+ENVFLEET_ENV("Ant-v5", Ant<5>)
+ENVFLEET_ENV("Ant-v4", Ant<4>)
+
+}  // namespace envfleet::mujoco

@@ -1,0 +1,109 @@
+#include "model.h"
+
+#include <sys/stat.h>
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <set>
+#include <stdexcept>
+#include <utility>
+
+#include "trap.h"
+
+namespace envfleet::mujoco {
+
+Model::Model(const std::string& path, bool is_own) : path_(path) {
+  struct stat found;
+  const bool is_there = stat(path.c_str(), &found) == 0;
+  if (!is_there || S_ISDIR(found.st_mode)) {
+    throw std::invalid_argument("xml_file expected a MuJoCo XML file, got " + path +
+                                (is_there ? ", which is a folder" : ", which is not there"));
+  }
+  char problem[1024] = "";
+  try {
+    trapped([&] { raw_ = mj_loadXML(path.c_str(), nullptr, problem, sizeof(problem)); }, is_own);
+  } catch (const std::runtime_error& error) {
+    throw std::invalid_argument("xml_file " + path + " cannot be loaded: " + error.what());
+  }
+  if (raw_ == nullptr) throw std::invalid_argument("xml_file " + path + " cannot be loaded: " + problem);
+}
+
+int Model::body(const char* name) const {
+  const int id = mj_name2id(raw_, mjOBJ_BODY, name);
+  if (id < 0) throw std::invalid_argument("xml_file " + path_ + " expected a body named " + name + ", got none");
+  return id;
+}
+
+void Model::expect_sizes(int num_positions, int num_velocities) const {
+  if (raw_->nq >= num_positions && raw_->nv >= num_velocities && raw_->nu > 0) return;
+  throw std::invalid_argument("xml_file " + path_ + " expected at least " + std::to_string(num_positions) + " positions, " +
+                              std::to_string(num_velocities) + " velocities and an actuator, got " +
+                              std::to_string(raw_->nq) + ", " + std::to_string(raw_->nv) + " and " +
+                              std::to_string(raw_->nu));
+}
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A file as it was when it was loaded: one that was written anew is loaded anew.
+using FileKey = std::pair<std::string, std::string>;
+
+// As envfleet/envs/mujoco.py writes it: the time of its last change in nanoseconds, and its size.
+std::string stamp_of(const std::string& path) {
+  struct stat found;
+  if (stat(path.c_str(), &found) != 0) return "";
+  const std::int64_t changed_ns = std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
+  return std::to_string(changed_ns) + ":" + std::to_string(found.st_size);
+}
+
+struct Known {
+  std::mutex mutex;
+  std::string asset_folder;
+  std::map<FileKey, std::weak_ptr<const Model>> models;
+  // Between describing envs and building them, nobody else holds their models. Not for long: a file that one
+  // includes may change.
+  std::set<SharedModel> recent;
+  Clock::time_point last_asked;
+};
+
+// Never destroyed: a pool that lives until the process ends gives its models back after statics are gone.
+Known& known() {
+  static Known& all = *new Known;
+  return all;
+}
+
+constexpr std::chrono::seconds kKept{2};
+constexpr std::size_t kMostKept = 8;
+
+}  // namespace
+
+SharedModel shared_model(const std::string& xml_file, const std::string& stamp) {
+  Known& all = known();
+  const std::lock_guard lock(all.mutex);
+  if (Clock::now() - all.last_asked > kKept || all.recent.size() > kMostKept) all.recent.clear();
+  const std::string path = xml_file.starts_with('/') ? xml_file : all.asset_folder + "/" + xml_file;
+  const std::string now = stamp_of(path);
+  const FileKey key{path, stamp.empty() ? now : stamp};
+  SharedModel model;
+  if (const auto found = all.models.find(key); found != all.models.end()) model = found->second.lock();
+  if (model == nullptr) {
+    if (key.second != now && !now.empty()) {
+      throw std::runtime_error("xml_file " + path + " was changed since the pool was made; make a new one");
+    }
+    model = std::make_shared<const Model>(path, path.starts_with(all.asset_folder + "/"));
+    std::erase_if(all.models, [](const auto& entry) { return entry.second.expired(); });
+    all.models[key] = model;
+  }
+  all.recent.insert(model);
+  all.last_asked = Clock::now();
+  return model;
+}
+
+void set_asset_folder(const char* folder) {
+  const std::lock_guard lock(known().mutex);
+  known().asset_folder = folder;
+}
+
+}  // namespace envfleet::mujoco

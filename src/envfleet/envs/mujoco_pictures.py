@@ -1,0 +1,69 @@
+"""Pictures of native MuJoCo envs, drawn by Gymnasium's envs of the same name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.family import Renderer
+from envfleet.errors import ConfigError, MissingExtraError
+
+_DRAWN = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat")
+
+
+def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
+    """A renderer that gives a Gymnasium env the native env's state and lets it draw."""
+    _choose_gl()
+    with _explained():
+        import mujoco
+
+        make: Any = gymnasium.envs.registration.load_env_creator(entry_point)
+        canvas = make(render_mode="rgb_array", **_as_arrays(kwargs))
+
+    def draw(attributes: Mapping[str, Any]) -> NDArray[np.uint8]:
+        canvas.data.time = attributes["time"]
+        for name in _DRAWN:
+            own = getattr(canvas.data, name)
+            own[:] = np.reshape(attributes[name], own.shape)
+        mujoco.mj_forward(canvas.model, canvas.data)
+        with _explained():
+            return np.array(canvas.render(), dtype=np.uint8)
+
+    return draw
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turns what goes wrong between here and the graphics driver into a sentence."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise MissingExtraError(error.name or "mujoco", "mujoco", "drawing this env") from error
+    except Exception as error:  # each of the libraries has errors of its own, AttributeError among them
+        raise ConfigError(
+            f"MuJoCo cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}: {error}; without a screen it "
+            "needs MUJOCO_GL=egl and libegl1 with a driver, or MUJOCO_GL=osmesa and libosmesa6"
+        ) from error
+
+
+def _choose_gl() -> None:
+    """Without a screen there are no windows to draw in; egl and osmesa draw in memory."""
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+def _as_arrays(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """What was JSON on its way through the native env: lists as arrays, numbers as keys."""
+    plain = dict(kwargs)
+    if plain.get("default_camera_config"):
+        camera = plain["default_camera_config"].items()
+        plain["default_camera_config"] = {k: np.array(v) if isinstance(v, list) else v for k, v in camera}
+    if plain.get("visual_options"):
+        plain["visual_options"] = {int(flag): bool(value) for flag, value in plain["visual_options"].items()}
+    return plain

@@ -1,0 +1,95 @@
+"""The plug-in with the MuJoCo envs: found or built for the installed MuJoCo, and loaded once.
+
+libmujoco of the user's wheel -> the plug-in that was built against that version -> the engine
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from envfleet import _native
+from envfleet.errors import CompileError, MissingExtraError
+
+_lock = threading.Lock()
+_is_loaded = False
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A MuJoCo that is installed: its version, its library, its headers."""
+
+    version: str
+    library: Path
+    include: Path
+
+
+def installed_mujoco() -> Installed:
+    """The MuJoCo of this Python; nothing is imported. Raises MissingExtraError."""
+    spec = find_spec("mujoco")
+    for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
+        for library in sorted(folder.glob("libmujoco.so.*")):
+            return Installed(library.name.removeprefix("libmujoco.so."), library, folder / "include")
+    raise MissingExtraError("mujoco", "mujoco", "a MuJoCo env")
+
+
+def plugin_folder() -> Path:
+    """Where the plug-ins of this installation are, built and as source."""
+    return Path(_native.__file__).resolve().parent / "plugins"
+
+
+def load(asset_folder: Path) -> None:
+    """Registers the MuJoCo envs. Raises MissingExtraError, and CompileError with the reason."""
+    global _is_loaded
+    with _lock:
+        if _is_loaded:
+            return
+        mujoco = installed_mujoco()
+        # First, and kept: the plug-in names it by its soname alone, so that the one in memory is taken.
+        try:
+            ctypes.CDLL(str(mujoco.library))
+        except OSError as error:
+            raise CompileError(f"MuJoCo's library cannot be loaded: {error}; install mujoco again") from error
+        plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
+        if not plugin.is_file():
+            plugin = _build(mujoco)
+        _start(plugin, mujoco, asset_folder)
+        try:
+            _native.load_plugin(str(plugin))
+        except RuntimeError as error:
+            raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
+        _is_loaded = True
+
+
+def _start(plugin: Path, mujoco: Installed, asset_folder: Path) -> None:
+    try:
+        start = ctypes.CDLL(str(plugin)).envfleet_mujoco_start
+    except (OSError, AttributeError) as error:
+        raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
+    start.argtypes, start.restype = (ctypes.c_char_p,), ctypes.c_int
+    if other := start(str(asset_folder).encode()):
+        raise CompileError(
+            f"the MuJoCo envs expected the library that they were built against, got {mujoco.library}, which "
+            f"says that it is version {other}; install mujoco again"
+        )
+
+
+def flags_for(mujoco: Installed) -> list[str]:
+    """What a compiler needs beside the source."""
+    # A linker that drops what no earlier file needs would drop it: flags come before the source.
+    return [f"-I{mujoco.include}", "-Wl,--no-as-needed", str(mujoco.library)]
+
+
+def _build(mujoco: Installed) -> Path:
+    """The plug-in's source, built for a version that none was shipped for."""
+    from envfleet.compiling import build
+
+    try:
+        return build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco))
+    except CompileError as error:
+        raise CompileError(
+            f"the native MuJoCo envs must be compiled for MuJoCo {mujoco.version}, and were not: {error}"
+        ) from error
