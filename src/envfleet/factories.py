@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import pickle
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -44,6 +46,9 @@ class EnvBuilder:
     def build(self, env_id: int) -> Any:
         """The env, in Gymnasium's dialect whatever it was written in."""
         env = adapt(self._bare(env_id), self.render_mode)
+        take_time_limit = getattr(getattr(env, "unwrapped", None), "envfleet_time_limit", None)
+        if take_time_limit is not None:
+            take_time_limit(self.max_episode_steps)  # an env of ours whose games go on over several resets
         if self.wrappers and not isinstance(env, gymnasium.Env):
             env = AdaptedEnv(env)  # Gymnasium's wrappers refuse what only looks like an env
         for wrapper in self.wrappers:
@@ -142,6 +147,14 @@ def registered_envs() -> bytes:
         _registered_before[:] = [tuple(own.values()), cloudpickle.dumps(portable)]
     data: bytes = _registered_before[1]
     return data
+
+
+def adopt_registered(data: bytes) -> None:
+    """Makes what registered_envs() gave known to this process."""
+    # A package registers its envs when it is imported; here they are known before.
+    warnings.filterwarnings("ignore", message=r".*Overriding environment .* already in registry")
+    for env_id, spec in pickle.loads(data).items():
+        gymnasium.registry.setdefault(env_id, spec)
 
 
 # The specs that were pickled last, and their pickle: registries of a thousand games do not change between pools.

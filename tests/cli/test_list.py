@@ -13,12 +13,11 @@ import pytest
 
 import envfleet
 from envfleet.cli import list_envs, main
-from envfleet.errors import MissingExtraError
 
 
 def rows_of(output: str) -> list[list[str]]:
     table, _, besides = output.partition("\n\n")
-    assert besides.startswith("Any Gymnasium id works besides")
+    assert "Any Gymnasium id works besides" in besides
     return [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()[3:]]
 
 
@@ -30,12 +29,12 @@ def test_every_id_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert sorted(row[1] for row in rows_of(output.out)) == envfleet.list_all_envs()
 
 
-@pytest.mark.parametrize("pattern", ["cartpole", "CartPole-*", "*pole-v?"])
+@pytest.mark.parametrize("pattern", ["cartpole-v", "CartPole-v*", "*pole-v?"])
 def test_pattern(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", pattern]) == 0
     assert rows_of(capsys.readouterr().out) == [
-        ["classic control", "CartPole-v0", "native", "200", "Box(4,) float32", "Discrete(2)"],
-        ["classic control", "CartPole-v1", "native", "500", "Box(4,) float32", "Discrete(2)"],
+        ["classic control", "CartPole-v0", "native", "-", "200", "Box(4,) float32", "Discrete(2)"],
+        ["classic control", "CartPole-v1", "native", "-", "500", "Box(4,) float32", "Discrete(2)"],
     ]
 
 
@@ -47,17 +46,41 @@ def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Any Gymnasium id works besides" in output.err
 
 
-def test_extra_is_named_where_it_is_missing(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def make_spec(env_id: str) -> None:
-        raise MissingExtraError("ale-py", "atari", env_id)
-
-    monkeypatch.setattr(envfleet, "make_spec", make_spec)
-    assert main(["list", "CartPole-v1"]) == 0
+def test_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)  # nothing is installed
+    assert main(["list", "cheetah-run"]) == 0
     output = capsys.readouterr().out
     assert "extra needed" in output
-    assert rows_of(output)[0][-1] == "atari"
+    assert rows_of(output)[0][3] == "dm_control (not installed)"
+    assert main(["list", "HalfCheetah-v5"]) == 0
+    assert rows_of(capsys.readouterr().out)[0][:4] == ["MuJoCo", "HalfCheetah-v5", "native", "mujoco (not installed)"]
+
+
+def test_simulators(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "cheetah-run"]) == 0
+    family, env_id, backend, extra, *rest = rows_of(capsys.readouterr().out)[0]
+    assert (family, env_id, backend, extra.split()[0], rest) == (
+        "dm_control",
+        "cheetah-run",
+        "processes",
+        "dm_control",
+        ["-", "-", "-"],
+    )
+
+
+def test_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "--family", "toy text", "*-v1"]) == 0
+    output = capsys.readouterr().out
+    assert {row[0] for row in rows_of(output)} == {"toy text"}
+    assert {"FrozenLake-v1", "Blackjack-v1"} <= {row[1] for row in rows_of(output)}
+    assert "--family" not in output
+    assert main(["list", "--family", "toytext"]) == 2
+    assert "did you mean 'toy text'?" in capsys.readouterr().err
+
+
+def test_families_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    assert "toy text (8)" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import fnmatch
 import re
 
@@ -11,18 +12,20 @@ from gymnasium import Space, spaces
 
 import envfleet
 from envfleet.cli import arguments as args
-from envfleet.envs.simulators import find_simulator
-from envfleet.errors import MissingExtraError, UnknownEnvError
+from envfleet.envs.simulators import find_simulator, is_installed
+from envfleet.errors import UnknownEnvError
 from envfleet.registry import family_of
 
 _COLUMNS = {
     "family": "text",
     "id": "name",
     "backend": "name",
+    "extra needed": "name",
     "limit": "number",
     "observation": "text",
     "action": "text",
 }
+_NOTHING = "-"
 _BESIDES = "Any Gymnasium id works besides, on backend serial, threads or processes: LunarLander-v3, module:Env-v0."
 
 
@@ -31,10 +34,12 @@ def add_parser(commands: args.Subparsers) -> None:
     parser = commands.add_parser(
         "list",
         help="list the environments",
-        description="Lists the environments that envfleet brings itself. `limit` is the time limit in steps. "
-        'Where one needs an extra that is not installed, a column names it: pip install "envfleet[EXTRA]".',
+        description="Lists the environments that envfleet knows by themselves. `backend` is what runs several of them, "
+        '`extra needed` what they need besides: pip install "envfleet[EXTRA]". `limit` is the time limit in steps. Of '
+        "those that a simulator runs, spaces are known when one is made.",
     )
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
+    parser.add_argument("--family", metavar="FAMILY", help="only those of this family, such as 'toy text'")
     args.add_plugin_argument(parser)
     parser.set_defaults(command=list_envs)
 
@@ -44,18 +49,25 @@ def list_envs(arguments: argparse.Namespace) -> int:
     from envfleet.cli import console
 
     args.compile_plugins(arguments)
-    known = envfleet.list_all_envs()
-    ids = [env_id for env_id in known if arguments.pattern is None or matches(env_id, arguments.pattern)]
+    by_family: dict[str, list[str]] = {}
+    for env_id in envfleet.list_all_envs():
+        by_family.setdefault(family_of(env_id).name, []).append(env_id)
+    if arguments.family is not None and arguments.family not in by_family:
+        nearest = difflib.get_close_matches(arguments.family, by_family, n=1, cutoff=0.4)
+        hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+        raise UnknownEnvError(f"no family {arguments.family!r}; {hint}there are {', '.join(sorted(by_family))}")
+    wanted = sorted(by_family) if arguments.family is None else [arguments.family]
+    known = [(family, env_id) for family in wanted for env_id in by_family[family]]
+    ids = [own for own in known if arguments.pattern is None or matches(own[1], arguments.pattern)]
     if not ids:
         raise UnknownEnvError(
             f"no id of {len(known)} matches {arguments.pattern!r}; envfleet list shows all. {_BESIDES}"
         )
-    rows = sorted((_row(env_id) for env_id in ids), key=lambda row: row[:2])
-    title = f"{len(rows)} environment{'s' if len(rows) > 1 else ''}"
-    if any(row[-1] for row in rows):
-        console.print_rows(title, {**_COLUMNS, "extra needed": "name"}, rows)
-    else:
-        console.print_rows(title, _COLUMNS, (row[:-1] for row in rows))
+    rows = sorted((_row(*own) for own in ids), key=lambda row: row[:2])
+    console.print_rows(f"{len(rows)} environment{'s' if len(rows) > 1 else ''}", _COLUMNS, rows)
+    if arguments.family is None and arguments.pattern is None:
+        counts = ", ".join(f"{family} ({len(own)})" for family, own in sorted(by_family.items()))
+        console.say(f"\nFamilies, for --family: {counts}.")
     console.say(f"\n{_BESIDES}")
     return 0
 
@@ -82,15 +94,20 @@ def brief(space: Space[object]) -> str:
     return str(space)
 
 
-def _row(env_id: str) -> tuple[str, ...]:
-    family = family_of(env_id).name
+def _row(family: str, env_id: str) -> tuple[str, ...]:
     simulator = find_simulator(env_id)
     if simulator is not None:
         # Only an env knows its spaces, and hundreds are not built for a list.
-        return family, env_id, simulator.backend, "", "", "", "" if simulator.is_installed else simulator.extra
-    try:
-        spec = envfleet.make_spec(env_id)
-    except MissingExtraError as error:
-        return family, env_id, "?", "?", "?", "?", error.extra
-    limit = "-" if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
-    return family, env_id, spec.backend, limit, brief(spec.observation_space), brief(spec.action_space), ""
+        extra = _extra(simulator.extra, simulator.is_installed)
+        return family, env_id, simulator.backend, extra, _NOTHING, _NOTHING, _NOTHING
+    own = family_of(env_id)
+    if own.load is not None:
+        # Likewise: their library would have to be loaded, or even compiled.
+        return family, env_id, "native", _extra(own.extra, is_installed(own.extra)), _NOTHING, _NOTHING, _NOTHING
+    spec = envfleet.make_spec(env_id)
+    limit = _NOTHING if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
+    return family, env_id, spec.backend, _NOTHING, limit, brief(spec.observation_space), brief(spec.action_space)
+
+
+def _extra(name: str, has_it: bool) -> str:
+    return name if has_it else f"{name} (not installed)"

@@ -6,9 +6,10 @@ import its library only where an env is built. Every executor runs it, as any Py
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
+from typing import Any
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
@@ -20,7 +21,9 @@ class Simulator:
     """A family of ids.
 
     package is what is imported, extra what installs it. backend is what backend="auto" runs
-    several envs on. ids gives every id, installed or not; spec_of what builds one of them.
+    several envs on. ids gives every id, installed or not; spec_of what builds one of them. check
+    raises ConfigError over parameters that an env would be refused for, before any worker starts.
+    workers_per_core is the default of num_workers: more than 1 where a worker waits for processes of its envs.
     """
 
     family: str
@@ -29,11 +32,13 @@ class Simulator:
     backend: str
     ids: Callable[[], frozenset[str]]
     spec_of: Callable[[str], GymnasiumSpec]
+    check: Callable[[str, Mapping[str, Any]], None] | None = None
+    workers_per_core: int = 1
 
     @property
     def is_installed(self) -> bool:
         """Whether its library can be found; nothing is imported."""
-        return find_spec(self.package) is not None
+        return is_installed(self.package)
 
     def spec(self, env_id: str) -> GymnasiumSpec:
         """What builds an env of this id. Raises MissingExtraError."""
@@ -42,9 +47,16 @@ class Simulator:
         return self.spec_of(env_id)
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be found; nothing is imported."""
+    return find_spec(package) is not None
+
+
 def simulators() -> tuple[Simulator, ...]:
     """Every family, in the order in which they are listed."""
-    return ()
+    from envfleet.envs import atari, dm_control, minigrid, vizdoom
+
+    return (atari.SIMULATOR, vizdoom.SIMULATOR, dm_control.SIMULATOR, minigrid.SIMULATOR)
 
 
 def simulated_ids() -> set[str]:

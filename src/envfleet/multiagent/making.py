@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, overload
 
+from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
 from envfleet.multiagent.agents import AgentsPool
 from envfleet.multiagent.env import PlayersEnv
@@ -100,6 +101,8 @@ class _Registered:
 
 def as_parallel(env: Any) -> Any:
     """The env itself, or an AECEnv as a ParallelEnv."""
+    if isinstance(env, MultiplayerEnv):
+        return env  # of the same kind, and it needs no pettingzoo
     pettingzoo = _pettingzoo()
     if isinstance(env, pettingzoo.AECEnv):
         if not env.metadata.get("is_parallelizable", False):
@@ -119,6 +122,10 @@ def as_parallel(env: Any) -> Any:
 
 
 def _source(env: Any) -> Callable[..., Any]:
+    if isinstance(env, str) and env in MULTIPLAYER_SCENARIOS:
+        return multiplayer_env(env)
+    if env is MultiplayerEnv:
+        return MultiplayerEnv
     pettingzoo = _pettingzoo()
     if isinstance(env, str):
         return _registered(env)
@@ -153,7 +160,10 @@ def _registered(env_id: str) -> _Registered:
             return _Registered(kind, pettingzoo.spec(kind, env_id))
         except Exception as error:  # pettingzoo's own kinds differ by version
             reason = reason or error
-    raise UnknownEnvError(f"make_pettingzoo() expected an id of pettingzoo, got {env_id!r}; it says: {reason}")
+    own = " or ".join(MULTIPLAYER_SCENARIOS)
+    raise UnknownEnvError(
+        f"make_pettingzoo() expected an id of pettingzoo, or {own}, got {env_id!r}; it says: {reason}"
+    )
 
 
 def _pettingzoo() -> Any:

@@ -1,0 +1,67 @@
+"""Families that run by their Gymnasium ids with no code of their own: processes against AsyncVectorEnv."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from harness import Case, Contender, Loop, Target
+from isolated import Isolated
+from options import Options
+from peers import sync_loop
+from python_peers import actions_of
+
+PROCESSES, ASYNC_VECTOR = "envfleet processes", "Gymnasium AsyncVectorEnv"
+_NUM_ENVS, _WORKERS = 16, 2
+_IDS = ("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3", "MiniGrid-Empty-8x8-v0", "cheetah-run")
+
+
+def families(options: Options) -> list[Case]:
+    return [
+        Case(
+            f"{env_id}, {_NUM_ENVS} envs, {_WORKERS} workers",
+            "steps/s",
+            [
+                Contender(PROCESSES, partial(Isolated, envfleet_processes, env_id=env_id)),
+                Contender(ASYNC_VECTOR, partial(Isolated, gymnasium_async, env_id=env_id)),
+            ],
+            PROCESSES,
+            # Whatever the family, envfleet is not behind.
+            [Target("ratio", PROCESSES, 1.0, ASYNC_VECTOR)],
+            facts={"num_envs": _NUM_ENVS, "num_workers": _WORKERS},
+        )
+        for env_id in _IDS
+    ]
+
+
+def envfleet_processes(env_id: str) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(env_id, num_envs=_NUM_ENVS, num_workers=_WORKERS, backend="processes", seed=0)
+    pool.reset()
+    return _loop(pool)
+
+
+def gymnasium_async(env_id: str) -> Loop:
+    from gymnasium.vector import AsyncVectorEnv
+
+    # MiniGrid's space of missions is of a kind that it has no shared memory for.
+    pool = AsyncVectorEnv([partial(_make, env_id)] * _NUM_ENVS, shared_memory=not env_id.startswith("MiniGrid"))
+    pool.reset(seed=0)
+    return _loop(pool)
+
+
+def _make(env_id: str) -> Any:
+    import gymnasium
+
+    from envfleet.factories import gymnasium_spec
+
+    return gymnasium.make(gymnasium_spec(env_id), disable_env_checker=True)
+
+
+def _loop(pool: Any) -> Loop:
+    return sync_loop(pool.step, _NUM_ENVS, pool.close, actions=actions_of(pool.single_action_space, _NUM_ENVS))
+
+
+SUITES: dict[str, Callable[[Options], list[Case]]] = {"families": families}

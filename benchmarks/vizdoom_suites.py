@@ -1,0 +1,130 @@
+"""ViZDoom's basic scenario: the threads backend against Gymnasium's SyncVectorEnv and EnvPool.
+
+Each contender runs in a process and a folder of its own: the engines of the vizdoom package write into
+the working directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from harness import Case, Contender, Loop, Target
+from isolated import Isolated
+from numpy.typing import NDArray
+from options import Options
+from peers import NUM_ACTION_BATCHES, actions_for, sync_loop
+
+THREADS, SYNC_VECTOR, ENVPOOL = "envfleet threads", "Gymnasium SyncVectorEnv", "EnvPool"
+_NUM_ENVS, _CORES = 8, 2
+_WORKERS = 2 * _CORES  # envfleet's default: each waits for engines half of its time
+
+
+def vizdoom(options: Options) -> list[Case]:
+    facts = {"num_envs": _NUM_ENVS, "num_workers": _WORKERS}
+    return [
+        Case(
+            f"VizdoomBasic-v1, 320x240 RGB, frame skip 4, {_NUM_ENVS} envs",
+            "steps/s",
+            [_contender(THREADS, package_id_threads), _contender(SYNC_VECTOR, package_id_sync)],
+            THREADS,
+            [Target("ratio", THREADS, 1.8, SYNC_VECTOR)],
+            facts=facts,
+        ),
+        Case(
+            f"Basic-v1, 84x84 RGB, 4 frames, {_NUM_ENVS} envs",
+            "steps/s",
+            [
+                _contender(THREADS, envpool_id_threads),
+                _contender(SYNC_VECTOR, envpool_id_sync),
+                _contender(ENVPOOL, envpool),
+            ],
+            THREADS,
+            [Target("ratio", THREADS, 1.8, SYNC_VECTOR), Target("ratio", THREADS, 1.0, ENVPOOL)],
+            facts=facts,
+        ),
+    ]
+
+
+def _contender(name: str, function: Callable[..., Loop]) -> Contender:
+    return Contender(name, partial(Isolated, function))
+
+
+def package_id_threads() -> Loop:
+    import envfleet
+
+    pool = envfleet.make(
+        "VizdoomBasic-v1", num_envs=_NUM_ENVS, num_workers=_WORKERS, backend="threads", seed=0, frame_skip=4
+    )
+    pool.reset()
+    return sync_loop(pool.step, _NUM_ENVS, pool.close, actions=actions_for(_NUM_ENVS, 4))
+
+
+def package_id_sync() -> Loop:
+    """The vizdoom package's own env."""
+    import gymnasium
+    from gymnasium.vector import SyncVectorEnv
+    from vizdoom import gymnasium_wrapper  # noqa: F401 (it registers the ids)
+
+    remove = _enter_a_folder()
+    envs = SyncVectorEnv([partial(gymnasium.make, "VizdoomBasic-v1", frame_skip=4)] * _NUM_ENVS)
+    envs.reset(seed=0)
+    return _and_then(sync_loop(envs.step, _NUM_ENVS, envs.close, actions=actions_for(_NUM_ENVS, 4)), remove)
+
+
+def envpool_id_threads() -> Loop:
+    import envfleet
+
+    pool = envfleet.make("Basic-v1", num_envs=_NUM_ENVS, num_workers=_WORKERS, backend="threads", seed=0)
+    pool.reset()
+    return sync_loop(pool.step, _NUM_ENVS, pool.close, actions=_buttons())
+
+
+def envpool_id_sync() -> Loop:
+    """envfleet's env, one after the other."""
+    from gymnasium.vector import SyncVectorEnv
+    from gymnasium.wrappers import TimeLimit
+
+    from envfleet.envs.vizdoom.env import DoomEnv
+
+    envs = SyncVectorEnv([lambda: TimeLimit(DoomEnv("basic.cfg"), 525)] * _NUM_ENVS)
+    envs.reset(seed=0)
+    return sync_loop(envs.step, _NUM_ENVS, envs.close, actions=_buttons())
+
+
+def envpool() -> Loop:
+    import envpool
+
+    remove = _enter_a_folder()
+    pool = envpool.make_gymnasium("Basic-v1", num_envs=_NUM_ENVS, num_threads=_CORES, seed=0)
+    pool.reset()
+    return _and_then(sync_loop(pool.step, _NUM_ENVS, pool.close, actions=_buttons()), remove)
+
+
+def _buttons() -> Sequence[NDArray[np.float64]]:
+    shape = (NUM_ACTION_BATCHES, _NUM_ENVS, 3)
+    return list(np.random.default_rng(0).integers(0, 2, shape).astype(np.float64))
+
+
+def _enter_a_folder() -> Callable[[], None]:
+    """Engines that start from here on write into a folder of their own; gives what removes it."""
+    folder = tempfile.mkdtemp(prefix="envfleet-benchmark-")
+    os.makedirs(os.path.join(folder, "_vizdoom"))  # two engines that make it at once end one another
+    os.chdir(folder)
+    return partial(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _and_then(loop: Loop, after: Callable[[], None]) -> Loop:
+    def shut() -> None:
+        loop.shut()
+        after()
+
+    return replace(loop, shut=shut)
+
+
+SUITES: dict[str, Callable[[Options], list[Case]]] = {"vizdoom": vizdoom}

@@ -1,0 +1,130 @@
+"""DmControlEnv: a task of dm_control's suite in Gymnasium's API."""
+
+from __future__ import annotations
+
+import logging
+import os
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.errors import ConfigError
+from envfleet.options import integer_option
+
+# The model of these is drawn at random: another seed is another model.
+_RANDOM_MODELS = frozenset({"lqr"})
+
+
+class DmControlEnv(gymnasium.Env[Any, Any]):
+    """Observations are a Dict as the task has them, in its order. An end with discount 0 is a termination, any
+    other, the task's time limit, a truncation. A seed is that of the task's random state."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
+
+    def __init__(
+        self,
+        domain_name: str,
+        task_name: str,
+        task_kwargs: Mapping[str, Any] | None = None,
+        environment_kwargs: Mapping[str, Any] | None = None,
+        frame_skip: int = 1,
+        render_mode: str | None = None,
+        height: int = 240,
+        width: int = 320,
+        camera_id: int = 0,
+    ) -> None:
+        """task_kwargs, environment_kwargs: as suite.load() takes them. frame_skip: steps of the task a step."""
+        if render_mode not in (None, "rgb_array"):
+            raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
+        self.render_mode = render_mode
+        self._frame_skip = integer_option("frame_skip", frame_skip, 1, 2**16)
+        self._picture = {"height": height, "width": width, "camera_id": camera_id}
+        self._name = (domain_name, task_name)
+        self._kwargs = (dict(task_kwargs or {}), dict(environment_kwargs or {}))
+        self.env = self._load(None)
+        self.metadata = {**self.metadata, "render_fps": round(1 / self.env.control_timestep() / self._frame_skip)}
+        self.observation_space = spaces.Dict([(name, _box(spec)) for name, spec in self.env.observation_spec().items()])
+        self.action_space = _box(self.env.action_spec())
+
+    def _load(self, seed: int | None) -> Any:
+        task_kwargs, environment_kwargs = self._kwargs
+        given = dict(task_kwargs) if seed is None else {**task_kwargs, "random": seed}
+        return _suite().load(*self._name, task_kwargs=given, environment_kwargs=environment_kwargs)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """With a seed: as suite.load(..., task_kwargs={"random": seed}) would begin."""
+        if seed is not None:
+            # numpy's older generator, which dm_control has, takes 32 bits.
+            seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) if seed >= 2**32 else seed
+            if self._name[0] in _RANDOM_MODELS:
+                self.env.close()
+                self.env = self._load(seed)
+            else:
+                self.env.task.random.seed(seed)
+        return self._observed(self.env.reset()), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The rewards of the skipped steps are added."""
+        reward = 0.0
+        for _ in range(self._frame_skip):
+            timestep = self.env.step(action)
+            reward += timestep.reward or 0.0
+            if timestep.last():
+                break
+        terminated = timestep.last() and timestep.discount == 0.0
+        truncated = timestep.last() and not terminated
+        return self._observed(timestep), reward, terminated, truncated, {"discount": float(timestep.discount)}
+
+    def render(self) -> NDArray[np.uint8]:
+        """The picture of one camera."""
+        try:
+            picture: NDArray[np.uint8] = self.env.physics.render(**self._picture)
+        except Exception as error:  # each of the three libraries has errors of its own
+            raise ConfigError(
+                f"dm_control cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}: {error}; without a screen it "
+                "needs MUJOCO_GL=egl and a driver (libegl1), or MUJOCO_GL=osmesa and libosmesa6"
+            ) from error
+        return picture
+
+    def close(self) -> None:
+        """Frees the simulation."""
+        self.env.close()
+
+    def _observed(self, timestep: Any) -> dict[str, Any]:
+        return {name: np.asarray(value) for name, value in timestep.observation.items()}
+
+
+def _box(spec: Any) -> spaces.Box:
+    low = getattr(spec, "minimum", -np.inf)
+    high = getattr(spec, "maximum", np.inf)
+    dtype = np.dtype(spec.dtype).type
+    return spaces.Box(
+        np.broadcast_to(low, spec.shape).astype(dtype),
+        np.broadcast_to(high, spec.shape).astype(dtype),
+        spec.shape,
+        dtype,
+    )
+
+
+def _suite() -> Any:
+    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # no windows to draw in; this draws in memory
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of dm_control's own dependencies, on its way in
+        import mujoco
+        from dm_control.mujoco.wrapper.mjbindings import sizes
+
+        # dm_control 1.0.50 asks for fields that MuJoCo 4 has dropped, of bodies that the suite does not have.
+        for struct, kind in (("mjmodel", mujoco.MjModel), ("mjdata", mujoco.MjData)):
+            fields = sizes.array_sizes[struct]
+            for name in [name for name in fields if not hasattr(kind, name)]:
+                del fields[name]
+        from dm_control import suite
+    # It tells on every load which settings of its own models are deprecated.
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    return suite

@@ -1,0 +1,155 @@
+"""DoomOptions: what EnvPool's ViZDoom takes, and what envfleet adds; and a game made from them."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from envfleet.envs.vizdoom.files import GameFiles, check_cfg, check_wads, existing, package_folder, scenarios_folder
+from envfleet.envs.vizdoom.game import Game
+from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, WEAPON_REWARDS
+from envfleet.envs.vizdoom.trial import check_starts
+from envfleet.errors import ConfigError
+from envfleet.options import integer_option
+
+# What EnvPool has in its infos.
+INFO_VARIABLES = (
+    *(f"AMMO{k}" for k in range(2, 8)),
+    *("ARMOR", "DAMAGECOUNT", "DEATHCOUNT", "FRAGCOUNT", "HEALTH", "HITCOUNT", "KILLCOUNT"),
+    *("SELECTED_WEAPON", "SELECTED_WEAPON_AMMO", "USER2"),
+)
+
+
+@dataclass(frozen=True)
+class DoomOptions:
+    """The defaults are EnvPool's; a None leaves it to the scenario's cfg."""
+
+    cfg_path: str
+    wad_path: str = ""
+    iwad_path: str = ""  # freedoom2 of the package
+    vzd_path: str = ""  # the engine; that of the package
+    map_id: str | None = None
+    game_args: str = ""
+    img_height: int = 84
+    img_width: int = 84
+    stack_num: int = 4
+    frame_skip: int = 4
+    use_inter_area_resize: bool = True  # False: bilinear
+    gray_scale: bool | None = None
+    screen_resolution: str | None = None  # of the engine, such as "RES_160X120"
+    depth: bool = False
+    labels: bool = False
+    automap: bool = False
+    game_variables: Sequence[str] = ()  # in the infos, besides EnvPool's
+    episodic_life: bool = False
+    use_combined_action: bool = False
+    force_speed: bool = False
+    delta_button_config: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    reward_config: Mapping[str, Sequence[float]] | None = field(default_factory=lambda: REWARD_CONFIG)
+    selected_weapon_reward_config: Mapping[int, float] = field(default_factory=lambda: WEAPON_REWARDS)
+    weapon_duration: int = 5
+    lmp_save_dir: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("img_height", "img_width", "stack_num", "frame_skip"):
+            integer_option(name, getattr(self, name), 1, 2**16)
+        if not self.cfg_path:
+            raise ConfigError("VizdoomCustom-v1 expected cfg_path, the file that describes your scenario, got none")
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The game variables in the infos."""
+        return (*INFO_VARIABLES, *(name for name in self.game_variables if name not in INFO_VARIABLES))
+
+
+def make_game(options: DoomOptions, game_args: str = "") -> Game:
+    """A game that is configured and not started. game_args: besides those of the options."""
+    import vizdoom
+
+    doom = vizdoom.DoomGame()
+    cfg = load_cfg(doom, options.cfg_path)
+    if options.wad_path:
+        doom.set_doom_scenario_path(existing(options.wad_path, "wad_path"))
+    if options.iwad_path:
+        doom.set_doom_game_path(existing(options.iwad_path, "iwad_path"))
+    if options.map_id is not None:
+        doom.set_doom_map(options.map_id)
+    doom.add_game_args(options.game_args)
+    files = check_files(doom, cfg, options.vzd_path, options.game_args)
+    doom.set_window_visible(False)
+    doom.set_sound_enabled(False)
+    doom.set_audio_buffer_enabled(False)
+    doom.set_notifications_buffer_enabled(False)
+    doom.set_mode(vizdoom.Mode.PLAYER)
+    # Steps are counted by the pool, which tells an end from a time limit.
+    doom.set_episode_timeout(0)
+    if options.gray_scale is not None:
+        doom.set_screen_format(vizdoom.ScreenFormat.GRAY8 if options.gray_scale else vizdoom.ScreenFormat.CRCGCB)
+    elif doom.get_screen_format() not in (vizdoom.ScreenFormat.GRAY8, vizdoom.ScreenFormat.CRCGCB):
+        doom.set_screen_format(vizdoom.ScreenFormat.CRCGCB)
+    if options.screen_resolution is not None:
+        doom.set_screen_resolution(member(vizdoom.ScreenResolution, options.screen_resolution, "screen_resolution"))
+    doom.set_depth_buffer_enabled(options.depth)
+    doom.set_labels_buffer_enabled(options.labels)
+    doom.set_automap_buffer_enabled(options.automap)
+    for name in options.reward_config or ():
+        member(vizdoom.GameVariable, name, "reward_config")
+    for name in options.variables:
+        doom.add_available_game_variable(member(vizdoom.GameVariable, name, "game_variables"))
+    doom.add_game_args(game_args)
+    return Game(doom, files.engine)
+
+
+def load_cfg(doom: Any, path: str) -> str:
+    """Has a DoomGame read a cfg; the path of it."""
+    cfg = check_cfg(path)
+    if not doom.load_config(cfg):
+        raise ConfigError(
+            f"cfg_path expected settings of ViZDoom, got {cfg} with lines that it does not take; "
+            "it has named them on standard error"
+        )
+    return cfg
+
+
+def check_files(doom: Any, cfg: str, engine: str = "", game_args: str = "") -> GameFiles:
+    """The files that this DoomGame is set to, checked; what is not the package's own is tried out."""
+    package = package_folder()
+    wad = doom.get_doom_scenario_path()
+    iwad = doom.get_doom_game_path()
+    if iwad and not os.path.isfile(iwad) and (package / os.path.basename(iwad)).is_file():
+        iwad = str(package / os.path.basename(iwad))  # freedoom1.cfg and its like name it without its folder
+    if not iwad:
+        iwad = str(package / "freedoom2.wad")
+    doom.set_doom_game_path(existing(iwad, "iwad_path"))
+    files = GameFiles(
+        cfg,
+        existing(wad, "wad_path") if wad else "",
+        os.path.abspath(iwad),
+        existing(engine, "vzd_path") if engine else str(package / "vizdoom"),
+    )
+    if files.wad:
+        doom.set_doom_scenario_path(files.wad)
+    check_wads(files.wad, files.iwad, doom.get_doom_map())
+    folders = (str(package), str(scenarios_folder()))
+    own = [path for path in (files.cfg, files.wad, files.iwad) if path and os.path.dirname(path) not in folders]
+    if own or engine or game_args:
+        settings = {
+            "doom_scenario_path": files.wad,
+            "doom_game_path": files.iwad,
+            "doom_map": doom.get_doom_map(),
+        }
+        check_starts(files, {key: value for key, value in settings.items() if value}, doom.get_game_args())
+    return files
+
+
+def member(enum: Any, name: Any, option: str) -> Any:
+    """A member of one of ViZDoom's enums by its name."""
+    members = enum.__members__
+    if name not in members:
+        nearest = difflib.get_close_matches(str(name).upper(), members, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"see vizdoom.{enum.__name__}"
+        raise ConfigError(f"{option} expected a name of vizdoom.{enum.__name__}, got {name!r}; {hint}")
+    return members[name]

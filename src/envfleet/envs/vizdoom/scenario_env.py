@@ -1,0 +1,183 @@
+"""ScenarioEnv: the vizdoom package's Gymnasium envs, with their spaces and semantics.
+
+Observations are a Dict of every buffer that the cfg turns on, zeros on the last step; a timeout of
+the game is a termination and a truncation at once. The engine's process and files are envfleet's care.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+from envfleet.envs.vizdoom.actions import button_combinations
+from envfleet.envs.vizdoom.env import SingleGameEnv
+from envfleet.envs.vizdoom.files import find_cfg
+from envfleet.envs.vizdoom.game import Game
+from envfleet.envs.vizdoom.options import check_files, load_cfg
+from envfleet.errors import ConfigError
+from envfleet.options import integer_option
+
+_LABEL_COLORS = np.random.default_rng(42).uniform(25, 256, size=(256, 3)).astype(np.uint8)  # the package's own
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class ScenarioEnv(SingleGameEnv):
+    """kwargs: settings as a cfg file has them; they win over the file's."""
+
+    def __init__(
+        self,
+        scenario_config_file: str = "",
+        config_file: str = "",
+        frame_skip: int = 1,
+        max_buttons_pressed: int = 0,
+        render_mode: str | None = None,
+        treat_episode_timeout_as_truncation: bool = True,
+        use_multi_binary_action_space: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        import vizdoom
+
+        doom = vizdoom.DoomGame()
+        cfg = load_cfg(doom, config_file or find_cfg(scenario_config_file))
+        if kwargs and not doom.set_config(kwargs):
+            raise ConfigError(f"expected settings of ViZDoom, got {kwargs}; it has named those it does not take")
+        self.frame_skip = integer_option("frame_skip", frame_skip, 1, 2**16)
+        doom.set_window_visible(False)
+        doom.set_audio_buffer_size(kwargs.get("audio_buffer_size", frame_skip))
+        doom.set_notifications_buffer_size(kwargs.get("notifications_buffer_size", frame_skip))
+        if doom.get_screen_format() not in (vizdoom.ScreenFormat.RGB24, vizdoom.ScreenFormat.GRAY8):
+            doom.set_screen_format(vizdoom.ScreenFormat.RGB24)
+        files = check_files(doom, cfg)
+        super().__init__(Game(doom, files.engine), render_mode)
+        self._is_gray = doom.get_screen_format() == vizdoom.ScreenFormat.GRAY8
+        self._timeout_truncates = treat_episode_timeout_as_truncation
+        self.action_space = self._make_action_space(
+            integer_option("max_buttons_pressed", max_buttons_pressed, 0, 2**16), use_multi_binary_action_space
+        )
+        self._buffers = self._make_buffers()
+        self.observation_space = spaces.Dict(self._buffers)
+
+    # --- actions -------------------------------------------------------------------------------
+
+    def _make_action_space(self, max_pressed: int, is_multi_binary: bool) -> gymnasium.Space[Any]:
+        import vizdoom
+
+        doom = self.game.doom
+        delta: list[Any] = []
+        binary: list[Any] = []
+        for button in doom.get_available_buttons():
+            (delta if vizdoom.is_delta_button(button) and button not in delta else binary).append(button)
+        doom.set_available_buttons([*delta, *binary])
+        self._num_delta, num_binary = len(delta), len(binary)
+        self._combinations: list[list[float]] | None = None
+        pressed: gymnasium.Space[Any]
+        if max_pressed > num_binary > 0:
+            warnings.warn(
+                f"max_buttons_pressed expected at most {num_binary}, the number of buttons, got {max_pressed}; "
+                f"it is {num_binary} now",
+                stacklevel=3,
+            )
+            max_pressed = num_binary
+        if max_pressed:
+            self._combinations = button_combinations(num_binary, max_pressed)
+            pressed = spaces.Discrete(len(self._combinations))
+        else:
+            pressed = spaces.MultiBinary(num_binary) if is_multi_binary else spaces.MultiDiscrete([2] * num_binary)
+        turned = spaces.Box(-_LARGEST, _LARGEST, (len(delta),), np.float32)
+        self._has_both = bool(delta and binary)
+        if self._has_both:
+            return spaces.Dict({"binary": pressed, "continuous": turned})
+        return turned if delta else pressed
+
+    def _buttons(self, action: Any) -> list[float]:
+        turned: list[float] = []
+        if self._has_both:
+            turned = np.asarray(action["continuous"], dtype=np.float64).tolist()
+            action = action["binary"]
+        elif self._num_delta:
+            return np.asarray(action, dtype=np.float64).tolist()  # type: ignore[no-any-return]  # a list of floats
+        pressed = self._combinations[int(action)] if self._combinations is not None else np.asarray(action).tolist()
+        return [*turned, *pressed]
+
+    # --- observations --------------------------------------------------------------------------
+
+    def _make_buffers(self) -> dict[str, Any]:
+        doom = self.game.doom
+        size = (doom.get_screen_height(), doom.get_screen_width())
+        colour = (*size, 1 if self._is_gray else 3)
+        found: dict[str, Any] = {"screen": spaces.Box(0, 255, colour, np.uint8)}
+        if doom.is_depth_buffer_enabled():
+            found["depth"] = spaces.Box(0, 255, (*size, 1), np.uint8)
+        if doom.is_labels_buffer_enabled():
+            found["labels"] = spaces.Box(0, 255, (*size, 1), np.uint8)
+        if doom.is_automap_buffer_enabled():
+            found["automap"] = spaces.Box(0, 255, colour, np.uint8)
+        if doom.is_audio_buffer_enabled():
+            samples = int(doom.get_audio_sampling_rate() * 1 / 35 * self.frame_skip)
+            found["audio"] = spaces.Box(-32768, 32767, (samples, 2), np.int16)
+        if doom.is_notifications_buffer_enabled():
+            found["notifications"] = spaces.Text(
+                min_length=0, max_length=32768, charset=frozenset(map(chr, range(127)))
+            )
+        count = doom.get_available_game_variables_size()
+        if count:
+            found["gamevariables"] = spaces.Box(-_LARGEST, _LARGEST, (count,), np.float32)
+        return found
+
+    def _observation(self, state: Any) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        for name, space in self._buffers.items():
+            if state is None:
+                seen[name] = "" if name == "notifications" else np.zeros(space.shape, space.dtype)
+            elif name == "gamevariables":
+                seen[name] = state.game_variables.astype(np.float32)
+            elif name == "notifications":
+                seen[name] = state.notifications_buffer
+            else:
+                buffer = getattr(state, f"{name}_buffer")
+                seen[name] = buffer if buffer.ndim == len(space.shape) else buffer[..., None]
+        return seen
+
+    # --- Gymnasium -----------------------------------------------------------------------------
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new episode."""
+        self._new_episode(seed)
+        return self._observation(self.game.doom.get_state()), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """frame_skip tics with the same buttons."""
+        reward = self._advance(self._buttons(action), self.frame_skip)
+        doom = self.game.doom
+        truncated = doom.is_episode_timeout_reached() if self._timeout_truncates else False
+        return self._observation(doom.get_state()), reward, doom.is_episode_finished(), truncated, {}
+
+    def render(self) -> NDArray[np.uint8] | None:
+        """Every buffer that is on, beside one another."""
+        doom = self.game.doom
+        if not self.game.is_started:
+            return None
+        state = doom.get_state()
+        extras = [name for name in ("depth", "labels", "automap") if name in self._buffers]
+        if state is None:
+            shape = (doom.get_screen_height(), doom.get_screen_width() * (1 + len(extras)), 3)
+            return np.zeros(shape, dtype=np.uint8)
+        pictures = [_rgb(state.screen_buffer)]
+        for name in extras:
+            if name == "labels":
+                painted = np.zeros_like(pictures[0])
+                for label in state.labels:
+                    painted[state.labels_buffer == label.value] = _LABEL_COLORS[label.object_id % 256]
+                pictures.append(painted)
+            else:
+                pictures.append(_rgb(getattr(state, f"{name}_buffer")))
+        return np.concatenate(pictures, axis=1)
+
+
+def _rgb(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    return np.repeat(buffer[..., None], 3, axis=2) if buffer.ndim == 2 else buffer

@@ -1,0 +1,269 @@
+"""ViZDoom's engines: processes of their own, which must end with the pool, with their owner, and one by one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+from traces import wait_until
+
+import envfleet
+from envfleet.envs.vizdoom.keeper import engines_of
+from envfleet.errors import ConfigError, EnvError, WorkerDied
+
+vizdoom = pytest.importorskip("vizdoom")
+
+PLAYERS = {"gray_scale": True, "screen_resolution": "RES_160X120", "use_combined_action": True}
+
+
+class Traces:
+    """The engines, keepers and files of games whose folders are below this one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._shared = self._all_shared()
+
+    @staticmethod
+    def _all_shared() -> set[str]:
+        return {name for name in os.listdir("/dev/shm") if name.startswith("ViZDoom")}
+
+    def engines(self) -> list[int]:
+        """Those that still run; a shell that is about to become one counts too."""
+        return [pid for pid in engines_of(str(self.folder / "envfleet-vizdoom-")) if psutil.pid_exists(pid)]
+
+    def files(self) -> list[str]:
+        return [*map(str, self.folder.glob("envfleet-vizdoom-*")), *(self._all_shared() - self._shared)]
+
+    def assert_gone(self) -> None:
+        wait_until(lambda: not self.engines() and not self.files())
+        assert (self.engines(), self.files()) == ([], [])
+
+
+@pytest.fixture
+def traces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Traces:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return Traces(tmp_path)
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_close_leaves_nothing(backend: str, traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    envs = envfleet.make("Basic-v1", num_envs=3, num_workers=2, backend=backend)
+    assert traces.engines() == []  # they start when they are needed
+    envs.reset(seed=0)
+    assert len(traces.engines()) == 3
+    envs.close()
+    assert (traces.engines(), traces.files()) == ([], [])
+    assert list(here.iterdir()) == []
+    envs.close()
+
+
+def test_many_start_at_once(traces: Traces) -> None:
+    with envfleet.make("Basic-v1", num_envs=8, num_workers=8) as envs:
+        envs.reset(seed=0)
+        assert len(traces.engines()) == 8
+    assert (traces.engines(), traces.files()) == ([], [])
+
+
+def test_two_workers_a_core() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert envfleet.make_spec("Basic-v1", num_envs=64).config["num_workers"] == min(64, 2 * cores)
+    assert envfleet.make_spec("Basic-v1", num_envs=64, num_workers=3).config["num_workers"] == 3
+
+
+def test_an_env_that_nobody_closes(traces: Traces) -> None:
+    from envfleet.envs.vizdoom.env import DoomEnv
+
+    env = DoomEnv("basic.cfg")
+    env.reset(seed=0)
+    assert len(traces.engines()) == 1
+    del env
+    traces.assert_gone()
+
+
+SCRIPT = """
+import os, sys, time, envfleet
+pool = {make}
+pool.reset(seed=0)
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+SINGLE = "envfleet.make('Basic-v1', num_envs=2, num_workers=2, backend={backend!r})"
+PAIR = f"envfleet.make_pettingzoo('VizdoomDuel-v1', **{PLAYERS!r})"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [SINGLE.format(backend="threads"), SINGLE.format(backend="processes"), PAIR],
+    ids=["threads", "processes", "players"],
+)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_the_owner_is_killed(make: str, number: signal.Signals, traces: Traces) -> None:
+    if number == signal.SIGTERM and "processes" in make:
+        pytest.skip("the same as for threads")
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT.format(make=make)], stdout=subprocess.PIPE, text=True, cwd=traces.folder
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == str(process.pid)
+        assert len(traces.engines()) == 2
+    finally:
+        process.send_signal(number)
+        process.communicate()
+    assert process.returncode == -number
+    traces.assert_gone()
+
+
+def test_the_owner_leaves_without_closing(traces: Traces) -> None:
+    code = SCRIPT.format(make=SINGLE.format(backend="threads")).replace("time.sleep(600)", "os._exit(3)")
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 3
+    traces.assert_gone()
+
+
+def test_a_worker_is_killed(traces: Traces) -> None:
+    with envfleet.make("Basic-v1", num_envs=2, num_workers=2, backend="processes") as envs:
+        envs.reset(seed=0)
+        before = set(traces.engines())
+        os.kill(envs.pool.executor.worker_pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied):
+            envs.step(np.zeros((2, 3)))
+        wait_until(lambda: len(traces.engines()) == 1)  # the other env's
+        assert set(traces.engines()) < before
+        envs.reset(seed=0)
+        assert len(traces.engines()) == 2
+    traces.assert_gone()
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+@pytest.mark.parametrize("env_id", ["Basic-v1", "VizdoomBasic-MultiBinary-v1"])
+def test_an_engine_is_killed(env_id: str, backend: str, traces: Traces) -> None:
+    with envfleet.make(env_id, num_envs=2, num_workers=2, backend=backend) as envs:
+        idle = np.zeros((2, 3), dtype=envs.single_action_space.dtype)
+        first, _ = envs.reset(seed=0)
+        os.kill(traces.engines()[0], signal.SIGKILL)
+        with pytest.raises(EnvError, match="engine is gone") as caught:
+            envs.step(idle)
+        assert len(caught.value.faults) == 1
+        again, _ = envs.reset(seed=0)
+        assert len(traces.engines()) == 2
+        screen = (lambda obs: obs["screen"]) if isinstance(first, dict) else (lambda obs: obs)
+        assert np.array_equal(screen(first), screen(again))
+        envs.step(idle)
+    traces.assert_gone()
+
+
+def test_restarts(traces: Traces) -> None:
+    with envfleet.make("Basic-v1", num_envs=2, num_workers=2, on_error="restart") as envs:
+        envs.reset(seed=0)
+        os.kill(traces.engines()[0], signal.SIGKILL)
+        *_, truncated, info = envs.step(np.zeros((2, 3)))
+        assert truncated.sum() == 1
+        assert "engine is gone" in info["error"][truncated][0]
+        envs.step(np.zeros((2, 3)))
+        assert len(traces.engines()) == 2
+    traces.assert_gone()
+
+
+def test_a_dead_keeper_is_replaced(traces: Traces) -> None:
+    def keepers() -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter(["cmdline"]):
+            command = process.info["cmdline"] or []
+            if str(os.getpid()) in command[-1:] and any(part.endswith("keeper.py") for part in command):
+                found.append(process)
+        return found
+
+    with envfleet.make("Basic-v1", num_envs=1) as envs:
+        envs.reset(seed=0)
+        assert len(keepers()) == 1
+        keepers()[0].kill()
+        wait_until(lambda: not keepers())
+        with envfleet.make("Basic-v1", num_envs=1) as others:
+            others.reset(seed=0)
+            assert len(keepers()) == 1
+    wait_until(lambda: not keepers())  # it leaves with the last game
+    assert keepers() == []
+    traces.assert_gone()
+
+
+# --- several players -----------------------------------------------------------------------------------
+
+
+def play(backend: str, steps: int = 12) -> list[Any]:
+    with envfleet.make_pettingzoo(
+        "VizdoomDuel-v1", layout="rows", num_envs=2, backend=backend, game_variables=["POSITION_X", "ANGLE"], **PLAYERS
+    ) as envs:
+        obs, info = envs.reset(seed=4)
+        assert info["players.env_id"].tolist() == [0, 0, 1, 1]
+        assert info["players.id"].tolist() == [0, 1, 0, 1]
+        assert obs.shape == (4, 4, 84, 84)
+        assert not np.array_equal(obs[0], obs[1])
+        actions = np.random.default_rng(0)
+        rows = [info["POSITION_X"].tolist()]
+        for _ in range(steps):
+            obs, reward, _, _, info = envs.step(actions.integers(0, envs.single_action_space.n, len(obs)))
+            rows.append([info["POSITION_X"].tolist(), info["ANGLE"].tolist(), info["HEALTH"].tolist(), reward.tolist()])
+    return rows
+
+
+def test_players_same_seed_same_game(traces: Traces) -> None:
+    assert play("threads") == play("serial")
+    assert (traces.engines(), traces.files()) == ([], [])
+
+
+def test_players_episodes(traces: Traces) -> None:
+    with envfleet.make_pettingzoo("VizdoomDuel-v1", time_limit=3, **PLAYERS) as envs:
+        envs.reset(seed=0)
+        engines = set(traces.engines())
+        ends = []
+        idle = {agent: np.zeros(1, dtype=int) for agent in envs.possible_agents}
+        for _ in range(8):
+            *_, truncated, _ = envs.step(idle)
+            ends.append(bool(truncated["player_1"][0]))
+        assert ends == [False, False, True, False] * 2  # the fourth call begins the next episode
+        assert set(traces.engines()) == engines  # in the same game
+    traces.assert_gone()
+
+
+def test_a_player_is_killed(traces: Traces) -> None:
+    with envfleet.make_pettingzoo("VizdoomDuel-v1", backend="threads", **PLAYERS) as envs:
+        envs.reset(seed=0)
+        idle = {agent: np.zeros(1, dtype=int) for agent in envs.possible_agents}
+        os.kill(traces.engines()[1], signal.SIGKILL)
+        with pytest.raises(EnvError, match=r"the engine of player_. is gone"):
+            envs.step(idle)
+        assert (traces.engines(), traces.files()) == ([], [])
+        envs.reset(seed=0)
+        envs.step(idle)
+    traces.assert_gone()
+
+
+def test_a_port_that_is_taken(traces: Traces) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        with (
+            envfleet.make_pettingzoo("VizdoomDuel-v1", port=port, **PLAYERS) as envs,
+            pytest.raises(EnvError, match=f"{port}, which is in use"),
+        ):
+            envs.reset(seed=0)
+    traces.assert_gone()
+
+
+def test_wrong_players() -> None:
+    with pytest.raises((ConfigError, EnvError), match="num_players"):
+        envfleet.make_pettingzoo("VizdoomDuel-v1", num_players=1)
+    with pytest.raises(ConfigError, match="VizdoomDuel-v1"):
+        envfleet.make_pettingzoo("VizdoomDual-v1")

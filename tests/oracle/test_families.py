@@ -1,0 +1,103 @@
+"""Box2D and MiniGrid by their Gymnasium ids, on processes: the rollout is that of the plain env."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.envs import minigrid
+from envfleet.errors import MissingExtraError, UnknownEnvError
+
+BOX2D = ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"]
+MINIGRID = [
+    "MiniGrid-Empty-5x5-v0",
+    "MiniGrid-DoorKey-6x6-v0",
+    "MiniGrid-Dynamic-Obstacles-5x5-v0",
+    "BabyAI-GoToObj-v0",
+]
+
+
+def equal(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    return bool(np.array_equal(one, other))
+
+
+def assert_equal_to_gymnasium(env_id: str, steps: int) -> None:
+    """Two envs of a pool on processes beside two plain ones, through ends and time limits."""
+    with envfleet.make(env_id, num_envs=2, num_workers=2, autoreset_mode="same_step") as envs:
+        assert envs.spec.backend == "processes"
+        plain = [gymnasium.make(env_id, disable_env_checker=True) for _ in range(2)]
+        try:
+            assert envs.single_observation_space == plain[0].observation_space
+            actions = plain[0].action_space
+            actions.seed(0)
+            obs, _ = envs.reset(seed=3)
+            wanted = [env.reset(seed=3 + k)[0] for k, env in enumerate(plain)]
+            ends = 0
+            for _ in range(steps):
+                for k in range(2):
+                    row = {key: obs[key][k] for key in obs} if isinstance(obs, dict) else obs[k]
+                    assert equal(wanted[k], row)
+                chosen = [actions.sample() for _ in plain]
+                obs, reward, terminated, truncated, _ = envs.step(np.stack(chosen))
+                for k, env in enumerate(plain):
+                    seen, own_reward, own_terminated, own_truncated, _ = env.step(chosen[k])
+                    assert (reward[k], terminated[k], truncated[k]) == (own_reward, own_terminated, own_truncated)
+                    if own_terminated or own_truncated:
+                        ends += 1
+                        seen, _ = env.reset()
+                    wanted[k] = seen
+        finally:
+            for env in plain:
+                env.close()
+    assert ends > 0 or env_id.startswith(("CarRacing", "BipedalWalker"))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pygame")
+@pytest.mark.parametrize("env_id", BOX2D)
+def test_box2d(env_id: str) -> None:
+    pytest.importorskip("Box2D")
+    assert_equal_to_gymnasium(env_id, 15 if env_id.startswith("CarRacing") else 250)
+
+
+@pytest.mark.parametrize("env_id", MINIGRID)
+def test_minigrid(env_id: str) -> None:
+    pytest.importorskip("minigrid")
+    assert_equal_to_gymnasium(env_id, 400)
+
+
+def test_minigrid_ids() -> None:
+    pytest.importorskip("minigrid")
+    registered = {env_id for env_id in gymnasium.registry if env_id.startswith(("MiniGrid-", "BabyAI-"))}
+    assert minigrid.all_ids() == registered
+    with pytest.raises(UnknownEnvError, match="MiniGrid-Empty-5x5-v0"):
+        envfleet.make("MiniGrid-Emty-5x5-v0")
+
+
+def test_minigrid_needs_no_import() -> None:
+    pytest.importorskip("minigrid")
+    code = "import envfleet; envs = envfleet.make('MiniGrid-Empty-5x5-v0', num_envs=2); envs.reset(); envs.close()"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("env_id", "extra"), [("Basic-v1", "vizdoom"), ("cheetah-run", "dm_control"), ("MiniGrid-Empty-5x5-v0", "minigrid")]
+)
+def test_missing_extra(env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)  # nothing is installed
+    with pytest.raises(MissingExtraError, match=rf'pip install "envfleet\[{extra}\]"'):
+        envfleet.make(env_id)
+
+
+def test_missing_extra_of_players(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)
+    with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[vizdoom\]"'):
+        envfleet.make_pettingzoo("VizdoomDuel-v1")

@@ -1,0 +1,396 @@
+"""ViZDoom: the package's ids against the package's own wrapper, EnvPool's against the bare engine."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.envs.vizdoom.actions import combined_actions
+from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS, all_ids, envpool_ids, package_ids
+from envfleet.envs.vizdoom.options import INFO_VARIABLES
+from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, Score
+from envfleet.errors import ConfigError, EnvError, StateError, UnknownEnvError
+
+vizdoom = pytest.importorskip("vizdoom")
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return np.asarray(one).dtype == np.asarray(other).dtype and np.array_equal(one, other)
+
+
+# --- names -----------------------------------------------------------------------------------------
+
+
+def wheel_env(env_id: str, **kwargs: Any) -> gymnasium.Env[Any, Any]:
+    # Imports pygame, which is slow: only where it is compared with.
+    from vizdoom import gymnasium_wrapper  # noqa: F401 (it registers the ids)
+
+    return gymnasium.make(env_id, disable_env_checker=True, **kwargs).unwrapped
+
+
+def test_ids_are_those_of_the_package() -> None:
+    from vizdoom import gymnasium_wrapper  # noqa: F401 (it registers the ids)
+
+    registered = {env_id: spec for env_id, spec in gymnasium.registry.items() if env_id.startswith("Vizdoom")}
+    assert set(package_ids()) == set(registered)
+    assert all(package_ids()[env_id] == spec.kwargs for env_id, spec in registered.items())
+
+
+def test_scenarios_are_those_of_the_package() -> None:
+    folder = Path(vizdoom.scenarios_path)
+    with_wad = {path.name for path in folder.glob("*.cfg") if path.with_suffix(".wad").exists()}
+    named = {cfg for cfg in ENVPOOL_SCENARIOS.values() if cfg and not cfg.startswith("D")}
+    assert named == with_wad
+
+
+def test_listed_and_known() -> None:
+    assert all_ids() <= set(envfleet.list_all_envs())
+    with pytest.raises(UnknownEnvError, match="HealthGathering-v1"):
+        envfleet.make("HealthGatering-v1")
+    with pytest.raises(UnknownEnvError, match="VizdoomBasic-v1"):
+        envfleet.make("VizdoomBasik-v1")
+
+
+# --- the package's ids -------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pygame")
+@pytest.mark.parametrize(
+    ("env_id", "kwargs"),
+    [
+        ("VizdoomBasic-v1", {"frame_skip": 4}),
+        ("VizdoomDeathmatch-v1", {"max_buttons_pressed": 2, "labels_buffer_enabled": True}),
+        ("VizdoomTakeCover-MultiBinary-v1", {"screen_format": "GRAY8", "depth_buffer_enabled": True}),
+        ("VizdoomBasicNotifications-v1", {"frame_skip": 2, "automap_buffer_enabled": True}),
+        ("VizdoomFreedoom2MAP01-S3-v0", {"audio_buffer_enabled": False, "frame_skip": 4}),
+    ],
+)
+def test_package_ids_equal_the_package(
+    env_id: str, kwargs: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the package's own env leaves files where it is
+    if env_id.startswith("VizdoomFreedoom2"):
+        kwargs = {**kwargs, "doom_game_path": str(Path(vizdoom.__file__).parent / "freedoom2.wad")}
+    theirs = wheel_env(env_id, render_mode="rgb_array", **kwargs)
+    pool = envfleet.make_pool(env_id, backend="serial", num_envs=1, render_mode="rgb_array", **kwargs)
+    try:
+        assert pool.spec.observation_space == theirs.observation_space
+        assert pool.spec.action_space == theirs.action_space
+        actions = theirs.action_space
+        actions.seed(1)
+        want, _ = theirs.reset(seed=7)
+        got = pool.reset(seed=7)
+        ends = 0
+        for _ in range(120):
+            assert same(want, row(got))
+            action = actions.sample()
+            if ends < 1:
+                assert np.array_equal(theirs.render(), pool.render(0))
+            want, reward, terminated, truncated, _ = theirs.step(action)
+            got = pool.step(batch_of(actions, action))
+            assert (float(got.reward[0]), bool(got.terminated[0]), bool(got.truncated[0])) == (
+                reward,
+                terminated,
+                truncated,
+            )
+            if terminated or truncated:
+                ends += 1
+                assert same(want, row(got))
+                want, _ = theirs.reset()
+                got = pool.step(batch_of(actions, action))  # the pool resets on the step after an end
+    finally:
+        theirs.close()
+        pool.close()
+    assert not list(tmp_path.glob("envfleet*"))
+
+
+def row(batch: Any) -> dict[str, Any]:
+    return {key: batch.obs[key][0] for key in batch.obs}
+
+
+def batch_of(space: gymnasium.Space[Any], action: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: np.asarray(value)[None] for key, value in action.items()}
+    return np.asarray(action)[None]
+
+
+# --- EnvPool's ids -----------------------------------------------------------------------------------
+
+
+class Bare:
+    """The engine itself, with the observation and reward written down once more."""
+
+    def __init__(self, folder: Path, seed: int, gray: bool) -> None:
+        game = self.game = vizdoom.DoomGame()
+        game.load_config(str(Path(vizdoom.scenarios_path) / "basic.cfg"))
+        game.set_window_visible(False)
+        game.set_sound_enabled(False)
+        game.set_episode_timeout(0)
+        game.set_screen_format(vizdoom.ScreenFormat.GRAY8 if gray else vizdoom.ScreenFormat.CRCGCB)
+        game.set_doom_config_path(str(folder / "bare.ini"))
+        self.names = INFO_VARIABLES
+        for name in self.names:
+            game.add_available_game_variable(getattr(vizdoom.GameVariable, name))
+        self.random = np.random.default_rng(np.random.PCG64(np.random.SeedSequence(seed)))
+        self.is_new = True
+
+    def begin(self) -> Any:
+        self.game.set_seed(int(self.random.integers(0, 2**32, dtype=np.uint32)))
+        if self.is_new:
+            self.game.init()
+        else:
+            self.game.new_episode()
+        self.is_new = False
+        return self.game.get_state().screen_buffer
+
+    def variables(self) -> dict[str, float]:
+        return {name: self.game.get_game_variable(getattr(vizdoom.GameVariable, name)) for name in self.names}
+
+
+@pytest.mark.parametrize("gray", [True, False])
+def test_envpool_id_against_the_engine(gray: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cv2 = pytest.importorskip("cv2")
+    monkeypatch.chdir(tmp_path)
+    bare = Bare(tmp_path, 3, gray)
+    pool = envfleet.make_pool("Basic-v1", backend="serial", gray_scale=gray, stack_num=2)
+    planes = 1 if gray else 3
+    assert pool.spec.observation_space.shape == (2 * planes, 84, 84)
+    assert pool.spec.max_episode_steps == 525
+    try:
+        got = pool.reset(seed=3)
+        screen = bare.begin()
+        frames = [screen, screen]
+        before = bare.variables()
+        random = np.random.default_rng(0)
+        kills = 0
+        for _ in range(150):
+            pictures = np.concatenate([frame[None] if gray else frame for frame in frames])
+            wanted = np.stack([cv2.resize(plane, (84, 84), interpolation=cv2.INTER_AREA) for plane in pictures])
+            # OpenCV rounds its sums in floats, the kernel in whole numbers.
+            assert np.abs(wanted.astype(int) - got.obs[0]).max() <= 1
+            assert {name: got.info[name][0] for name in bare.names} == pytest.approx(
+                {**before, "HITCOUNT": got.info["HITCOUNT"][0], "DAMAGECOUNT": got.info["DAMAGECOUNT"][0]}
+            )
+            buttons = random.integers(0, 2, 3).astype(float)
+            bare.game.make_action(buttons.tolist(), 4)
+            after = bare.variables()
+            got = pool.step(buttons[None])
+            assert bool(got.terminated[0]) == bare.game.is_episode_finished()
+            if bare.game.is_episode_finished():
+                # The shot that ends the episode counts; the picture is the last one there was.
+                kills += 1
+                assert got.info["KILLCOUNT"][0] == after["KILLCOUNT"] == 1
+                assert got.reward[0] >= 0.99
+                screen = bare.begin()
+                frames = [screen, screen]
+                after = bare.variables()
+                got = pool.step(buttons[None])
+            else:
+                frames = [frames[-1], bare.game.get_state().screen_buffer]
+            before = after
+        assert kills > 0
+    finally:
+        bare.game.close()
+        pool.close()
+
+
+def test_combined_actions() -> None:
+    # EnvPool's example: MOVE_FORWARD and a pair of turns make 2 x 3.
+    actions = combined_actions(["TURN_LEFT", "TURN_RIGHT", "MOVE_FORWARD"], False, {})
+    assert actions == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1]]
+    weapons = combined_actions(["SELECT_WEAPON2", "SELECT_WEAPON1", "ATTACK"], False, {})
+    assert weapons == [[0, 0, 0], [0, 1, 0], [1, 0, 0], [0, 0, 1], [0, 1, 1], [1, 0, 1]]
+    delta = combined_actions(["SPEED", "TURN_LEFT_RIGHT_DELTA"], True, {"TURN_LEFT_RIGHT_DELTA": (4, -2.0, 1.0)})
+    assert delta == [[1, -2], [1, -1], [1, 0], [1, 1]]
+    with pytest.raises(ConfigError, match="delta_button_config"):
+        combined_actions(["ATTACK"], False, {"TURN_LEFT_RIGHT_DELTA": (4, -2.0, 1.0)})
+
+
+def test_rewards() -> None:
+    score = Score(
+        ["HEALTH", "KILLCOUNT", "HITCOUNT", "SELECTED_WEAPON", "SELECTED_WEAPON_AMMO"], REWARD_CONFIG, {2: 0.5}, 2
+    )
+    score.begin([100, 0, 7, 2, 50])  # HITCOUNT goes on from the episode before
+    assert score.values["HITCOUNT"] == 0
+    assert score.step([90, 1, 7, 2, 50]) == pytest.approx(1 - 10 * 0.003)
+    assert score.step([95, 1, 8, 2, 50]) == pytest.approx(5 * 0.005 + 0.01 + 0.5)
+    assert score.step([-999900, 1, 30, 2, 0]) == pytest.approx(5 * 0.01)  # dead, and more hits than count
+    assert score.values["HEALTH"] == 95
+
+
+def rollout(env_id: str, backend: str, **options: Any) -> list[Any]:
+    with envfleet.make(env_id, num_envs=3, backend=backend, num_workers=2, **options) as envs:
+        envs.action_space.seed(0)
+        obs, info = envs.reset(seed=11)
+        rows = [obs, info]
+        for _ in range(40):
+            rows.extend(envs.step(envs.action_space.sample()))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("HealthGathering-v1", {"use_combined_action": True, "depth": True, "labels": True, "automap": True}),
+        ("VizdoomDefendCenter-v1", {"frame_skip": 4}),
+    ],
+)
+def test_same_seed_same_rollout(env_id: str, options: dict[str, Any]) -> None:
+    serial, threads, processes = (rollout(env_id, backend, **options) for backend in ("serial", "threads", "processes"))
+    for other in (threads, processes):
+        assert all(itertools.starmap(same, zip(serial, other, strict=True)))
+
+
+def test_options() -> None:
+    with envfleet.make(
+        "Deathmatch-v1",
+        num_envs=2,
+        img_height=60,
+        img_width=80,
+        stack_num=3,
+        frame_skip=2,
+        gray_scale=True,
+        screen_resolution="RES_160X120",
+        labels=True,
+        game_variables=["POSITION_X"],
+        render_mode="rgb_array",
+    ) as envs:
+        assert envs.spec.backend == "threads"
+        space = envs.single_observation_space
+        assert {name: box.shape for name, box in space.items()} == {"screen": (3, 60, 80), "labels": (3, 60, 80)}
+        action = envs.single_action_space
+        assert action.shape == (20,)
+        assert [*action.high[:17], *action.low[17:]] == [1.0] * 17 + [-np.inf] * 3  # delta buttons come last here
+        obs, info = envs.reset(seed=1)
+        assert set(np.unique(obs["labels"])) >= {0}
+        assert len(np.unique(info["POSITION_X"])) == 2  # another seed, another place
+        envs.step(np.zeros((2, 20)))
+        assert [picture.shape for picture in envs.render()] == [(120, 160, 3)] * 2
+        with pytest.raises(StateError, match="cannot be saved"):
+            envs.pool.get_state()
+
+
+def test_own_reward_and_recording(tmp_path: Path) -> None:
+    with envfleet.make("Basic-v1", reward_config=None, lmp_save_dir=str(tmp_path / "lmp")) as envs:
+        envs.reset(seed=1)
+        _, reward, *_ = envs.step(np.zeros((1, 3)))
+        assert reward[0] == -4  # the scenario's living_reward, for each of four tics
+    assert [path.suffix for path in (tmp_path / "lmp").iterdir()] == [".lmp"]
+
+
+def test_life_by_life() -> None:
+    # Alone in a deathmatch, whoever is dead comes back: the game goes on.
+    game_args = "-host 1 -deathmatch +sv_forcerespawn 1 +viz_respawn_delay 1"
+    kwargs = {"game_args": game_args, "episodic_life": True, "game_variables": ["DEAD"]}
+    with envfleet.make("Cig-v1", autoreset_mode="disabled", **kwargs) as envs:
+        envs.reset(seed=1)
+        idle = np.zeros((1, *envs.single_action_space.shape))
+        for _ in range(3):
+            envs.step(idle)
+        envs.pool.get_attr("game")[0].doom.send_game_command("kill")
+        for _ in range(20):
+            *_, terminated, _, info = envs.step(idle)
+            if terminated[0]:
+                break
+        assert terminated[0]
+        assert info["DEAD"][0] == 1
+        _, info = envs.reset()
+        assert info["elapsed_step"][0] == 0
+        deaths = envs.pool.call("game")[0].doom.get_game_variable(vizdoom.GameVariable.DEATHCOUNT)
+        assert deaths == 1  # the same game
+
+
+# --- what is wrong -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"map_id": "map77"}, "MAP01"),
+        ({"screen_resolution": "RES_160x120"}, "RES_160X120"),
+        ({"game_variables": ["HELTH"]}, "HEALTH"),
+        ({"reward_config": {"HELTH": (1, 1)}}, "HEALTH"),
+        ({"stack_num": 0}, "stack_num"),
+        ({"cfg_path": "/nowhere/my.cfg"}, "/nowhere/my.cfg"),
+        ({"wad_path": "/nowhere/my.wad"}, "/nowhere/my.wad"),
+        ({"iwad_path": "/nowhere/doom.wad"}, "/nowhere/doom.wad"),
+        ({"nonsense": 1}, "nonsense"),
+    ],
+)
+def test_wrong_options(options: dict[str, Any], said: str) -> None:
+    with pytest.raises((ConfigError, EnvError), match=said):
+        envfleet.make("Basic-v1", **options)
+
+
+def test_scenarios_of_envpool_alone() -> None:
+    try:
+        envs = envfleet.make("D1Basic-v1")
+    except EnvError as error:
+        assert "D1_basic.cfg" in str(error)  # noqa: PT017 (either may be: envpool_assets may be installed)
+        assert "envpool-assets" in str(error)  # noqa: PT017
+    else:
+        envs.close()
+
+
+@pytest.mark.parametrize("env_id", sorted(envpool_ids()))
+def test_every_scenario_has_spaces(env_id: str) -> None:
+    if env_id[0] == "D" and env_id[1].isdigit():
+        pytest.skip("not in the package")
+    if env_id == "VizdoomCustom-v1":
+        with pytest.raises(EnvError, match="cfg_path"):
+            envfleet.make_spec(env_id)
+        return
+    spec = envfleet.make_spec(env_id)
+    assert spec.observation_space.shape[1:] == (84, 84)
+
+
+def damaged(kind: str, folder: Path) -> Path:
+    whole = (Path(vizdoom.scenarios_path) / "basic.wad").read_bytes()
+    path = folder / "mine.wad"
+    noise = np.random.default_rng(0).bytes(1488)
+    path.write_bytes(
+        {
+            "noise": noise,
+            "empty": b"",
+            "cut": whole[:1500],
+            "cut late": whole[:-100],
+            "noise inside": whole[:12] + noise + whole[1500:],
+        }[kind]
+    )
+    return path
+
+
+@pytest.mark.parametrize("kind", ["noise", "empty", "cut", "cut late", "noise inside"])
+def test_damaged_wad(kind: str, tmp_path: Path) -> None:
+    path = damaged(kind, tmp_path)
+    before = set(Path("/dev/shm").glob("ViZDoom*"))
+    with pytest.raises(EnvError, match=str(path)):
+        envfleet.make("Basic-v1", num_envs=2, wad_path=str(path))
+    assert set(Path("/dev/shm").glob("ViZDoom*")) <= before
+
+
+@pytest.mark.parametrize("text", [b"hello = {\n foo bar", np.random.default_rng(0).bytes(500)])
+def test_damaged_cfg(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "mine.cfg"
+    path.write_bytes(text)
+    with pytest.raises(EnvError, match=str(path)):
+        envfleet.make("VizdoomCustom-v1", cfg_path=str(path))
+
+
+def test_own_scenario(tmp_path: Path) -> None:
+    folder = Path(vizdoom.scenarios_path)
+    cfg, wad = tmp_path / "mine.cfg", tmp_path / "mine.wad"
+    cfg.write_text((folder / "basic.cfg").read_text().replace("basic.wad", "mine.wad"))
+    wad.write_bytes((folder / "basic.wad").read_bytes())
+    with envfleet.make("VizdoomCustom-v1", cfg_path=str(cfg), wad_path=str(wad), gray_scale=True) as envs:
+        obs, _ = envs.reset(seed=2)
+    with envfleet.make("Basic-v1", gray_scale=True) as envs:
+        assert np.array_equal(obs, envs.reset(seed=2)[0])
