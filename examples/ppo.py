@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from torch import nn
 
 import envfleet
-from envfleet.wrappers import RecordEpisodeStatistics
+from envfleet.sampling import rollout
 
 
 @dataclass
@@ -100,7 +100,7 @@ class Agent(nn.Module):
 
 
 @dataclass
-class Rollout:
+class Experience:
     """num_steps rows of each env, time first."""
 
     obs: torch.Tensor
@@ -109,56 +109,57 @@ class Rollout:
     values: torch.Tensor
     rewards: torch.Tensor
     ended: torch.Tensor
-
-    @classmethod
-    def empty(cls, num_steps: int, num_envs: int, obs_size: int) -> Rollout:
-        shape = (num_steps, num_envs)
-        numbers = [torch.zeros(shape) for _ in range(4)]
-        return cls(torch.zeros(*shape, obs_size), torch.zeros(shape, dtype=torch.int64), *numbers)
+    next_obs: torch.Tensor
+    returns: list[float]
 
 
 @torch.no_grad()
-def collect(envs, agent: Agent, obs: np.ndarray, rollout: Rollout, args: Args) -> tuple[np.ndarray, list[float]]:
-    """Fills the rollout; gives the next observations, and the returns of the episodes that ended."""
-    returns: list[float] = []
-    for step in range(args.num_steps):
-        rollout.obs[step] = torch.from_numpy(obs)
-        policy = agent.policy(rollout.obs[step])
+def collect(envs, agent: Agent, args: Args) -> Experience:
+    """Goes on with the episodes for num_steps steps."""
+
+    def act(obs: np.ndarray):
+        seen = torch.from_numpy(obs)
+        policy = agent.policy(seen)
         action = policy.sample()
-        rollout.actions[step], rollout.log_probs[step] = action, policy.log_prob(action)
-        rollout.values[step] = agent.value(rollout.obs[step])
-        obs, reward, terminated, truncated, info = envs.step(action.numpy())
-        rollout.rewards[step] = torch.from_numpy(reward)
-        rollout.ended[step] = torch.from_numpy(terminated | truncated)
-        if "episode" in info:
-            returns.extend(info["episode"]["r"][info["_episode"]])
-        cut = np.flatnonzero(truncated & ~terminated)
-        if cut.size:
-            # Cut off by the time limit, not over: what would have come is worth what the critic says.
-            last = torch.from_numpy(np.stack(info["final_obs"][cut]))
-            rollout.rewards[step, cut] += args.gamma * agent.value(last)
-    return obs, returns
+        return action.numpy(), {"log_probs": policy.log_prob(action), "values": agent.value(seen)}
+
+    taken = rollout(envs, act, args.num_steps)
+    rewards = torch.from_numpy(taken.rewards).float()
+    # Cut off by the time limit, not over: what would have come is worth what the critic says.
+    cut = taken.truncated[taken.final_at] & ~taken.terminated[taken.final_at]
+    steps, env_ids = taken.final_at
+    rewards[steps[cut], env_ids[cut]] += args.gamma * agent.value(torch.from_numpy(taken.final_obs[cut]))
+    return Experience(
+        obs=torch.from_numpy(taken.obs),
+        actions=torch.from_numpy(taken.actions),
+        log_probs=torch.from_numpy(taken.extras["log_probs"]),
+        values=torch.from_numpy(taken.extras["values"]),
+        rewards=rewards,
+        ended=torch.from_numpy(taken.ended).float(),
+        next_obs=torch.from_numpy(taken.last_obs),
+        returns=taken.episodes.returns.tolist(),
+    )
 
 
 @torch.no_grad()
-def advantages_of(rollout: Rollout, next_value: torch.Tensor, args: Args) -> torch.Tensor:
+def advantages_of(taken: Experience, next_value: torch.Tensor, args: Args) -> torch.Tensor:
     """Generalised advantage estimation."""
-    advantages = torch.zeros_like(rollout.rewards)
+    advantages = torch.zeros_like(taken.rewards)
     running = torch.zeros_like(next_value)
     for step in reversed(range(args.num_steps)):
-        goes_on = 1.0 - rollout.ended[step]
-        delta = rollout.rewards[step] + args.gamma * next_value * goes_on - rollout.values[step]
+        goes_on = 1.0 - taken.ended[step]
+        delta = taken.rewards[step] + args.gamma * next_value * goes_on - taken.values[step]
         running = delta + args.gamma * args.gae_lambda * goes_on * running
         advantages[step] = running
-        next_value = rollout.values[step]
+        next_value = taken.values[step]
     return advantages
 
 
-def update(agent: Agent, optimizer: torch.optim.Optimizer, rollout: Rollout, advantages: torch.Tensor, args: Args):
+def update(agent: Agent, optimizer: torch.optim.Optimizer, taken: Experience, advantages: torch.Tensor, args: Args):
     """PPO's clipped objective, a few epochs over the rollout."""
-    targets = (advantages + rollout.values).flatten()
-    flat_obs = rollout.obs.flatten(0, 1)
-    actions, log_probs, flat_advantages = rollout.actions.flatten(), rollout.log_probs.flatten(), advantages.flatten()
+    targets = (advantages + taken.values).flatten()
+    flat_obs = taken.obs.flatten(0, 1)
+    actions, log_probs, flat_advantages = taken.actions.flatten(), taken.log_probs.flatten(), advantages.flatten()
     for _ in range(args.num_epochs):
         for rows in torch.randperm(len(targets)).chunk(args.num_minibatches):
             policy = agent.policy(flat_obs[rows])
@@ -196,11 +197,9 @@ def train(args: Args) -> tuple[list[int], list[float]]:
     # These networks are too small to share between threads.
     torch.set_num_threads(1)
     envs = envfleet.make(args.env, num_envs=args.num_envs, seed=args.seed, autoreset_mode="same_step")
-    envs = RecordEpisodeStatistics(envs)
     obs_size = int(np.prod(envs.single_observation_space.shape))
     agent = Agent(obs_size, int(envs.single_action_space.n))
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    rollout = Rollout.empty(args.num_steps, args.num_envs, obs_size)
     steps_an_update = args.num_steps * args.num_envs
     last_returns: deque[float] = deque(maxlen=100)
     steps: list[int] = []
@@ -208,15 +207,14 @@ def train(args: Args) -> tuple[list[int], list[float]]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with envs, Progress(*columns) as progress:
         task = progress.add_task("return    -", total=args.total_steps)
-        obs, _ = envs.reset()
         for step in range(steps_an_update, args.total_steps + 1, steps_an_update):
             for group in optimizer.param_groups:
                 group["lr"] = args.learning_rate * (1 - 0.9 * (step - steps_an_update) / args.total_steps)
-            obs, returns = collect(envs, agent, obs, rollout, args)
-            last_returns.extend(returns)
+            taken = collect(envs, agent, args)
+            last_returns.extend(taken.returns)
             with torch.no_grad():
-                next_value = agent.value(torch.from_numpy(obs))
-            update(agent, optimizer, rollout, advantages_of(rollout, next_value, args), args)
+                next_value = agent.value(taken.next_obs)
+            update(agent, optimizer, taken, advantages_of(taken, next_value, args), args)
             steps.append(step)
             means.append(float(np.mean(last_returns)) if last_returns else float("nan"))
             progress.update(task, completed=step, description=f"return {means[-1]:5.1f}")

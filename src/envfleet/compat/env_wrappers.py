@@ -1,4 +1,5 @@
-"""env-wrappers' names: `from env_wrappers.vec_env import SubprocVecEnv, DummyVecEnv, make_env`.
+"""env-wrappers' names: `from env_wrappers.vec_env import SubprocVecEnv, DummyVecEnv, make_env`, and its samplers,
+`from env_wrappers.samplers.subproc_runner import SubprocRunner`.
 
     import envfleet.compat.env_wrappers
     envfleet.compat.env_wrappers.install()
@@ -13,10 +14,21 @@ from typing import Any
 
 from envfleet.compat import gym_stand_in
 from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.runners import DummyRunner, SubprocRunner
 from envfleet.compat.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from envfleet.compat.vec_env_seat import make_env
 
-__all__ = ["DummyVecEnv", "SubprocVecEnv", "VecEnv", "VecEnvWrapper", "install", "make_env", "uninstall"]
+__all__ = [
+    "DummyRunner",
+    "DummyVecEnv",
+    "SubprocRunner",
+    "SubprocVecEnv",
+    "VecEnv",
+    "VecEnvWrapper",
+    "install",
+    "make_env",
+    "uninstall",
+]
 
 
 def install(*, old_gym: bool = True) -> ModuleType:
@@ -37,6 +49,9 @@ def install(*, old_gym: bool = True) -> ModuleType:
         "vec_env.vec_env": {"VecEnv": VecEnv, "VecEnvWrapper": VecEnvWrapper},
         "vec_env.subproc_vec_env": {"SubprocVecEnv": SubprocVecEnv},
         "vec_env.dummy_vec_env": {"DummyVecEnv": DummyVecEnv},
+        "samplers": {},
+        "samplers.subproc_runner": {"SubprocRunner": SubprocRunner},
+        "samplers.dummy_runner": {"DummyRunner": DummyRunner},
     }
     module = install_tree("env_wrappers", members, __name__, __doc__ or "")
     if old_gym:
@@ -45,7 +60,7 @@ def install(*, old_gym: bool = True) -> ModuleType:
 
 
 def uninstall() -> bool:
-    """Takes the tree, and the light gym, out again; whether there was one. Vector envs that were made go on."""
+    """Takes the tree, and the light gym, out again; whether there was one. What was made goes on."""
     was_there = remove_tree("env_wrappers", __name__)
     gym_stand_in.uninstall()
     return was_there

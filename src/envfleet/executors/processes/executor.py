@@ -7,8 +7,6 @@ import itertools
 import os
 import pickle
 import signal
-import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -19,7 +17,8 @@ import cloudpickle
 from envfleet import _native
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
-from envfleet.executors.processes.launcher import WorkerProcess, start_worker
+from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
+from envfleet.executors.processes.memory_file import memory_file
 from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.faults import message_of
@@ -56,7 +55,7 @@ class ProcessesExecutor(RowsExecutor):
             self._layout_ = Layout(
                 portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
             )
-            self._fd = _board_file(self._layout_.num_bytes)
+            self._fd = memory_file(self._layout_.num_bytes)
             self._plan = BoardPlan(self._layout_, 0, recipe.max_episode_steps, max_spinners=_native.usable_cores())
             for worker, process in enumerate(self._workers):
                 self._hand_over(worker, process)
@@ -107,7 +106,7 @@ class ProcessesExecutor(RowsExecutor):
         if message is None:
             process.wait(_KILL_TIMEOUT_S)
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-            fault = Fault(share.env_ids[0], "__init__", f"its worker process {_end_of(code)}", exit_code=code)
+            fault = Fault(share.env_ids[0], "__init__", f"its worker process {end_of(code)}", exit_code=code)
             raise EnvError.of((fault,), None, "an env of this worker ended its process while it was made")
         answer, *details = pickle.loads(message[0])
         if answer == "failed":
@@ -133,7 +132,7 @@ class ProcessesExecutor(RowsExecutor):
         if silence is not None:
             what = f"did not answer within step_timeout={silence:g} s and was killed"
         else:
-            what = _end_of(code)
+            what = end_of(code)
         during = ""
         if culprit >= 0:
             during = " in this env" if culprit == env_id else f" in env {culprit}, which it ran too"
@@ -231,15 +230,6 @@ def _give_up(workers: list[WorkerProcess], overdue: dict[int, float], step_timeo
     workers[worker].kill()
 
 
-def _end_of(code: int) -> str:
-    if code >= 0:
-        return f"left with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
 def _pickled(builders: Sequence[EnvBuilder]) -> bytes:
     try:
         data: bytes = cloudpickle.dumps(builders)
@@ -250,14 +240,3 @@ def _pickled(builders: Sequence[EnvBuilder]) -> bytes:
             "or use backend='serial' or 'threads'"
         ) from error
     return data
-
-
-def _board_file(num_bytes: int) -> int:
-    """A file without a name: nothing is left of it when the last process that has it ends."""
-    if sys.platform == "linux":
-        fd = os.memfd_create("envfleet")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, num_bytes)
-    return fd

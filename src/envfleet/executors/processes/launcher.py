@@ -66,6 +66,16 @@ class WorkerProcess:
             self._kill()
 
 
+def end_of(exit_code: int) -> str:
+    """How a process ended, in words."""
+    if exit_code >= 0:
+        return f"left with exit code {exit_code}"
+    try:
+        return f"was killed by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"was killed by signal {-exit_code}"
+
+
 def start_worker(start_method: str) -> WorkerProcess:
     """A new worker process that waits for its handshake."""
     if start_method == "fork":
@@ -84,6 +94,9 @@ class _ServerClient:
         self._workers: dict[int, WorkerProcess] = {}
         self._lock = threading.Lock()
         program = f"from envfleet.executors.processes import server; server.main({other.fileno()}, {self.owner})"
+        # A Ctrl-C goes to the whole group, and would reach the server while it still imports: it is blocked, which a
+        # new process inherits, until main() ignores it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
@@ -91,6 +104,7 @@ class _ServerClient:
                 stdin=subprocess.DEVNULL,
             )
         finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             other.close()
         self.is_alive = True
         threading.Thread(target=self._listen, name="envfleet-workers", daemon=True).start()

@@ -1,4 +1,8 @@
-"""What a worker process does: builds its envs, tells their spaces, serves its share of a board."""
+"""What a worker process does: takes over its surroundings and runs its job.
+
+The job of a pool's worker is a Share: it builds its envs, tells their spaces, serves its part of a board.
+Other jobs (envfleet.sampling has one) need nothing but run(channel).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,6 @@ import traceback
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
-
 from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
@@ -26,7 +28,7 @@ from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import FileMailbox, dump
 from envfleet.executors.rows.portrait import Portrait, portrait_of
 from envfleet.executors.rows.runner import EnvRunner
-from envfleet.factories import registered_envs
+from envfleet.factories import adopt_registered, registered_envs
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,7 @@ class Surroundings:
         if self.cwd is not None:
             with contextlib.suppress(OSError):
                 os.chdir(self.cwd)
-        for env_id, spec in pickle.loads(self.registered).items():
-            gymnasium.registry.setdefault(env_id, spec)
+        adopt_registered(self.registered)
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,10 @@ class Share:
     builders: bytes
     env_ids: range
     are_built_now: bool  # or one by one, when the caller asks for them
+
+    def run(self, channel: Channel) -> None:
+        """Serves these envs from handshake to end."""
+        _serve(channel, self)
 
 
 @dataclass(frozen=True)
@@ -96,7 +101,7 @@ def start_forked(fd: int, parent_pid: int) -> None:
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     # The system's own way would end it with the thread that forked it.
-    threading.Thread(target=_leave_with, args=(parent_pid,), daemon=True).start()
+    leave_with(parent_pid)
     os._exit(main(fd))
 
 
@@ -120,8 +125,12 @@ def _run(channel: Channel) -> None:
     message = channel.recv()
     if message is None:
         return
-    surroundings, share = pickle.loads(message[0])
+    surroundings, job = pickle.loads(message[0])
     surroundings.adopt()
+    job.run(channel)
+
+
+def _serve(channel: Channel, share: Share) -> None:
     try:
         builders = pickle.loads(share.builders)
     except BaseException as error:
@@ -166,6 +175,11 @@ def _portraits(envs: dict[int, Any]) -> list[Portrait]:
             own = portraits[0]
         portraits.append(own)
     return portraits
+
+
+def leave_with(parent_pid: int) -> None:
+    """Has a thread of this process end it when that one ends."""
+    threading.Thread(target=_leave_with, args=(parent_pid,), daemon=True).start()
 
 
 def _leave_with(parent_pid: int) -> None:

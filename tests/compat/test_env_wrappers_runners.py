@@ -1,0 +1,111 @@
+"""env-wrappers' samplers: their imports, signatures and example, and what was broken in them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from functools import partial
+from itertools import islice
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.compat.env_wrappers import DummyRunner, SubprocRunner
+
+CLASSES = [DummyRunner, SubprocRunner]
+
+
+def rand_traj_gen(env_id, seed, limit=None, **context_args):
+    """As the original documents it: the first request is not looked at, later ones are limits."""
+    env = gymnasium.make(env_id)
+    env.action_space.seed(seed)
+    yield "ready"
+    while True:
+        obs, _ = env.reset(seed=seed)
+        trajectory = defaultdict(list, obs=[obs])
+        for _ in range(limit or 1_000):
+            obs, reward, terminated, truncated, _ = env.step(env.action_space.sample())
+            trajectory["obs"].append(obs)
+            trajectory["r"].append(reward)
+            if terminated or truncated:
+                break
+        new_limit = yield {key: np.stack(rows, axis=0) for key, rows in trajectory.items()}
+        if new_limit is not None:
+            limit = new_limit
+
+
+@pytest.mark.parametrize("name", ["SubprocRunner", "DummyRunner"])
+def test_the_originals_imports(env_wrappers_alias, name):
+    from env_wrappers.samplers.dummy_runner import DummyRunner as Dummy
+    from env_wrappers.samplers.subproc_runner import SubprocRunner as Subproc
+
+    runner_class = {"SubprocRunner": Subproc, "DummyRunner": Dummy}[name]
+    runner = runner_class([partial(rand_traj_gen, env_id="Pendulum-v1", seed=100 * rank) for rank in range(3)])
+    for trajectory in islice(runner.trajs(), 4):
+        assert trajectory["obs"].shape == (201, 3)
+    # The documented generator takes what it is given, from its second trajectory on.
+    *_, last = islice(runner.trajs(limit=5), 9)
+    assert last["r"].shape == (5,)
+    del runner
+
+
+def echo(index, *args, **kwargs):
+    request = yield "ready"
+    while True:
+        request = yield index, request, args, kwargs
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+@pytest.mark.parametrize("context", [None, "spawn", "fork"])
+def test_the_signature(cls, context):
+    runner = cls([partial(echo, rank) for rank in range(2)], 1, 2, context=context, context_fn=None, color="red")
+    index, request, args, kwargs = next(runner.trajs())
+    assert (index in (0, 1), request, args, kwargs) == (True, None, (1, 2), {"color": "red"})
+    assert next(runner.trajs("A"))[1] == ("A",)
+    assert next(runner.trajs(limit=7))[1] == {"limit": 7}
+    assert isinstance(next(runner.trajs(limit=7))[1], dict)
+    assert next(runner.trajs("B", limit=7))[1] == ["B", {"limit": 7}]
+    runner.close()
+    runner.close()
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_context_fn_gets_a_manager(cls):
+    runner = cls([partial(echo, 0)], context_fn=lambda manager: {"shared": manager.dict(a=1)}, other=2)
+    _, _, _, kwargs = next(runner.trajs())
+    assert dict(kwargs["shared"]) == {"a": 1}
+    assert kwargs["other"] == 2
+    runner.close()
+
+
+def test_dummy_goes_round_robin():
+    runner = DummyRunner([partial(echo, rank) for rank in range(3)])
+    assert [index for index, *_ in islice(runner.trajs(), 7)] == [0, 1, 2, 0, 1, 2, 0]
+    runner.close()
+
+
+def failing(index):
+    yield "ready"
+    yield 1
+    raise ValueError("in the worker")
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_errors_are_no_eof_errors(cls):
+    runner = cls([partial(failing, 0)])
+    stream = runner.trajs()
+    assert next(stream) == 1
+    with pytest.raises(envfleet.EnvError, match="in the worker"):
+        next(stream)
+    runner.close()
+
+
+def test_a_named_request_stands_for_one_number_only(env_wrappers_alias):
+    from envfleet.compat.runners import NamedRequest
+
+    assert list(range(NamedRequest(limit=3))) == [0, 1, 2]
+    with pytest.raises(TypeError, match="one named argument"):
+        range(NamedRequest(limit=3, other=4))
+    with pytest.raises(AttributeError):
+        range(NamedRequest(limit="3"))

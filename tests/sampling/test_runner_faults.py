@@ -1,0 +1,257 @@
+"""Generators that raise, exit, hang or yield what cannot travel; workers that are killed."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import threading
+from functools import partial
+from itertools import islice
+
+import pytest
+from sampling_probes import counting, told
+from traces import alive, wait_until
+
+import envfleet
+from envfleet.sampling import GeneratorDied, GeneratorError, Runner
+
+BACKENDS = ["serial", "processes"]
+
+
+def runner_of(count, backend="processes", generator=told, **options):
+    return Runner([partial(generator, index) for index in range(count)], backend=backend, ordered=True, **options)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("prefetch", [1, 4])
+def test_an_exception_is_told_with_its_traceback_and_the_others_go_on(backend, prefetch):
+    with runner_of(3, backend, prefetch=prefetch) as runner:
+        stream = runner.trajs("raise", 1)
+        assert next(stream) == 0
+        with pytest.raises(GeneratorError, match=r"generator 1 raised in trajs.*trouble in 1") as caught:
+            next(stream)
+        error = caught.value
+        assert error.generator == 1
+        assert isinstance(error.__cause__, ValueError)
+        assert 'raise ValueError(f"trouble in {index}")' in error.env_traceback
+        assert error.env_traceback.rstrip() in str(error)
+        assert isinstance(error, envfleet.EnvError)
+        assert list(islice(stream, 4)) == [2, 0, 2, 0]
+        assert list(islice(runner.trajs(), 3)) == [0, 1, 2]  # made anew
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_when_all_have_raised_the_stream_is_over(backend):
+    with runner_of(2, backend) as runner:
+        stream = runner.trajs("raise")
+        for _ in range(2):
+            with pytest.raises(GeneratorError, match="trouble"):
+                next(stream)
+        with pytest.raises(StopIteration):
+            next(stream)
+
+
+def test_an_exception_that_cannot_travel_is_text():
+    with runner_of(2) as runner:
+        stream = runner.trajs("raise_odd", 0)
+        with pytest.raises(GeneratorError, match="TwoArgumentError: 1 and 2") as caught:
+            next(stream)
+        assert caught.value.__cause__ is None
+        assert next(stream) == 1
+
+
+def test_sys_exit_is_an_exception_like_another():
+    with runner_of(1) as runner:
+        with pytest.raises(GeneratorError, match="SystemExit: 3"):
+            next(runner.trajs("sys_exit"))
+        assert next(runner.trajs()) == 0
+
+
+def test_a_trajectory_that_cannot_be_pickled():
+    with runner_of(2) as runner:
+        stream = runner.trajs("lock", 0)
+        with pytest.raises(GeneratorError, match="pickle"):
+            next(stream)
+        assert next(stream) == 1
+        assert next(runner.trajs()) == 0
+
+
+@pytest.mark.parametrize(
+    ("deed", "message", "exit_code", "number"),
+    [
+        ("os_exit", "left with exit code 7", 7, None),
+        ("kill", "was killed by SIGKILL", None, signal.SIGKILL),
+    ],
+)
+@pytest.mark.parametrize("start_method", ["forkserver", "fork"])
+def test_a_worker_that_dies_is_told_and_comes_back(deed, message, exit_code, number, start_method):
+    with runner_of(3, start_method=start_method) as runner:
+        assert list(islice(runner.trajs(), 3)) == [0, 1, 2]
+        pids = runner.worker_pids
+        stream = runner.trajs(deed, 1)
+        assert next(stream) == 0
+        with pytest.raises(GeneratorDied, match=message) as caught:
+            next(stream)
+        assert isinstance(caught.value, envfleet.WorkerDied)
+        assert (caught.value.generator, caught.value.exit_code, caught.value.signal) == (1, exit_code, number)
+        assert list(islice(stream, 3)) == [2, 0, 2]
+        assert list(islice(runner.trajs(), 3)) == [0, 1, 2]
+        assert [own == old for own, old in zip(runner.worker_pids, pids, strict=True)] == [True, False, True]
+
+
+def test_errors_travel_themselves():
+    with runner_of(1) as runner:
+        for deed, kind in (("raise", GeneratorError), ("kill", GeneratorDied)):
+            with pytest.raises(kind) as caught:
+                next(runner.trajs(deed))
+            again = pickle.loads(pickle.dumps(caught.value))
+            assert type(again) is kind
+            assert str(again) == str(caught.value)
+            assert again.generator == 0
+
+
+def test_a_death_between_two_streams_is_a_warning():
+    with runner_of(2, generator=counting) as runner:
+        assert next(runner.trajs())["count"] == 1
+        pid = runner.worker_pids[1]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not alive([pid]) and bool(runner._backend._late))
+        with pytest.warns(RuntimeWarning, match="generator 1 was lost.*SIGKILL"):
+            got = list(islice(runner.trajs(), 4))
+        assert [(t["index"], t["count"]) for t in got][1::2] == [(1, 1), (1, 2)]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_restart_goes_on_with_a_warning(backend):
+    runner = runner_of(2, backend, generator=fails_every_third, on_error="restart")
+    with pytest.warns(RuntimeWarning, match="made anew"):
+        got = list(islice(runner.trajs(), 12))
+    runner.close()
+    assert got == [(index, count) for count in (1, 2, 1, 2, 1, 2) for index in (0, 1)]
+
+
+def fails_every_third(index):
+    yield "ready"
+    yield index, 1
+    yield index, 2
+    raise ValueError("the third")
+
+
+def test_restart_has_a_limit_and_brings_workers_back():
+    with runner_of(2, on_error="restart", max_restarts=2) as runner:
+        runner.broadcast("kept")
+        stream = runner.trajs("kill", 1)
+        assert next(stream) == 0
+        with pytest.warns(RuntimeWarning, match="at most 2"), pytest.raises(GeneratorDied, match="2 times"):
+            next(stream)
+        assert next(stream) == 0
+
+
+def test_a_restarted_worker_has_the_weights():
+    from sampling_probes import with_weights
+
+    with runner_of(1, generator=with_weights) as runner:
+        runner.broadcast("first")
+        assert next(runner.trajs()) == (1, "first")
+        pid = runner.worker_pids[0]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: bool(runner._backend._late))
+        with pytest.warns(RuntimeWarning, match="lost"):
+            assert next(runner.trajs()) == (1, "first")
+
+
+def test_a_generator_that_hangs_does_not_hold_up_the_others(tmp_path):
+    options = {"folder": tmp_path, "backend": "processes"}
+    with Runner([partial(told, index) for index in range(3)], **options) as runner:
+        seen = set()
+        for index in runner.trajs("hang", 1):
+            seen.add(index)
+            if len(seen) == 2:
+                break
+        assert seen == {0, 2}
+
+
+def test_traj_timeout_ends_a_generator_that_hangs(tmp_path):
+    with runner_of(2, folder=tmp_path, traj_timeout=1.0) as runner:
+        stream = runner.trajs("hang", 0)
+        with pytest.raises(GeneratorDied, match="traj_timeout=1 s"):
+            next(stream)
+        assert next(stream) == 1
+        assert list(islice(runner.trajs(), 2)) == [0, 1]
+
+
+def test_traj_timeout_is_not_for_a_caller_who_takes_long():
+    """Trajectories that are finished and not taken are nobody's silence."""
+    with runner_of(2, generator=counting, traj_timeout=0.2) as runner:
+        stream = runner.trajs()
+        next(stream)
+        threading.Event().wait(0.6)
+        assert [t["count"] for t in islice(stream, 3)] == [1, 2, 2]
+
+
+def test_an_exception_of_a_dropped_stream_is_a_warning(tmp_path):
+    with runner_of(1, generator=raises_after_a_file, folder=tmp_path) as runner:
+        stream = runner.trajs()
+        assert next(stream) == 1
+        assert wait_until(lambda: (tmp_path / "begun").exists())
+        del stream
+        (tmp_path / "now").touch()
+        assert wait_until(lambda: bool(runner._backend._late))
+        with pytest.warns(RuntimeWarning, match="generator 0 raised.*nobody waited"):
+            assert next(runner.trajs()) == 1
+
+
+def raises_after_a_file(index, folder):
+    from time import sleep
+
+    yield "ready"
+    yield 1
+    (folder / "begun").touch()
+    while not (folder / "now").exists():
+        sleep(0.005)
+    (folder / "now").unlink()
+    raise ValueError("late")
+
+
+def test_a_trajectory_that_this_process_cannot_read():
+    with runner_of(1, generator=unreadable_here) as runner:
+        stream = runner.trajs()
+        with pytest.raises(GeneratorError, match="could not be unpickled here"):
+            next(stream)
+        assert next(stream) == "fine"
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def unreadable_here(index):
+    yield "ready"
+    yield Unreadable()
+    while True:
+        yield "fine"
+
+
+def test_random_kills_lose_nothing_else():
+    """Whoever is killed, every trajectory that comes is whole, and each generator's count goes on or begins anew."""
+    random.seed(3)
+    runner = runner_of(3, generator=counting, size=50_000, on_error="restart", prefetch=2)
+    with runner, pytest.warns(RuntimeWarning, match="SIGKILL"):
+        assert take_and_kill(runner, 120) == 10
+
+
+def take_and_kill(runner, num_trajectories):
+    num_kills = 0
+    last = {0: 0, 1: 0, 2: 0}
+    for number, trajectory in enumerate(islice(runner.trajs(), num_trajectories)):
+        assert trajectory["index"] == number % 3  # ordered
+        assert (trajectory["data"] == trajectory["count"]).all()
+        assert trajectory["count"] in (1, last[trajectory["index"]] + 1)
+        last[trajectory["index"]] = trajectory["count"]
+        if number % 12 == 5:
+            os.kill(random.choice(runner.worker_pids), signal.SIGKILL)
+            num_kills += 1
+    return num_kills
