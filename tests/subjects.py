@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from python_probes import FaultyEnv, SinkEnv, SleepyEnv, SlowResetEnv
+from ray_session import ray_session
 
 import envfleet
 from envfleet import Pool
@@ -50,18 +51,31 @@ def on_python(backend: str) -> Subject:
     return make
 
 
-SUBJECTS: dict[str, Subject] = {"native": native, **{backend: on_python(backend) for backend in PYTHON_BACKENDS}}
+def on_ray(env_id: str, **options: Any) -> Pool:
+    """Pools of Python envs on actors; the cluster is one for all tests of a session."""
+    ray_session()
+    # As few as the test can do with: an actor is a process that has to be started.
+    options.setdefault("num_threads", 2)
+    return on_python("ray")(env_id, inner_backend="serial", **options)
+
+
+SUBJECTS: dict[str, Subject] = {
+    "native": native,
+    **{backend: on_python(backend) for backend in PYTHON_BACKENDS},
+    "ray": on_ray,
+}
 
 _IN_TURN = "serial runs its envs one after the other in the caller's thread"
 _TO_THE_END = "serial runs what it was asked in the caller's thread, to its end: nothing is ever late"
+_OF_PYTHON = (*PYTHON_BACKENDS, "ray")
 _SKIPS: dict[str, tuple[tuple[str, ...], str]] = {
     "test_first_finished_comes_first": (("serial",), _IN_TURN),
     "test_a_slow_env_holds_up_no_batch_of_others": (("serial",), _IN_TURN),
     "test_a_timeout_loses_nothing": (("serial",), _TO_THE_END),
     "test_an_async_timeout_loses_nothing": (("serial",), _TO_THE_END),
     "test_a_late_reset_is_received_before_anything_else": (("serial",), _TO_THE_END),
-    "test_an_env_that_breaks_when_it_is_looked_at": (PYTHON_BACKENDS, "a Python env has no hook to be looked at"),
-    "test_state_goes_back_bit_for_bit": (PYTHON_BACKENDS, "a Python env can be saved only where it says how"),
+    "test_an_env_that_breaks_when_it_is_looked_at": (_OF_PYTHON, "a Python env has no hook to be looked at"),
+    "test_state_goes_back_bit_for_bit": (_OF_PYTHON, "a Python env can be saved only where it says how"),
 }
 
 

@@ -18,6 +18,12 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 # Pages about a framework that need not be there.
 NEEDS = {
+    "atari.md": "ale_py",
+    "environments.md": "dm_control",
+    "vizdoom.md": "vizdoom",
+    "mujoco.md": "mujoco",
+    "ray.md": "ray",
+    "from_ray_env_wrapper.md": "ray",
     "rllib.md": "ormsgpack",  # what ray[rllib] brings and ray alone does not
     "sb3.md": "stable_baselines3",
     "torchrl.md": "torchrl",

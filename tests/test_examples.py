@@ -20,6 +20,7 @@ NEEDS = {
     "sb3_ppo.py": ("stable_baselines3",),
     "torchrl_rollout.py": ("torchrl",),
     "tianshou_dqn.py": ("tianshou",),
+    "ray_cluster.py": ("ray",),
     "rllib_ppo.py": ("ormsgpack", "torch"),  # ray[rllib] brings it and ray alone does not
     "pettingzoo_parallel.py": ("pettingzoo",),
 }
@@ -33,7 +34,7 @@ BRIEF = {
 }
 LEAVES = {"ppo.py": "ppo_curve.png", "custom_cpp_env.py": "ball_beam.gif"}
 # The others bring frameworks along, whose own warnings are theirs.
-OURS = {"ppo.py", "async_actors.py", "custom_python_env.py", "custom_cpp_env.py"}
+OURS = {"ppo.py", "async_actors.py", "ray_cluster.py", "trajectories.py", "custom_python_env.py", "custom_cpp_env.py"}
 
 
 def run(file: Path, folder: Path, *options: str) -> str:

@@ -60,6 +60,10 @@ class RecvTimeout(EnvfleetError, TimeoutError):  # noqa: N818 (it is no error of
     """Nothing was ready in time; the pool is still in step and the next recv() gets it."""
 
 
+class PlacementError(EnvfleetError, RuntimeError):
+    """A Ray cluster has no room for an actor, or cannot start it."""
+
+
 class CompileError(EnvfleetError):
     """A C++ env did not compile or load."""
 

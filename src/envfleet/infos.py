@@ -62,7 +62,7 @@ def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
     names = {str(key) for key in info}
     own: dict[str, Any] = {}
     for key, column in info.items():
-        if _is_mask(str(key), names):
+        if is_mask(str(key), names):
             continue
         mask = info.get(f"_{key}")
         if mask is None or mask[row]:
@@ -83,9 +83,10 @@ def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int)
     return whole
 
 
-def _is_mask(name: str, names: set[str]) -> bool:
+def is_mask(name: str, names: set[str]) -> bool:
+    """Whether a key among these names is the mask of another."""
     # "_x" beside "x" is its mask, unless that "x" is itself the mask of something.
-    return name[:1] == "_" and name[1:] in names and not _is_mask(name[1:], names)
+    return name[:1] == "_" and name[1:] in names and not is_mask(name[1:], names)
 
 
 def _value_of(column: Any, row: int) -> Any:
@@ -113,7 +114,7 @@ def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: i
     masks = {f"_{key}" for key, _, _ in gathered}
     if columns:
         names = {str(key) for key in columns}
-        masks.update(f"_{name}" for name in names if not _is_mask(name, names))
+        masks.update(f"_{name}" for name in names if not is_mask(name, names))
     for key, its_rows, values in gathered:
         if key in masks:
             continue

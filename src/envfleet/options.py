@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from envfleet import _native
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError
+from envfleet.ray_options import MAX_RAY_WORKERS, ray_settings, ray_sizes, refuse_ray_options
 from envfleet.spec import PoolConfig
 
 POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs", "wrappers"}
 PYTHON_BACKENDS = ("serial", "threads", "processes")
-BACKENDS = ("auto", "native", *PYTHON_BACKENDS)
+BACKENDS = ("auto", "native", *PYTHON_BACKENDS, "ray")
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
-_START_METHODS = ("forkserver", "spawn", "fork")
+START_METHODS = ("forkserver", "spawn", "fork")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
     if not isinstance(wrappers, (list, tuple)):
         raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
     pool = {name: given.pop(name) for name in list(given) if name in POOL_OPTIONS}
-    config = _pool_config(pool, default_num_envs)
+    refuse_ray_options(backend, pool)
+    config = _ray_config(pool, default_num_envs) if backend == "ray" else _pool_config(pool, default_num_envs)
     params = tuple({**given, **own} for own in _env_kwargs(env_kwargs, config.num_envs))
     return Options(config, seed, backend, params, tuple(wrappers), frozenset(pool))
 
@@ -68,13 +70,27 @@ def _env_kwargs(given: Any, num_envs: int) -> list[Mapping[str, Any]]:
     return dicts
 
 
-def _pool_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
+def _ray_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
+    pool = ray_sizes(pool, default_num_envs, integer_option, _MAX_ENVS)
+    num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_WORKERS)
+    # Of what one worker does inside itself: not EnvPool's word for workers here.
+    config = _pool_config({**pool, "num_threads": 0}, default_num_envs, MAX_RAY_WORKERS)
+    return replace(
+        config,
+        num_threads=num_threads,
+        envs_per_worker=pool.get("envs_per_worker"),
+        placement_timeout=seconds_option("placement_timeout", pool.get("placement_timeout")) or 60.0,
+        **ray_settings(pool),
+    )
+
+
+def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: int = _MAX_WORKERS) -> PoolConfig:
     num_envs = integer_option("num_envs", pool.get("num_envs", default_num_envs), 1, _MAX_ENVS)
     # 0 stands for the default, as in EnvPool.
     batch_size = integer_option("batch_size", _or_default(pool.get("batch_size"), num_envs), 1, num_envs)
     num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_WORKERS)
     # num_threads is EnvPool's word for it.
-    num_workers = integer_option("num_workers", _or_default(pool.get("num_workers"), num_threads), 0, _MAX_WORKERS)
+    num_workers = integer_option("num_workers", _or_default(pool.get("num_workers"), num_threads), 0, max_workers)
     limit = pool.get("max_episode_steps")
     return PoolConfig(
         num_envs=num_envs,
@@ -88,16 +104,17 @@ def _pool_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
         max_episode_steps=None if limit is None else integer_option("max_episode_steps", limit, 1, _MAX_ENVS),
         reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
-        on_error=_choice("on_error", pool.get("on_error", "raise"), ("raise", "restart")),
+        on_error=choice_option("on_error", pool.get("on_error", "raise"), ("raise", "restart")),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
-        step_timeout=_seconds("step_timeout", pool.get("step_timeout")),
-        start_method=_choice("start_method", pool.get("start_method") or "forkserver", _START_METHODS),
+        step_timeout=seconds_option("step_timeout", pool.get("step_timeout")),
+        start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
         check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
     )
 
 
-def _choice(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:
+    """The value, or a ConfigError that names the choices."""
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} expected one of {choices}, got {value!r}")
     return value
@@ -115,7 +132,8 @@ def _number(name: str, value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def _seconds(name: str, value: Any) -> float | None:
+def seconds_option(name: str, value: Any) -> float | None:
+    """A time above 0, None for no limit, or a ConfigError."""
     seconds = _number(name, value)
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise ConfigError(f"{name} expected seconds above 0, or None for no limit, got {value!r}")

@@ -11,6 +11,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
+from envfleet.executors.base import Executor
 from envfleet.executors.processes.executor import ProcessesExecutor
 from envfleet.executors.rows.building import build_all, close_all
 from envfleet.executors.rows.executor import RowsExecutor
@@ -38,10 +39,10 @@ def auto_backend(env: Any, config: PoolConfig) -> str:
     return "processes" if simulator is None or config.step_timeout is not None else simulator.backend
 
 
-def python_executor(env: Any, backend: str, options: Options) -> tuple[RowsExecutor, PoolConfig]:
+def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor, PoolConfig]:
     """The executor, and the config with the env's defaults filled in."""
     config = options.config
-    if backend != "processes":
+    if backend not in ("processes", "ray"):
         if config.step_timeout is not None:
             raise ConfigError(
                 f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
@@ -54,6 +55,10 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[RowsExecu
         return _spec(env, recipe, portrait, backend, config, options)
 
     try:
+        if backend == "ray":
+            from envfleet.executors.ray.making import ray_python
+
+            return ray_python(recipe, make_spec, config, options.params, options.given)
         return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
     except EnvError as error:
         _explain(error, recipe, options)
@@ -110,7 +115,7 @@ def _unknown(env_id: str) -> UnknownEnvError:
             reason = f"; Gymnasium says: {error}"
     except ImportError as error:
         reason = f"; its module cannot be imported: {error}"
-    known = [*native_ids(), *simulated_ids(), *gymnasium.registry]
+    known = sorted({*native_ids(), *simulated_ids(), *gymnasium.registry})
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's own"
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
@@ -118,11 +123,17 @@ def _unknown(env_id: str) -> UnknownEnvError:
 
 def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
     config = options.config
+    simulator = find_simulator(env)
+    if simulator is not None and simulator.check is not None:
+        for params in options.params:
+            simulator.check(env, params)
     recipe = recipe_for(
         env, config.num_envs, options.params, options.wrappers, config.render_mode, config.max_episode_steps
     )
     threshold = config.reward_threshold if config.reward_threshold is not None else recipe.reward_threshold
-    filled = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}
+    filled: dict[str, Any] = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}
+    if simulator is not None and options.backend != "ray" and not {"num_workers", "num_threads"} & options.given:
+        filled["num_workers"] = min(config.num_envs, config.num_workers * simulator.workers_per_core)
     return recipe, PoolConfig(**{**vars(config), **filled})
 
 

@@ -5,24 +5,27 @@ make(env, ...) -> spec -> Pool -> the api that env_type names
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import gymnasium
 import numpy as np
 
-from envfleet import _native
 from envfleet.envs.family import Family
 from envfleet.envs.simulators import find_simulator, simulated_ids
-from envfleet.errors import ConfigError, UnknownEnvError
+from envfleet.errors import CompileError, ConfigError, UnknownEnvError
+from envfleet.executors.base import Executor
 from envfleet.native_envs import (
     Entry,
     family_of_native,
     find_entry,
+    load_entry,
     native_executor,
     native_ids,
     registered,
     resolve,
+    unregistered_ids,
 )
 from envfleet.options import Options, integer_option, parse_options
 from envfleet.pool import Pool
@@ -70,7 +73,7 @@ def register(
         raise ConfigError(f"register() expected an id such as 'MyEnv-v0' (letters, digits and _:.-), got {env_id!r}")
     if max_episode_steps is not None:
         max_episode_steps = integer_option("max_episode_steps", max_episode_steps, 1, 2**31 - 1)
-    if env_id in _native.list_env_types():
+    if env_id in unregistered_ids():
         raise ConfigError(f"register() expected a new id, {env_id!r} is a native env; choose another name")
     origin = find_entry(base)
     if origin is None:
@@ -104,9 +107,11 @@ def make_pool(task_id: Env, **options: Any) -> Pool:
     entry, backend, parsed = _choose(task_id, options)
     num_envs = parsed.config.num_envs
     seeds_for(parsed.seed, np.arange(num_envs, dtype=np.int32), num_envs)  # before anything is built
+    executor: Executor
     if entry is not None:
-        return Pool(*native_executor(str(task_id), entry, parsed), parsed.seed)
-    executor, config = python_executor(task_id, backend, parsed)
+        executor, config = native_executor(str(task_id), entry, parsed)
+    else:
+        executor, config = python_executor(task_id, backend, parsed)
     try:
         return Pool(executor, config, parsed.seed)
     except BaseException:  # Ctrl-C at this moment would leave its workers without a pool to close them
@@ -121,17 +126,32 @@ def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Optio
         check_known(env)
     parsed = parse_options(options, len(env) if isinstance(env, (list, tuple)) and env else 1)
     backend = parsed.backend
-    if entry is not None and (backend == "native" or (backend == "auto" and not parsed.wrappers)):
+    # Of each worker of a cluster.
+    runs_on = (parsed.config.inner_backend or "auto") if backend == "ray" else backend
+    if entry is not None and (runs_on == "native" or (runs_on == "auto" and not parsed.wrappers)):
         if parsed.wrappers:
             raise ConfigError("wrappers are for Python envs, got backend='native'; name another backend or none")
-        return entry, "native", parsed
-    if backend == "native":
+        if _is_loaded(env, entry, runs_on):
+            return entry, "ray" if backend == "ray" else "native", parsed
+    if runs_on == "native":
         raise ConfigError(f"backend='native' expected an env in C++, got {env!r}, which has none; leave backend out")
     if entry is not None:
         check_known(env)  # a native id may have no Python twin
     if backend == "auto":
         backend = auto_backend(env, parsed.config)
     return None, backend, parsed
+
+
+def _is_loaded(env: Env, entry: Entry, backend: str) -> bool:
+    """Whether the engine has the env; where it cannot be built here, a warning tells why Python runs it."""
+    try:
+        load_entry(entry)
+    except CompileError as error:
+        if backend == "native":
+            raise
+        warnings.warn(f"{env} runs as a Python env, several times slower: {error}", stacklevel=6)
+        return False
+    return True
 
 
 @overload

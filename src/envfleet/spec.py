@@ -42,6 +42,13 @@ class PoolConfig:
     start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
     check_actions: bool = True  # False: actions go to Python envs as they are, if they have the space's shape
     copy: bool = True  # False: the executor may hand out views that the next recv overwrites
+    # Of backend="ray" alone; see docs/ray.md.
+    envs_per_worker: int | None = None  # num_workers * envs_per_worker instead of num_envs
+    inner_backend: str | None = None  # of one worker: None takes native where the env is, else serial
+    ray_address: str | None = None  # of a running cluster; None: RAY_ADDRESS, else one on this machine
+    ray_options: Mapping[str, Any] | None = None  # of each actor: num_cpus, resources, scheduling_strategy ...
+    runtime_env: Mapping[str, Any] | None = None  # what each actor's machine is to have: Ray's runtime_env
+    placement_timeout: float = 60.0  # seconds to wait for machines that have room for the actors
 
     @property
     def is_async(self) -> bool:

@@ -172,7 +172,7 @@ def test_ceiling_of_workers_with_shares_of_their_own(num_envs: int, num_workers:
 
 @pytest.mark.parametrize("suite", ["sleepy", "oversubscribed", "serial_share"])
 def test_a_real_run_of_envfleet_alone(suite: str) -> None:
-    (case,) = python_suites.SUITES[suite](Options())
+    case = python_suites.SUITES[suite](Options())[0]
     result = harness.run_case(case, rounds=1, seconds=0.02)
     assert [(c["name"], c["status"], c.get("error")) for c in result["contenders"]] == [
         (c.name, "ok", None) for c in case.contenders

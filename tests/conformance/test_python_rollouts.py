@@ -21,6 +21,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 from python_probes import SPACES, SpaceEnv, encode
+from ray_session import ray_session
 from reference import ReferenceEnv, Row
 
 import envfleet
@@ -104,10 +105,28 @@ SOME_SETTINGS = [
 # All settings for one env of each nature; that they work together does not depend on the env.
 THOROUGH = ("CartPole-v1", "deep")
 
+# An actor takes a second to start: a few of them here, all with the long runs.
+RAY_SETTINGS = [
+    Setting("ray", 2, 5, SAME_STEP),
+    Setting("ray", 5, 2, NEXT_STEP),
+    Setting("ray", 1, 2, DISABLED),
+    Setting("ray", 2, 5, NEXT_STEP),
+]
+QUICK_ON_RAY = {("deep", 0), ("deep", 1), ("boxes", 2), ("CartPole-v1", 3)}
+
 PARAMS = [
     pytest.param(name, setting, id=f"{name}-{setting.name}")
     for name in CASES
     for setting in (ALL_SETTINGS if name in THOROUGH else SOME_SETTINGS)
+] + [
+    pytest.param(
+        name,
+        setting,
+        id=f"{name}-{setting.name}",
+        marks=() if (name, position) in QUICK_ON_RAY else pytest.mark.soak,
+    )
+    for name in CASES
+    for position, setting in enumerate(RAY_SETTINGS)
 ]
 
 
@@ -274,6 +293,8 @@ def test_a_rollout_is_that_of_a_plain_loop(name, setting, tmp_path, monkeypatch)
     case = CASES[name]
     monkeypatch.chdir(tmp_path)  # MuJoCo logs its warnings to a file where it stands
     need(case.needs)
+    if setting.backend == "ray":
+        ray_session()
     options: dict[str, Any] = {} if setting.num_workers is None else {"num_workers": setting.num_workers}
     with envfleet.make_pool(
         case.env,
@@ -281,6 +302,7 @@ def test_a_rollout_is_that_of_a_plain_loop(name, setting, tmp_path, monkeypatch)
         batch_size=setting.batch_size,
         backend=setting.backend,
         autoreset_mode=setting.mode,
+        **({"inner_backend": "serial"} if setting.backend == "ray" else {}),
         **case.options,
         **options,
     ) as pool:
@@ -314,9 +336,13 @@ def test_the_rollouts_have_ends_of_both_kinds_and_infos(name, mode):
         assert sum(row.final_obs is not None for row in rows) >= 5
 
 
-@pytest.mark.parametrize("kind", SPACES)
-@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+@pytest.mark.parametrize(
+    ("kind", "backend"),
+    [*itertools.product(SPACES, ("serial", "threads", "processes")), ("deep", "ray")],
+)
 def test_observe_gives_the_last_rows(kind, backend):
+    if backend == "ray":
+        ray_session()
     with envfleet.make_pool(SpaceEnv, num_envs=3, backend=backend, env_kwargs={"kind": kind}) as pool:
         space, batch = pool.spec.observation_space, pool.reset(seed=SEED)
         actions = actions_of(kind)

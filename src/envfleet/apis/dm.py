@@ -1,6 +1,7 @@
 """A pool in dm_env's API: TimeSteps whose fields are arrays over the rows.
 
-The discount is 0 only where an episode terminated: one that was truncated could have gone on.
+The discount is 0 only where an episode terminated: one that was truncated could have gone on. An env that
+knows better (a life lost in a game that goes on) says so in its info, as "discount".
 """
 
 from __future__ import annotations
@@ -100,6 +101,9 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
 
 def _time_step(batch: Batch) -> dm_env.TimeStep:
     step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
+    if "discount" in batch.info:
+        told = batch.info.get("_discount", True)  # no mask: every row has one
+        discount = np.where(told, batch.info["discount"], discount).astype(np.float32)
     observation = State(batch.obs, batch.env_id, batch.elapsed_step, batch.info)
     return dm_env.TimeStep(step_type, batch.reward, discount, observation)
 

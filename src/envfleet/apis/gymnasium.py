@@ -52,7 +52,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self.action_space = batch_space(self.single_action_space, self.num_envs)
         self._family = family
         self._row_of = row_getter(pool.spec.observation_space)
-        self._is_native = pool.spec.backend == "native"
+        self._is_native = bool(pool.spec.native_id)  # wherever it runs
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
         # The mask of batches of the usual size, made once.
         self._usual_rows = pool.config.batch_size
@@ -157,6 +157,8 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the pool."""
         self.pool.close()
+        # A renderer may hold a window or the memory of a graphics driver.
+        self._renderers.clear()
 
     def __del__(self) -> None:
         # The pool closes itself; this stops VectorEnv's destructor from a half-made object.

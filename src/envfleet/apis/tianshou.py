@@ -62,7 +62,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         self.is_async = self.wait_num < num_envs or timeout is not None
         _check_pool(pool, self.is_async)
         self._envs = envs
-        self._is_native = pool.spec.backend == "native"
+        self._is_native = bool(pool.spec.native_id)  # wherever it runs
         self._row_of = row_getter(pool.spec.observation_space)
         # One for each env, as Tianshou's workers have them: seed() gives each its own stream.
         self._action_spaces = [deepcopy(pool.spec.action_space) for _ in range(num_envs)]

@@ -6,13 +6,13 @@ import os
 import runpy
 import sys
 
-from envfleet.compat import env_wrappers, envpool, envpool_protocol
+from envfleet.compat import env_wrappers, envpool, envpool_protocol, ray_env_wrapper
 
 _USAGE = """usage: python -m envfleet.compat script.py [arguments]
        python -m envfleet.compat -m module [arguments]
 
-Runs a script unchanged, with envfleet behind the names envpool, envpool_protocol, envpool_wrap and env_wrappers
-(and a light gym, if gym is not installed)."""
+Runs a script unchanged, with envfleet behind the names envpool, envpool_protocol, envpool_wrap, env_wrappers
+and RayEnvWrapper (and a light gym, if gym is not installed)."""
 
 
 def main(arguments: list[str]) -> None:
@@ -20,7 +20,7 @@ def main(arguments: list[str]) -> None:
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(_USAGE)
         sys.exit(0 if arguments else 2)
-    for alias in (envpool, envpool_protocol, env_wrappers):
+    for alias in (envpool, envpool_protocol, env_wrappers, ray_env_wrapper):
         alias.install()
     if arguments[0] == "-m":
         sys.argv = arguments[1:]

@@ -61,14 +61,14 @@ def make(task_id: Env, env_type: str = "gym", **options: Any) -> Any:
 def make_gym(task_id: Env, **options: Any) -> GymEnvPool:
     """A pool in the old gym's dialect: reset() -> obs, step() -> 4-tuples."""
     asked = parse_envpool_options(options, reset_returns_info=False)
-    make_pool = partial(registry.make_pool, task_id, **asked.options)
+    make_pool = partial(registry.make_pool, task_id, **{**_defaults(task_id), **asked.options})
     return GymEnvPool(make_pool, registry.family_of(task_id), asked)
 
 
 def make_gymnasium(task_id: Env, **options: Any) -> GymnasiumEnvPool:
     """A pool in Gymnasium's dialect: (obs, info) and 5-tuples."""
     asked = parse_envpool_options(options, reset_returns_info=True)
-    make_pool = partial(registry.make_pool, task_id, **asked.options)
+    make_pool = partial(registry.make_pool, task_id, **{**_defaults(task_id), **asked.options})
     return GymnasiumEnvPool(make_pool, registry.family_of(task_id), asked)
 
 
@@ -77,8 +77,13 @@ def make_dm(task_id: Env, **options: Any) -> Any:
     from envfleet.compat.envpool_dm import DMEnvPool  # needs dm_env
 
     asked = parse_envpool_options(options, reset_returns_info=True)
-    make_pool = partial(registry.make_pool, task_id, **asked.options)
+    make_pool = partial(registry.make_pool, task_id, **{**_defaults(task_id), **asked.options})
     return DMEnvPool(make_pool, registry.family_of(task_id), asked)
+
+
+def _defaults(task_id: Env) -> dict[str, Any]:
+    """What EnvPool always gives and envfleet on request: the memory of an Atari game, as info["ram"]."""
+    return {"ram_in_info": True} if registry.family_of(task_id).name == "atari" else {}
 
 
 def make_spec(task_id: Env, **options: Any) -> EnvPoolSpec:

@@ -70,6 +70,8 @@ class DMEnvPool(EnvPoolMixin, DmPool):
 
 
 def _state(obs: Any, env_id: Any, elapsed_step: Any, info: Mapping[str, Any]) -> Any:
+    info = dict(info)
+    elapsed_step = info.pop("game_step", elapsed_step)  # as envpool_info() has it
     fields: dict[str, Any] = {"env_id": env_id, "players": Players(env_id), "elapsed_step": elapsed_step}
     own = obs if isinstance(obs, dict) else {"obs": obs}
     for name, value in [*info.items(), *own.items()]:

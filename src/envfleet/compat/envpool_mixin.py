@@ -134,6 +134,9 @@ def envpool_info(info: dict[str, Any], env_id: NDArray[np.int32]) -> dict[str, A
     """Gymnasium's vector info as EnvPool has it: columns alone. The mask of a key that some rows lack stays."""
     plain = _without_full_masks(info)
     plain["players"] = {"env_id": env_id}
+    if "game_step" in plain:
+        # An Atari game whose lives are episodes: EnvPool counts the steps of the game.
+        plain["elapsed_step"] = plain.pop("game_step")
     return plain
 
 

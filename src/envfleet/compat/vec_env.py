@@ -127,9 +127,9 @@ class VecEnvWrapper(VecEnv):
 class PoolVecEnv(VecEnv):
     """A vector env that is a pool. The factories seed their envs; seed() acts at the next reset."""
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], **options: Any) -> None:
+    def __init__(self, env_fns: Sequence[Callable[[], Any]], *, seat: type[Seat] = Seat, **options: Any) -> None:
         factories = list(env_fns)
-        self.pool: Pool = make_pool(factories, autoreset_mode="same_step", wrappers=[Seat], **options)
+        self.pool: Pool = make_pool(factories, autoreset_mode="same_step", wrappers=[seat], **options)
         spec = self.pool.spec
         super().__init__(self.pool.num_envs, spec.observation_space, spec.action_space)
         self.spec = spec

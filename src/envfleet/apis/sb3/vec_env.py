@@ -107,7 +107,7 @@ class EnvFleetVecEnv(PoolVecEnv):
 
     def __init__(self, envs: Pool | GymnasiumPool) -> None:
         if isinstance(envs, Pool):
-            is_native = envs.spec.backend == "native"
+            is_native = bool(envs.spec.native_id)
             family = family_of_native(envs.spec.native_id) if is_native else Family("python", ())
             envs = GymnasiumPool(envs, family)
         if not isinstance(envs, GymnasiumPool):
@@ -129,7 +129,7 @@ class EnvFleetVecEnv(PoolVecEnv):
         check_observation_space(pool.spec.observation_space)
         self.envs = envs
         self.spec = pool.spec
-        self._is_native = pool.spec.backend == "native"
+        self._is_native = bool(pool.spec.native_id)
         super().__init__(pool)
         # Beside what SB3 has found out: render_fps, which its video recorder asks for.
         self.metadata = {**pool.spec.metadata, **self.metadata}

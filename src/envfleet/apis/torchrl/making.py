@@ -40,7 +40,7 @@ def pool_for(
         asked["num_envs"] = num_envs
     asked.setdefault("autoreset_mode", AutoresetMode.SAME_STEP)
     # Native envs are checked by envfleet's own tests; a wrapper would make them Python envs.
-    if not disable_env_checker and make_spec(env, **asked).backend != "native":
+    if not disable_env_checker and not make_spec(env, **asked).native_id:
         asked["wrappers"] = [PassiveEnvChecker, *(asked.get("wrappers") or ())]
     return make_pool(env, **asked), True
 

@@ -214,6 +214,10 @@ class RowsExecutor(Executor):
         self._ask([env_id], ("rebuild", phase), "__init__", "its constructor must not raise")
         self._lost.discard(env_id)
 
+    def set_phase(self, env_id: int, phase: int) -> None:
+        """Puts an idle env into this phase, as it is."""
+        self._board.set_phase(env_id, phase)
+
     @abstractmethod
     def _revive(self, env_id: int) -> None:
         """Starts the worker of this env anew if it died."""

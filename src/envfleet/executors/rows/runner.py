@@ -55,6 +55,7 @@ class EnvRunner:
         self._split_obs = split(layout.observation_space, "observation")
         self._join_action = join(layout.action_space)
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
+        self._rows = self._columns.obs[0] if is_plain_obs else None
         is_plain_action = plain_array_leaf(layout.action_leaves) is not None
         self.loop = _native.EnvLoop(
             buffer,
@@ -243,6 +244,11 @@ class EnvRunner:
     # --- parts of a row ----------------------------------------------------------------------------
 
     def _install(self, env_id: int, env: Any) -> None:
+        if self._rows is not None and self._envs.get(env_id) is not env:
+            # Envs of ours that observe into memory given to them save a copy of each large observation.
+            observe_into = getattr(env, "envfleet_observe_into", None)
+            if observe_into is not None:
+                observe_into(self._rows[env_id])
         self._envs[env_id] = env
         self.loop.set_env(env_id, env, env.step, env.reset)
 

@@ -1,0 +1,72 @@
+"""Random rollouts on a Ray cluster, with an actor killed on the way: python examples/ray_cluster.py --smoke
+
+Without --address a small cluster is started on this machine; with it, a running one is joined:
+    ray start --head                                  on one machine, and `ray start --address=...` on the others
+    python examples/ray_cluster.py --address 10.0.0.1:6379 --num-workers 80 --envs-per-worker 64
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+
+import envfleet
+
+
+@dataclass
+class Args:
+    env: str = "CartPole-v1"
+    address: str | None = None
+    num_workers: int = 2
+    envs_per_worker: int = 256
+    batches: int = 400
+    kill: bool = True  # one actor, in the middle: the run goes on
+
+
+def main(args: Args) -> None:
+    envs = envfleet.make(
+        args.env,
+        backend="ray",
+        ray_address=args.address,
+        num_workers=args.num_workers,
+        envs_per_worker=args.envs_per_worker,
+        # Half of the envs a batch: the others are under way meanwhile.
+        batch_size=args.num_workers * args.envs_per_worker // 2,
+        on_error="restart",
+        seed=0,
+    )
+    action_space = envs.single_action_space
+    envs.async_reset()
+    num_rows = num_errors = 0
+    started = time.perf_counter()
+    for batch in range(args.batches):
+        if args.kill and batch == args.batches // 2:
+            import ray
+
+            ray.kill(envs.pool.executor.actors[0])
+        obs, _reward, _terminated, _truncated, info = envs.recv()
+        actions = [action_space.sample() for _ in range(len(obs))]  # your policy
+        envs.send(actions, info["env_id"])
+        num_rows += len(obs)
+        num_errors += sum(text is not None for text in info.get("error", ()))
+    seconds = time.perf_counter() - started
+    envs.reset()  # drops what is in flight
+    print(f"{num_rows:,} rows in {seconds:.1f} s, {num_errors} of them of envs that were lost and rebuilt")
+    print(envs.pool.stats())
+    envs.close()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default=Args.env)
+    parser.add_argument("--address")
+    parser.add_argument("--num-workers", type=int, default=Args.num_workers)
+    parser.add_argument("--envs-per-worker", type=int, default=Args.envs_per_worker)
+    parser.add_argument("--batches", type=int, default=Args.batches)
+    parser.add_argument("--smoke", action="store_true", help="a few seconds")
+    given = parser.parse_args()
+    chosen = Args(given.env, given.address, given.num_workers, given.envs_per_worker, given.batches)
+    if given.smoke:
+        chosen.envs_per_worker, chosen.batches = 8, 40
+    main(chosen)

@@ -1,0 +1,166 @@
+"""RayEnvWrapper's name: `from RayEnvWrapper import WrapperRayVecEnv`, a vector env on Ray actors.
+
+    import envfleet.compat.ray_env_wrapper
+    envfleet.compat.ray_env_wrapper.install()
+
+The class is here too, for `from envfleet.compat.ray_env_wrapper import WrapperRayVecEnv`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from envfleet.compat import gym_stand_in
+from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.vec_env import PoolVecEnv, VecStep
+from envfleet.compat.vec_env_seat import Seat, SeededOnce
+from envfleet.errors import ConfigError
+
+__all__ = ["WrapperRayVecEnv", "install", "uninstall"]
+
+Indices = int | Iterable[int] | None
+
+
+class WrapperRayVecEnv(PoolVecEnv):
+    """number_of_workers actors with envs_per_worker envs each, in the form of Stable-Baselines3's VecEnv.
+
+    make_and_seed(seed) makes the env of row seed, from 0 on: each row has a seed of its own. An episode that ends is
+    reset in the same step; its last observation is info["terminal_observation"]. Further options are those of
+    envfleet.make() with backend="ray".
+    """
+
+    def __init__(
+        self,
+        make_and_seed: Callable[[int], Any],
+        number_of_workers: int,
+        envs_per_worker: int,
+        **options: Any,
+    ) -> None:
+        if not callable(make_and_seed):
+            raise ConfigError(f"make_and_seed expected a function of a seed that makes an env, got {make_and_seed!r}")
+        for name, value in (("number_of_workers", number_of_workers), ("envs_per_worker", envs_per_worker)):
+            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+                raise ConfigError(f"{name} expected an integer from 1 on, got {value!r}")
+        factories = [_Factory(make_and_seed, row) for row in range(number_of_workers * envs_per_worker)]
+        super().__init__(
+            factories,
+            seat=_Seat,
+            backend="ray",
+            num_workers=int(number_of_workers),
+            envs_per_worker=int(envs_per_worker),
+            **options,
+        )
+        self.render_mode = self.pool.spec.render_mode
+        self.reset_infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        _tell_sb3(type(self))
+
+    def step_wait(self) -> VecStep:
+        """What the step gave; rewards as float32."""
+        obs, rewards, dones, infos = super().step_wait()
+        return obs, rewards.astype(np.float32), dones, infos
+
+    def seed(self, seed: Any = None) -> list[int | None]:  # type: ignore[override]  # SB3's gives the seeds
+        """Seeds env i with seed + i at the next reset; the seeds."""
+        super().seed(seed)
+        return list(self._seeds)
+
+    def set_options(self, options: Mapping[str, Any] | None = None) -> None:
+        """Stable-Baselines3's; RayEnvWrapper's envs take none."""
+        if options:
+            raise ConfigError(f"set_options() expected none, got {options!r}; set them with set_attr() or env_method()")
+
+    def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
+        """An attribute of these envs."""
+        return list(self.pool.get_attr(attr_name, env_ids=self._chosen(indices)))
+
+    def has_attr(self, attr_name: str) -> bool:
+        """Whether every env has such an attribute."""
+        try:
+            self.get_attr(attr_name)
+        except AttributeError:
+            return False
+        return True
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of these envs to one value."""
+        chosen = self._chosen(indices)
+        self.pool.set_attr(attr_name, [value] * len(chosen), env_ids=chosen)
+
+    def env_method(  # type: ignore[override]  # SB3's signature
+        self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any
+    ) -> list[Any]:
+        """Calls a method of these envs."""
+        return list(self.pool.call(method_name, *args, env_ids=self._chosen(indices), **kwargs))
+
+    def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
+        """Whether such a wrapper is around each of these envs."""
+        return list(self.pool.call("is_wrapped_by", wrapper_class, env_ids=self._chosen(indices)))
+
+    def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
+        """Stable-Baselines3's: this is no wrapper, so nothing is hidden."""
+        return f"{type(self).__module__}.{type(self).__name__}" if hasattr(self, name) and already_found else None
+
+    def _chosen(self, indices: Indices) -> list[int]:
+        if indices is None:
+            return list(range(self.num_envs))
+        chosen = [indices] if isinstance(indices, (int, np.integer)) else list(indices)
+        # Counted from the end too, as in a list.
+        return [int(own) + self.num_envs if -self.num_envs <= own < 0 else int(own) for own in chosen]
+
+
+class _Factory:
+    """make_and_seed with its seed. A class, not a closure: one that every row shares would give all the last seed."""
+
+    def __init__(self, make_and_seed: Callable[[int], Any], seed: int) -> None:
+        self.make_and_seed, self.seed = make_and_seed, seed
+        self.__name__ = getattr(make_and_seed, "__name__", "PythonEnv")
+
+    def __call__(self) -> Any:
+        env = self.make_and_seed(self.seed)
+        if isinstance(env, gymnasium.Env) and getattr(env.unwrapped, "_np_random", self) is None:
+            return SeededOnce(env, self.seed)  # one that was made and not seeded
+        return env
+
+
+class _Seat(Seat):
+    """A seat that can tell what is around its env."""
+
+    def is_wrapped_by(self, wrapper_class: type[Any]) -> bool:
+        """Whether such a wrapper is among those around the env."""
+        env: Any = self.env
+        while env is not None:
+            if isinstance(env, wrapper_class) and not isinstance(env, (Seat, SeededOnce)):
+                return True
+            env = getattr(env, "env", None)
+        return False
+
+
+def _tell_sb3(own: type[Any]) -> None:
+    """Where Stable-Baselines3 is in use, its algorithms ask whether this is a VecEnv: it is."""
+    vec_env = sys.modules.get("stable_baselines3.common.vec_env")
+    if vec_env is not None:
+        vec_env.VecEnv.register(own)
+
+
+def install(*, old_gym: bool = True) -> Any:
+    """Puts the module `RayEnvWrapper` in place. A second call changes nothing.
+
+    old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
+    """
+    names = {"WrapperRayVecEnv": WrapperRayVecEnv}
+    module = install_tree("RayEnvWrapper", {"": names, "CustomWrapperRayVecEnv": names}, __name__, __doc__ or "")
+    if old_gym:
+        gym_stand_in.install()
+    return module
+
+
+def uninstall() -> bool:
+    """Takes the module, and the light gym, out again; whether there was one. Vector envs that were made go on."""
+    was_there = remove_tree("RayEnvWrapper", __name__)
+    gym_stand_in.uninstall()
+    return was_there

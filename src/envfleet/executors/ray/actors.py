@@ -1,0 +1,222 @@
+"""Actors from the caller's side: placing, building, losing and ending one."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+from gymnasium.vector import AutoresetMode
+
+from envfleet.batch import Fault
+from envfleet.errors import EnvError, PlacementError
+from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
+from envfleet.executors.ray.host import Host
+from envfleet.executors.ray.plans import Luggage
+from envfleet.executors.rows.portrait import Portrait
+
+# While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
+_MAX_BIRTHS = 5
+BUILD_REMEDY = "its constructor must not raise"
+
+
+@dataclass(frozen=True)
+class Making:
+    """How actors are made. options: what .options() of an actor takes."""
+
+    ray: ModuleType
+    options: Mapping[str, Any]
+    placement_timeout: float
+    mode: AutoresetMode
+
+
+@dataclass(eq=False)
+class Worker:
+    """One actor and its share of the envs.
+
+    orders: what it is to be told with its next message. death: how its actor ended, "" while one lives.
+    """
+
+    making: Making
+    share: range
+    plan: bytes
+    handle: Any = None
+    run: Any = None
+    pid: int = -1
+    death: str = ""
+    last_death: str = ""
+    orders: list[tuple[Any, ...]] = field(default_factory=list)
+    next_number: int = 0
+    outstanding: deque[Any] = field(default_factory=deque)  # its flights, oldest first
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether it has no actor."""
+        return bool(self.death)
+
+    def call_in_parts(self, parts: Any, num_parts: int) -> list[Any]:
+        """Sends a request; the references to the parts of its reply."""
+        run = self.run if num_parts == 1 else self.handle.run.options(num_returns=num_parts)
+        refs = run.remote(*parts) if isinstance(parts, list) else run.remote(parts)
+        return refs if isinstance(refs, list) else [refs]
+
+    def fault(self, env_id: int, method: str, death: str = "") -> Fault:
+        """The fault of an env that died with its actor."""
+        return Fault(env_id, method, f"its Ray actor {death or self.death or self.last_death}", exit_code=KILLED)
+
+    def bury(self, how: str) -> None:
+        """Gives the actor up. What is still under way on it is lost."""
+        if not self.is_dead:
+            self.death = self.last_death = how
+        self.orders.clear()
+        self.end()
+
+    def end(self) -> None:
+        """Kills the actor."""
+        handle, self.handle, self.run = self.handle, None, None
+        if handle is not None:
+            with contextlib.suppress(Exception):  # it is gone, or Ray is
+                self.making.ray.kill(handle)
+
+
+def start(workers: list[Worker]) -> list[Portrait]:
+    """Makes the actors of these workers, all at once, and their envs; the portrait of each."""
+    try:
+        for worker in workers:
+            _create(worker)
+        _await_placement(workers)
+        return _build(workers)
+    except BaseException:
+        for worker in workers:
+            worker.bury("was given up while it was made")
+        raise
+
+
+def revive(worker: Worker) -> None:
+    """A new actor, wherever there is room, with all envs of the share built anew."""
+    for attempt in range(_MAX_BIRTHS):
+        try:
+            start([worker])
+            return
+        except EnvError as error:
+            # Not a constructor that raised: that will do so again.
+            if error.faults[0].exit_code is None or attempt == _MAX_BIRTHS - 1:
+                raise
+
+
+def end_all(workers: list[Worker], timeout_s: float) -> list[str]:
+    """Has the workers close their envs, and ends them, whether they did in time or not; what envs said."""
+    ray = workers[0].making.ray
+    texts: list[str] = []
+    try:
+        refs = [worker.handle.close.remote() for worker in workers if not worker.is_dead]
+        ready = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)[0] if refs else []
+        for ref in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # it died before it was asked
+                texts += unpacked(ray.get(ref), "")
+    finally:
+        for worker in workers:
+            worker.end()
+    return texts
+
+
+def _create(worker: Worker) -> None:
+    making = worker.making
+    actor = making.ray.remote(Host)
+    worker.handle = actor.options(**making.options).remote(worker.share.start)
+    worker.run = worker.handle.run
+    worker.death = ""
+    worker.next_number = 0
+    worker.outstanding.clear()
+
+
+def _await_placement(workers: list[Worker]) -> None:
+    """Until every actor runs. Ray itself would wait for ever for a machine that has room."""
+    making = workers[0].making
+    ray = making.ray
+    waiting = {worker.handle.ping.remote(): worker for worker in workers}
+    deadline = time.monotonic() + making.placement_timeout
+    while waiting:
+        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise PlacementError(_why_unplaced(making, len(waiting), len(workers)))
+        worker = waiting.pop(ready[0])
+        try:
+            ray.get(ready[0])
+        except ray.exceptions.RuntimeEnvSetupError as error:
+            raise PlacementError(f"runtime_env cannot be set up on a machine of the cluster: {error}") from error
+        except ray.exceptions.RayActorError as error:
+            if getattr(error, "actor_init_failed", False):
+                raise PlacementError(
+                    f"an actor could not start: {_text(error)}; every machine of the cluster needs envfleet"
+                ) from error
+            raise _lost_while_made(worker, error) from error
+        except ray.exceptions.RayError as error:
+            raise PlacementError(f"an actor could not start: {_text(error)}") from error
+
+
+def _build(workers: list[Worker]) -> list[Portrait]:
+    ray = workers[0].making.ray
+    luggage = ray.put(Luggage.here()) if len(workers) > 1 else Luggage.here()
+    refs = [worker.handle.build.remote(luggage, worker.plan, worker.making.mode) for worker in workers]
+    portraits = []
+    for worker, ref in zip(workers, refs, strict=True):
+        try:
+            portrait, worker.pid = unpacked(ray.get(ref), BUILD_REMEDY)
+        except AnswerError as error:
+            fault = Fault(worker.share.start, "__init__", str(error), error.traceback)
+            raise EnvError((fault,), None, BUILD_REMEDY) from error
+        except ray.exceptions.RayError as error:
+            raise _lost_while_made(worker, error) from error
+        portraits.append(portrait)
+    return portraits
+
+
+def _lost_while_made(worker: Worker, error: BaseException) -> EnvError:
+    fault = worker.fault(worker.share.start, "__init__", how_it_died(error))
+    return EnvError.of((fault,), None, "an env of this worker ended its actor while it was made, or somebody did")
+
+
+def how_it_died(error: BaseException) -> str:
+    """What Ray knows of an actor's end, in a line."""
+    text = _text(error)
+    for mark, said in (
+        ("node died", "died with its node"),
+        ("node is dead", "died with its node"),
+        ("node has", "died with its node"),
+        ("ray.kill", "was killed by ray.kill()"),
+        # Ray's list of guesses for an end that nobody announced: kill -9, a crash, the kernel's OOM killer.
+        ("Some common causes", "was killed or crashed; Ray tells no more, its node's logs may"),
+        ("potential root causes", "was killed or crashed; Ray tells no more, its node's logs may"),
+        ("memory pressure", "was killed: its node ran out of memory"),
+        ("unavailable", "cannot be reached"),
+    ):
+        if mark in text:
+            return said
+    return f"died ({text})" if text else "died"
+
+
+def _text(error: BaseException) -> str:
+    """The telling lines of Ray's long message."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    skipped = ("class_name:", "actor_id:", "pid:", "namespace:", "ip:", "name:", "The actor died unexpectedly")
+    telling = [line for line in lines if not line.startswith(skipped)]
+    return " ".join(telling or lines)[:500]
+
+
+def _why_unplaced(making: Making, num_waiting: int, num_workers: int) -> str:
+    wanted = {
+        name: making.options[name]
+        for name in ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "scheduling_strategy")
+        if making.options.get(name) is not None
+    }
+    free = {name: amount for name, amount in making.ray.available_resources().items() if ":" not in name}
+    return (
+        f"{num_waiting} of {num_workers} Ray actors found no machine within placement_timeout="
+        f"{making.placement_timeout:g} s; each asks for {wanted}, the cluster has {free or 'nothing'} free: "
+        "ask for less in ray_options, use fewer workers, add machines, or wait longer with placement_timeout"
+    )

@@ -1,0 +1,49 @@
+"""Entrance: one caller at a time, in the process that made the pool, until it is closed."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from envfleet.errors import CallOrderError, ForkedPoolError, PoolClosedError
+
+
+class Entrance:
+    """Held, as a context, while a call is inside. Raises when the call has no business there."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        self._busy = threading.Lock()
+        self.is_closed = False
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a child of the process that made it."""
+        return os.getpid() != self._pid
+
+    def __enter__(self) -> None:
+        if self.is_forked:
+            raise ForkedPoolError(
+                "this pool was made before fork() and its workers belong to the parent; "
+                "expected it to be used there, got a call in the child: make a new pool in the child"
+            )
+        if not self._busy.acquire(blocking=False):
+            raise CallOrderError(
+                "two threads called this pool at once; expected one caller at a time: use a lock or a pool a thread"
+            )
+        if self.is_closed:
+            self._busy.release()
+            raise PoolClosedError("this pool is closed; make a new one")
+
+    def __exit__(self, *_: object) -> None:
+        self._busy.release()
+
+    def close(self, patience_s: float) -> bool:
+        """Lets nobody in any more, once who is inside has left or the time is over. False: it was closed before."""
+        if self.is_closed or self.is_forked:
+            return False
+        is_mine = self._busy.acquire(timeout=patience_s)
+        self.is_closed = True
+        if is_mine:
+            self._busy.release()
+        return True

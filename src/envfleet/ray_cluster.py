@@ -1,0 +1,131 @@
+"""Ray clusters: joining one that runs, starting a local one quietly, and leaving it as it was found.
+
+lease = ray_cluster.join(None)      # or an address
+...                                 # ray.remote, ray.get: lease.ray is the package
+lease.leave()                       # the last to leave ends what join() began, and nothing else
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from types import ModuleType
+from typing import Any
+
+from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError
+
+_PURPOSE = "backend='ray'"
+_CONNECT_TIMEOUT_S = 10.0
+_lock = threading.RLock()
+# Of the session that join() began: which it is, and how many leases are on it.
+_own_session: list[Any] = [None, 0]
+
+
+class Lease:
+    """One user of a Ray session."""
+
+    def __init__(self, ray: ModuleType, session: str, is_own: bool) -> None:
+        self.ray = ray
+        self.is_own = is_own  # the session was begun here, and ends with its last lease
+        self._session = session
+        self._is_held = True
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the session that was joined is still there: somebody may have called ray.shutdown()."""
+        return bool(self.ray.is_initialized()) and _session_id(self.ray) == self._session
+
+    def leave(self) -> None:
+        """Gives the lease back. Idempotent. The last one of a session that join() began ends it."""
+        with _lock:
+            if not self._is_held:
+                return
+            self._is_held = False
+            if not self.is_own or _own_session[0] != self._session:
+                return
+            _own_session[1] -= 1
+            if _own_session[1] == 0:
+                _own_session[0] = None
+                if self.is_alive:
+                    self.ray.shutdown()
+
+
+def import_ray(purpose: str = _PURPOSE) -> ModuleType:
+    """The package, or an error that says how to get it."""
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray", purpose) from error
+    package: ModuleType = ray
+    return package
+
+
+def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
+    """A lease on the Ray session of this process; where there is none, it is begun.
+
+    address: of a running cluster ("10.0.0.1:6379", "ray://...", "auto" for the one on this machine), or "local"
+    for a fresh one on this machine alone. None takes what RAY_ADDRESS names, else a local one. A session that
+    the caller has begun with ray.init() is used as it is, and stays.
+    """
+    ray = import_ray(purpose)
+    with _lock:
+        if ray.is_initialized():
+            _check_same(ray, address)
+            session = _session_id(ray)
+            is_own = _own_session[0] == session
+            if is_own:
+                _own_session[1] += 1
+            return Lease(ray, session, is_own)
+        _begin(ray, address or os.environ.get("RAY_ADDRESS") or "local", purpose)
+        session = _session_id(ray)
+        _own_session[:] = [session, 1]
+        return Lease(ray, session, True)
+
+
+def num_cpus(ray: ModuleType) -> int:
+    """The cores of the whole cluster, as Ray counts them; at least 1."""
+    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def _begin(ray: ModuleType, address: str, purpose: str) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address == "local":
+            ray.init(address="local", include_dashboard=False, **quiet)
+        else:
+            _check_somebody_is_there(address)
+            ray.init(address=address, **quiet)
+    except Exception as error:
+        if address == "local":
+            raise EnvfleetError(f"{purpose} could not start Ray on this machine: {error}") from error
+        raise ConfigError(
+            f"{purpose} expected a running Ray cluster at ray_address={address!r}, got none: {error}; "
+            "start one with `ray start --head`, or leave ray_address out for one on this machine alone"
+        ) from error
+
+
+def _check_somebody_is_there(address: str) -> None:
+    """Raises where nobody listens: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+
+
+def _check_same(ray: ModuleType, address: str | None) -> None:
+    """Raises when the caller's session is on another cluster than the one that was asked for."""
+    if address in (None, "auto", "local") or address.startswith("ray://"):
+        return
+    current = ray.get_runtime_context().gcs_address
+    if address != current:
+        raise ConfigError(
+            f"ray_address expected {current!r}, where this process is already, got {address!r}; "
+            "leave ray_address out, or call ray.shutdown() first"
+        )
+
+
+def _session_id(ray: ModuleType) -> str:
+    """Of this process's connection: the first job of every local cluster has the same id, its node has not."""
+    context = ray.get_runtime_context()
+    return f"{context.get_node_id()}/{context.get_job_id()}"

@@ -1,0 +1,67 @@
+"""Envs for the tests of the ray backend."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NoReturn
+
+import gymnasium
+import numpy as np
+from python_probes import FaultyEnv
+
+
+class PlacedEnv(FaultyEnv):
+    """Knows where it is."""
+
+    def whereabouts(self) -> str:
+        """The node of its actor."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def variable(self, name: str) -> str | None:
+        """An environment variable of its process."""
+        return os.environ.get(name)
+
+
+class LargeEnv(FaultyEnv):
+    """Observations that do not fit into a message."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4_000_000,), np.uint8)
+
+    def _obs(self) -> np.ndarray:
+        obs = np.zeros(4_000_000, dtype=np.uint8)
+        obs[-1] = self.count
+        return obs
+
+
+class UnevenEnv(FaultyEnv):
+    """An info that cannot be pickled on some steps, and one that cannot be unpickled by the caller."""
+
+    def step(self, action: Any) -> Any:
+        *row, info = super().step(0)
+        if action == self.THROW:
+            info["lock"] = (number for number in range(3))
+        if action == self.THROW_INT:
+            info["odd"] = OnlyThere()
+        return *row, info
+
+
+class OnlyThere:
+    """What raises when it is unpickled elsewhere than in an actor."""
+
+    def __reduce__(self) -> Any:
+        return only_there, ()
+
+
+def only_there() -> OnlyThere:
+    import ray
+
+    if ray.get_runtime_context().get_actor_id() is None:
+        raise RuntimeError("not a value for this place")
+    return OnlyThere()
+
+
+def leave() -> NoReturn:
+    """A constructor that ends its process."""
+    os._exit(3)

@@ -1,0 +1,200 @@
+"""Beginning and ending: clusters that are found and left, drivers that die, Ray that is not there."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ray_probes import PlacedEnv
+from ray_session import ray_session
+from traces import alive, wait_until
+
+import envfleet
+from envfleet import ConfigError, ForkedPoolError, PoolClosedError, ray_cluster
+
+ray = pytest.importorskip("ray")
+
+TESTS = Path(__file__).parent.parent
+
+
+def run(script: str, *arguments: str, **options) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS / "ray_backend")])}
+    environment.pop("RAY_ADDRESS", None)
+    command = [sys.executable, "-W", "error", "-c", script, *arguments]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True, **options)
+
+
+def test_a_local_cluster_is_quiet_and_gone_after_close():
+    """And the second of two pools keeps it until it closes too."""
+    done = run(
+        """
+import psutil, envfleet
+one = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
+two = envfleet.make("CartPole-v1", backend="ray", num_envs=2)
+assert two.pool.config.num_workers >= 1
+one.reset(seed=0)
+one.close()
+import ray
+assert ray.is_initialized()
+two.reset(seed=0)
+children = psutil.Process().children(recursive=True)
+assert children
+two.close()
+assert not ray.is_initialized()
+_, left = psutil.wait_procs(children, timeout=20)
+assert not left, left
+"""
+    )
+    assert done.stdout + done.stderr == ""
+
+
+def test_a_session_of_the_caller_stays(make):
+    assert ray_session() is not None
+    pool = make("CartPole-v1", num_workers=1)
+    pool.reset()
+    pool.close()
+    pool.close()
+    assert ray.is_initialized()
+    with pytest.raises(PoolClosedError):
+        pool.reset()
+    lease = ray_cluster.join()
+    assert not lease.is_own
+    lease.leave()
+    assert ray.is_initialized()
+
+
+def test_a_running_cluster_is_joined_and_left():
+    done = run(
+        """
+import sys, envfleet, ray
+envs = envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address=sys.argv[1])
+assert ray.get_runtime_context().gcs_address == sys.argv[1]
+envs.reset(seed=0)
+try:
+    envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address="10.0.0.1:1")
+except envfleet.ConfigError as error:
+    assert "already" in str(error)
+del envs
+import gc; gc.collect()
+assert not ray.is_initialized()
+print("left")
+""",
+        ray_session().address,
+    )
+    assert done.stdout == "left\n"
+    assert ray.is_initialized()
+
+
+def test_an_address_where_nobody_is_is_told_at_once():
+    done = run(
+        """
+import envfleet
+for address in ("127.0.0.1:1", "nonsense"):
+    try:
+        envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address=address)
+    except envfleet.ConfigError as error:
+        print(error)
+"""
+    )
+    assert "expected a running Ray cluster at ray_address='127.0.0.1:1', got none" in done.stdout
+    assert "ray_address='nonsense'" in done.stdout
+
+
+def test_actors_die_with_their_driver():
+    """However it ends, on a cluster that goes on."""
+    script = """
+import sys, os, signal, envfleet
+from python_probes import FaultyEnv
+pool = envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, envs_per_worker=1, ray_address=sys.argv[1])
+pool.reset()
+print(*pool.executor.worker_pids, flush=True)
+signal.pause()
+"""
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    command = [sys.executable, "-c", script, ray_session().address]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as driver:
+        assert driver.stdout is not None
+        pids = [int(pid) for pid in driver.stdout.readline().split()]
+        assert len(alive(pids)) == 2
+        driver.send_signal(signal.SIGKILL)
+    assert wait_until(lambda: not alive(pids), 30)
+
+
+def test_without_ray_the_error_names_the_extra():
+    done = run(
+        """
+import sys
+sys.modules["ray"] = None
+import envfleet
+try:
+    envfleet.make("CartPole-v1", backend="ray", num_workers=1)
+except envfleet.MissingExtraError as error:
+    print(error)
+"""
+    )
+    assert 'pip install "envfleet[ray]"' in done.stdout
+
+
+# CPython says that fork() and threads mix badly.
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_pool_in_a_forked_child_says_so(make):
+    pool = make("CartPole-v1", num_workers=1)
+    pool.reset(seed=0)
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            pool.step([0])
+        except ForkedPoolError:
+            os.write(write_end, b"told")
+        finally:
+            pool.close()
+            os._exit(0)
+    os.waitpid(pid, 0)
+    os.close(write_end)
+    with os.fdopen(read_end, "rb") as told:
+        assert told.read() == b"told"
+    assert len(pool.step([0])) == 1
+
+
+def test_runtime_env_reaches_the_actors(make):
+    pool = make(PlacedEnv, num_workers=1, runtime_env={"env_vars": {"ENVFLEET_TEST": "yes"}})
+    assert pool.call("variable", "ENVFLEET_TEST") == ("yes",)
+
+
+def test_what_an_env_raises_in_close_is_a_warning(make):
+    from python_probes import TroubleEnv
+
+    pool = make(TroubleEnv, num_workers=2, env_kwargs=[{}, {"fail_in": "close"}], num_envs=2)
+    with pytest.warns(RuntimeWarning, match=r"env 1 raised in close\(\).*trouble in close"):
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_workers": 2, "envs_per_worker": 3, "num_envs": 7}, r"2 \* 3 = 6, got 7"),
+        ({"envs_per_worker": 3, "num_envs": 7}, "multiple of envs_per_worker=3, got 7"),
+        ({"envs_per_worker": 3}, "num_workers or num_envs beside it"),
+        ({"num_workers": 1, "inner_backend": "fast"}, "inner_backend expected one of"),
+        ({"num_workers": 1, "ray_options": 3}, "ray_options expected a dict"),
+        ({"num_workers": 1, "ray_options": {"max_restarts": 3}}, "ray_options cannot hold 'max_restarts'"),
+        ({"num_workers": 1, "placement_timeout": -1}, "placement_timeout expected seconds above 0"),
+        ({"num_workers": 1, "ray_address": 7}, "ray_address expected an address"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_starts(options, message):
+    with pytest.raises(ConfigError, match=message):
+        envfleet.make_pool("CartPole-v1", backend="ray", **options)
+
+
+@pytest.mark.parametrize("backend", ["auto", "native", "serial", "threads", "processes"])
+def test_options_of_ray_are_refused_elsewhere(backend):
+    with pytest.raises(ConfigError, match="envs_per_worker is for backend='ray'"):
+        envfleet.make_pool("CartPole-v1", backend=backend, envs_per_worker=2)
+    with pytest.raises(ConfigError, match="ray_address is for backend='ray'"):
+        envfleet.make_pool("CartPole-v1", backend=backend, ray_address="auto")

@@ -1,0 +1,158 @@
+"""WrapperRayVecEnv: RayEnvWrapper's interface, with what its users miss in it."""
+
+from __future__ import annotations
+
+import sys
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from ray_session import ray_session
+
+from envfleet import ConfigError
+from envfleet.compat import ray_env_wrapper
+from envfleet.compat.ray_env_wrapper import WrapperRayVecEnv
+
+
+class OldCounter:
+    """An env in the style of the old gym: 4-tuples, seed()."""
+
+    observation_space = spaces.Box(0, 1_000_000, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+    metadata = {"render.modes": ["rgb_array"]}  # noqa: RUF012 (the old form)
+    bonus = 0
+
+    def seed(self, seed=None):
+        self.first_seed = seed
+        self.rng = np.random.default_rng(seed)
+        return [seed]
+
+    def reset(self):
+        self.start, self.count = self.rng.integers(0, 1_000_000), 0
+        return np.array([self.start, self.count], dtype=np.float32)
+
+    def step(self, action):
+        self.count += 1
+        obs = np.array([self.start, self.count], dtype=np.float32)
+        return obs, 1.5 + self.bonus, self.count == 3, {"twice": 2 * self.count}
+
+    def render(self, mode="human"):
+        return np.full((2, 2, 3), self.count, dtype=np.uint8)
+
+    def close(self):
+        pass
+
+    def double(self, number, plus=0):
+        return 2 * number + plus
+
+
+def make_old(seed: int) -> OldCounter:
+    env = OldCounter()
+    env.seed(seed)
+    return env
+
+
+def make_new(seed: int) -> gymnasium.Env:
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=seed)
+    return env
+
+
+@pytest.fixture
+def old():
+    ray_session()
+    vec = WrapperRayVecEnv(make_old, 2, 2)
+    yield vec
+    vec.close()
+    vec.close()
+
+
+def test_rows_seeds_ends_and_a_second_reset(old):
+    assert old.num_envs == 4
+    assert old.action_space == spaces.Discrete(2)
+    first = old.reset()
+    assert first.shape == (4, 2)
+    expected = [np.random.default_rng(row).integers(0, 1_000_000) for row in range(4)]
+    np.testing.assert_array_equal(first[:, 0], np.float32(expected))
+    for count in (1, 2):
+        obs, rewards, dones, infos = old.step([0, 1, 0, 1])
+        assert obs[:, 1].tolist() == [count] * 4
+        assert (rewards.dtype, rewards.tolist()) == (np.float32, [1.5] * 4)
+        assert (dones.dtype, dones.any()) == (np.bool_, False)
+        assert [info["twice"] for info in infos] == [2 * count] * 4
+    obs, _, dones, infos = old.step(np.zeros(4, dtype=np.int64))
+    assert dones.all()
+    assert obs[:, 1].tolist() == [0] * 4  # reset in the same step
+    assert [info["terminal_observation"].tolist()[1] for info in infos] == [3] * 4
+    assert len(set(old.reset()[:, 0])) == 4
+    old.seed(0)
+    np.testing.assert_array_equal(old.reset(), first)
+
+
+def test_the_methods_of_a_vec_env(old):
+    old.reset()
+    assert old.get_attr("count") == [0] * 4
+    old.set_attr("bonus", 2.0, indices=[1, -1])
+    assert old.get_attr("bonus", indices=1) == [2.0]
+    old.step_async([0] * 4)
+    assert old.step_wait()[1].tolist() == [1.5, 3.5, 1.5, 3.5]
+    assert old.env_method("double", 4, plus=1, indices=range(2)) == [9, 9]
+    assert old.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [False] * 4
+    assert old.seed(7) == [7, 8, 9, 10]
+    assert old.has_attr("bonus")
+    assert not old.has_attr("malus")
+    assert [frame.tolist()[0][0] for frame in old.get_images()] == [[1, 1, 1]] * 4
+    assert old.render("rgb_array")[0].shape == (2, 2, 3)
+
+
+def test_gymnasium_envs_and_the_original_import():
+    ray_session()
+    before = sys.modules.get("RayEnvWrapper")
+    try:
+        ray_env_wrapper.install(old_gym=False)
+        from RayEnvWrapper import WrapperRayVecEnv as Original
+
+        with Original(make_new, 1, 2) as vec:
+            first = vec.reset()
+            twins = [gymnasium.make("CartPole-v1") for _ in range(2)]
+            for seed, twin in enumerate(twins):
+                twin.reset(seed=seed)
+            np.testing.assert_array_equal(first, [twin.reset()[0] for twin in twins])
+            assert vec.env_is_wrapped(gymnasium.wrappers.TimeLimit) == [True] * 2
+            truncated = False
+            for _ in range(20):
+                *_, infos = vec.step([1, 1])
+                truncated |= any("TimeLimit.truncated" in info for info in infos)
+            assert truncated
+    finally:
+        ray_env_wrapper.uninstall()
+    assert sys.modules.get("RayEnvWrapper") is before
+
+
+def test_an_env_that_was_not_seeded_gets_its_seed():
+    ray_session()
+    with WrapperRayVecEnv(lambda seed: gymnasium.make("CartPole-v1"), 1, 2) as vec:
+        expected = [gymnasium.make("CartPole-v1").reset(seed=row)[0] for row in range(2)]
+        np.testing.assert_array_equal(vec.reset(), expected)
+
+
+def test_wrong_arguments():
+    with pytest.raises(ConfigError, match="make_and_seed"):
+        WrapperRayVecEnv("CartPole-v1", 1, 1)
+    with pytest.raises(ConfigError, match="number_of_workers"):
+        WrapperRayVecEnv(make_old, 0, 1)
+
+
+def test_it_is_a_vec_env_to_stable_baselines3():
+    vec_env = pytest.importorskip("stable_baselines3.common.vec_env")
+    ray_session()
+    with WrapperRayVecEnv(make_new, 1, 2) as vec:
+        assert isinstance(vec, vec_env.VecEnv)
+        monitored = vec_env.VecMonitor(vec)
+        monitored.reset()
+        for _ in range(30):
+            *_, infos = monitored.step(np.zeros(2, dtype=np.int64))
+            if "episode" in infos[0]:
+                break
+        assert infos[0]["episode"]["l"] > 5
