@@ -58,6 +58,7 @@ $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade "pip>=25.1"
 	$(PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(PIP) install "mujoco-core==4.0.0; python_version >= '3.11'"
 	touch $@
 
 $(VENV)/.built: $(VENV)/.tools $(NATIVE)
@@ -96,7 +97,8 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install --upgrade "pip>=25.1"
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
-		"envpool==1.2.5" "gymnasium[mujoco]" stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
+		"envpool==1.2.5" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
+		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
 	touch $@
 
 # Not editable, with a build folder of its own: a benchmark must not measure a half-edited tree.

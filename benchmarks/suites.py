@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import api_suites
+import atari_suites
+import families_suites
 import harness
+import mujoco_suites
 import numpy as np
 import peers
 import python_suites
+import ray_suites
+import sampling_suites
+import vizdoom_suites
 from harness import Case, Contender, Target
 from options import Options
 
@@ -321,5 +327,11 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     "python_share": python_share,
     "scaling": scaling,
     **python_suites.SUITES,
+    **ray_suites.SUITES,
     **api_suites.SUITES,
+    **atari_suites.SUITES,
+    **mujoco_suites.SUITES,
+    **sampling_suites.SUITES,
+    **vizdoom_suites.SUITES,
+    **families_suites.SUITES,
 }

@@ -52,7 +52,8 @@ struct ObsColumn : BoardColumn {
     if (PyArray_DESCR(given) != descriptor && !PyArray_EquivTypes(PyArray_DESCR(given), descriptor)) return false;
     if (!PyArray_IS_C_CONTIGUOUS(given) || PyArray_NDIM(given) != ndim) return false;
     if (!std::equal(shape, shape + ndim, PyArray_DIMS(given))) return false;
-    std::memcpy(target, PyArray_DATA(given), static_cast<std::size_t>(row_bytes));
+    // An env may have written straight into its row.
+    if (PyArray_DATA(given) != target) std::memcpy(target, PyArray_DATA(given), static_cast<std::size_t>(row_bytes));
     return true;
   }
 

@@ -20,5 +20,6 @@ NB_MODULE(_native, module) {
   envfleet::bindings::bind_pool(module);
   envfleet::bindings::bind_board(module);
   envfleet::bindings::bind_env_loop(module);
+  envfleet::bindings::bind_kernels(module);
   envfleet::bindings::bind_dialects(module);
 }

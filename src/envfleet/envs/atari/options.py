@@ -1,0 +1,180 @@
+"""The options of an Atari env: their defaults by name, and what is wrong with a value."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from envfleet.errors import ConfigError
+from envfleet.options import POOL_OPTIONS, integer_option
+
+_OBS_TYPES = ("screen", "rgb", "grayscale", "ram")
+_MAX_SIZE = 4096  # of a picture's side: beyond any use, and below what overflows
+_MAX_FRAMES = 10_000  # to stack or to skip
+
+
+@dataclass(frozen=True)
+class AtariOptions:
+    """What an env is made with. The defaults are EnvPool's, those of "Pong-v5".
+
+    stack_num, img_height and img_width may be None: no stack, and the screen's own size.
+    frame_skip may be (least, most): drawn for each step, most excluded, as ale-py does.
+    mode and difficulty -1: the game's own. max_num_frames_per_episode 0: no limit in frames.
+    """
+
+    stack_num: int | None = 4
+    frame_skip: int | tuple[int, int] = 4
+    max_pool: bool = True
+    noop_max: int = 30
+    use_fire_reset: bool = True
+    episodic_life: bool = False
+    zero_discount_on_life_loss: bool = False
+    reward_clip: bool = False
+    img_height: int | None = 84
+    img_width: int | None = 84
+    gray_scale: bool = True
+    use_inter_area_resize: bool = True
+    obs_type: str = "screen"
+    full_action_space: bool = False
+    repeat_action_probability: float = 0.0
+    mode: int = -1
+    difficulty: int = -1
+    max_num_frames_per_episode: int = 0
+    ram_in_info: bool = False
+    frames_in_info: bool = False
+
+
+_RAW = AtariOptions(
+    stack_num=None,
+    max_pool=False,
+    noop_max=0,
+    use_fire_reset=False,
+    img_height=None,
+    img_width=None,
+    gray_scale=False,
+    repeat_action_probability=0.25,
+    max_num_frames_per_episode=108_000,
+    frames_in_info=True,
+)
+
+STYLES = {
+    "envpool": AtariOptions(),
+    "ale": _RAW,
+    "noframeskip": replace(_RAW, frame_skip=1, repeat_action_probability=0.0),
+}
+
+# ale-py's words for the same things.
+_ALIASES = {"frameskip": "frame_skip", "max_num_frames": "max_num_frames_per_episode"}
+
+
+def read_options(style: str, given: Mapping[str, Any]) -> AtariOptions:
+    """The options of a style with these given, checked. Raises ConfigError."""
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        own = _ALIASES.get(name, name)
+        if own not in _CHECKS:
+            raise _unknown(name)
+        if own in named:
+            raise ConfigError(f"{own} was given twice, as {own!r} and by its other name; leave one out")
+        # None stands for a default that has another word here, as ale-py's mode=None does.
+        if value is None and own in ("mode", "difficulty", "max_num_frames_per_episode", "obs_type"):
+            continue
+        named[own] = _CHECKS[own](own, value)
+    _settle_colours(named)
+    return replace(STYLES[style], **named)
+
+
+def options_as_dict(options: AtariOptions) -> dict[str, Any]:
+    """Every option and its value."""
+    return asdict(options)
+
+
+def _settle_colours(named: dict[str, Any]) -> None:
+    """obs_type "rgb" and "grayscale" are ale-py's words for gray_scale."""
+    kind = named.get("obs_type")
+    if kind in ("rgb", "grayscale"):
+        is_gray = kind == "grayscale"
+        if named.get("gray_scale", is_gray) != is_gray:
+            raise ConfigError(f"obs_type={kind!r} and gray_scale={named['gray_scale']} disagree; leave one out")
+        named.update(obs_type="screen", gray_scale=is_gray)
+
+
+def _unknown(name: str) -> ConfigError:
+    known = sorted({*_CHECKS, *_ALIASES, *POOL_OPTIONS})
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out."
+    return ConfigError(
+        f"an Atari env got the unknown option {name!r}; {hint} Its options are {', '.join(sorted(_CHECKS))}"
+    )
+
+
+def _flag(name: str, value: Any) -> bool:
+    # numpy's bools too, and EnvPool's users write 0 and 1.
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = -1
+        if type(value).__name__ in ("bool", "bool_"):
+            number = int(value)
+    if number not in (0, 1):
+        raise ConfigError(f"{name} expected True or False, got {value!r}")
+    return bool(number)
+
+
+def _count(lowest: int, highest: int) -> Any:
+    def check(name: str, value: Any) -> int:
+        return integer_option(name, value, lowest, highest)
+
+    return check
+
+
+def _optional_count(highest: int) -> Any:
+    def check(name: str, value: Any) -> int | None:
+        return None if value is None else integer_option(name, value, 1, highest)
+
+    return check
+
+
+def _frame_skip(name: str, value: Any) -> int | tuple[int, int]:
+    if isinstance(value, (tuple, list)):
+        if len(value) != 2:
+            raise ConfigError(f"{name} expected an integer or (least, most), got {value!r}")
+        least, most = (integer_option(name, own, 1, _MAX_FRAMES) for own in value)
+        if least >= most:
+            raise ConfigError(f"{name} expected (least, most) with least below most, which is excluded, got {value!r}")
+        return least, most
+    return integer_option(name, value, 1, _MAX_FRAMES)
+
+
+def _probability(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number <= 1:
+        raise ConfigError(f"{name} expected a number from 0 to 1, got {value!r}")
+    return number
+
+
+def _obs_type(name: str, value: Any) -> str:
+    if value not in _OBS_TYPES:
+        raise ConfigError(f"{name} expected one of {', '.join(_OBS_TYPES)}, got {value!r}")
+    return str(value)
+
+
+_CHECKS: dict[str, Any] = {
+    "stack_num": _optional_count(_MAX_FRAMES),
+    "frame_skip": _frame_skip,
+    "noop_max": _count(0, 1_000_000),
+    "img_height": _optional_count(_MAX_SIZE),
+    "img_width": _optional_count(_MAX_SIZE),
+    "obs_type": _obs_type,
+    "repeat_action_probability": _probability,
+    "mode": _count(-1, 255),
+    "difficulty": _count(-1, 255),
+    "max_num_frames_per_episode": _count(0, 2**31 - 1),
+    **{field.name: _flag for field in fields(AtariOptions) if field.type == "bool"},
+}

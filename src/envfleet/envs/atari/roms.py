@@ -1,0 +1,117 @@
+"""What a game needs, checked before the emulator sees it: it ends the process over a ROM that it does not know."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from envfleet.envs.atari.games import GAMES
+from envfleet.envs.atari.options import AtariOptions, read_options
+from envfleet.errors import ConfigError, MissingExtraError
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What only the emulator knows of a game."""
+
+    height: int
+    width: int
+    ram_bytes: int
+    minimal_actions: tuple[Any, ...]
+    legal_actions: tuple[Any, ...]
+    modes: tuple[int, ...]
+    difficulties: tuple[int, ...]
+
+
+def check_params(game: str, style: str, params: Mapping[str, Any]) -> None:
+    """Raises ConfigError over what an env would be refused for, before any worker starts."""
+    options = read_options(style, params)
+    path = rom_path(game)
+    if options.mode != -1 or options.difficulty != -1:  # most leave them alone, and loading a ROM takes a while
+        check_settings(game, options, facts_of(path))
+
+
+def check_settings(game: str, options: AtariOptions, facts: Facts) -> None:
+    """Raises ConfigError when the game has no such mode or difficulty."""
+    for name, value, known in (
+        ("mode", options.mode, facts.modes),
+        ("difficulty", options.difficulty, facts.difficulties),
+    ):
+        if value != -1 and value not in known:
+            raise ConfigError(f"{name} of {game} expected one of {list(known)}, or -1 for its own, got {value}")
+
+
+def rom_path(game: str) -> Path:
+    """The ROM of a game, whole and the one that the emulator knows. Raises ConfigError with the path."""
+    if game not in GAMES:
+        nearest = difflib.get_close_matches(str(game), GAMES, n=3)
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(GAMES)}"
+        raise ConfigError(f"expected the name of a game such as 'pong' or 'ms_pacman', got {game!r}; {hint}")
+    folder = os.environ.get("ALE_ROMS_DIR") or str(_wheel_folder())
+    path = Path(folder) / f"{game}.bin"
+    try:
+        stamp = path.stat()
+    except OSError as error:
+        raise ConfigError(
+            f"expected the ROM of {game} at {path}, which cannot be read ({error.strerror}); "
+            "reinstall ale-py, or set ALE_ROMS_DIR to the folder that has it"
+        ) from error
+    _check_rom(path, stamp.st_size, stamp.st_mtime_ns)
+    return path
+
+
+@cache
+def facts_of(path: Path) -> Facts:
+    """What the emulator says of a ROM that was checked. Loads it, once for each process."""
+    from envfleet.envs.atari.emulator import new_console
+
+    console = new_console({})
+    console.loadROM(path)
+    height, width = console.getScreenDims()
+    return Facts(
+        height,
+        width,
+        console.getRAMSize(),
+        tuple(console.getMinimalActionSet()),
+        tuple(console.getLegalActionSet()),
+        tuple(console.getAvailableModes()),
+        tuple(console.getAvailableDifficulties()),
+    )
+
+
+@cache
+def _check_rom(path: Path, size: int, changed_ns: int) -> None:
+    """size, changed_ns: so that a file that is replaced is looked at again."""
+    try:
+        digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
+    except OSError as error:
+        raise ConfigError(f"the ROM {path} cannot be read: {error.strerror or error}") from error
+    expected = _known_digests().get(path.name)
+    if digest != expected:
+        raise ConfigError(
+            f"expected the ROM {path} with the md5 {expected}, got {digest} ({size} bytes): it is corrupt or another "
+            "version; reinstall ale-py, or set ALE_ROMS_DIR to the folder that has the right one"
+        )
+
+
+@cache
+def _known_digests() -> dict[str, str]:
+    digests: dict[str, str] = json.loads((_wheel_folder() / "md5.json").read_text())
+    return digests
+
+
+@cache
+def _wheel_folder() -> Path:
+    # Not imported: that registers hundreds of ids with Gymnasium, which every worker would be told of.
+    found = find_spec("ale_py")
+    if found is None or not found.submodule_search_locations:
+        raise MissingExtraError("ale_py", "atari", "an Atari env")
+    return Path(found.submodule_search_locations[0]) / "roms"

@@ -1,0 +1,390 @@
+"""Atari envs: names, options, infos, lives, states, faults."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+
+import envfleet
+from envfleet.envs.atari.env import AtariEnv
+from envfleet.envs.atari.games import GAMES, ids
+from envfleet.envs.atari.screens import palette
+
+ale_py = pytest.importorskip("ale_py")
+
+ROMS = Path(ale_py.__file__).parent / "roms"
+
+
+def make(env_id="Breakout-v5", **options):
+    return envfleet.make(env_id, **{"backend": "serial", **options})
+
+
+def play(envs, num_steps, seed=0):
+    """Obs, rewards and flags of random play."""
+    random = np.random.default_rng(seed)
+    rows = []
+    for _ in range(num_steps):
+        rows.append(envs.step(random.integers(envs.single_action_space.n, size=envs.num_envs))[:4])
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+def assert_same(one, other):
+    for column, again in zip(one, other, strict=True):
+        np.testing.assert_array_equal(column, again)
+
+
+def test_every_game_of_the_wheel_has_its_three_names():
+    two_players = {"combat", "joust", "maze_craze", "warlords"}
+    assert set(GAMES) == {path.stem for path in ROMS.glob("*.bin")} - two_players
+    theirs = {env_id for env_id in gymnasium.registry if env_id.startswith("ALE/")}
+    assert theirs == {env_id for env_id in ids() if env_id.startswith("ALE/")}
+    assert {env_id for env_id in gymnasium.registry if env_id.endswith("NoFrameskip-v4")} <= ids()
+    assert {"Pong-v5", "MsPacman-v5", "TicTacToe3d-v5", "ALE/TicTacToe3D-v5", "PongNoFrameskip-v4"} <= ids()
+    assert len(ids()) == 3 * len(GAMES)
+    assert ids() <= set(envfleet.list_all_envs())
+
+
+def test_defaults_of_each_name():
+    specs = {env_id: envfleet.make_spec(env_id) for env_id in ("Pong-v5", "ALE/Pong-v5", "PongNoFrameskip-v4")}
+    assert [spec.observation_space.shape for spec in specs.values()] == [(4, 84, 84), (210, 160, 3), (210, 160, 3)]
+    assert [spec.max_episode_steps for spec in specs.values()] == [27_000, None, None]
+    assert {spec.action_space.n for spec in specs.values()} == {6}
+    assert make("ALE/Pong-v5").get_attr("options")[0]["repeat_action_probability"] == 0.25
+    assert make("PongNoFrameskip-v4").get_attr("options")[0]["frame_skip"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "shape"),
+    [
+        ({"obs_type": "ram"}, (128,)),
+        ({"gray_scale": False, "stack_num": 2}, (6, 84, 84)),
+        ({"stack_num": None}, (84, 84)),
+        ({"stack_num": None, "gray_scale": False, "img_height": 50, "img_width": 40}, (50, 40, 3)),
+        ({"stack_num": 1, "img_height": 96, "img_width": 60, "use_inter_area_resize": False}, (1, 96, 60)),
+        ({"img_height": None, "img_width": None}, (4, 210, 160)),
+    ],
+)
+def test_shapes(options, shape):
+    with make("Pong-v5", num_envs=2, **options) as envs:
+        obs, _ = envs.reset(seed=0)
+        assert envs.single_observation_space.shape == shape
+        assert obs.shape == (2, *shape)
+        assert obs.any()
+        assert envs.step(np.array([2, 3]))[0].shape == (2, *shape)
+
+
+def test_colours_last_without_a_stack_are_the_planes_of_a_stack_of_one():
+    options = {"gray_scale": False, "seed": 0}
+    with make("Seaquest-v5", stack_num=None, **options) as flat, make("Seaquest-v5", stack_num=1, **options) as planes:
+        np.testing.assert_array_equal(np.moveaxis(flat.reset()[0][0], -1, 0), planes.reset()[0][0])
+        one, other = play(flat, 10), play(planes, 10)
+        np.testing.assert_array_equal(np.moveaxis(one[0][:, 0], -1, 1), other[0][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stack_num": 0}, "stack_num expected an integer from 1 to .*, got 0"),
+        ({"img_height": -1}, "img_height expected an integer from 1"),
+        ({"img_width": 2.5}, "img_width expected an integer"),
+        ({"frame_skip": 0}, "frame_skip expected an integer"),
+        ({"frame_skip": (5, 2)}, "least below most"),
+        ({"noop_max": -3}, "noop_max expected an integer from 0"),
+        ({"repeat_action_probability": 1.5}, "expected a number from 0 to 1, got 1.5"),
+        ({"episodic_life": "yes"}, "episodic_life expected True or False, got 'yes'"),
+        ({"obs_type": "colour"}, "obs_type expected one of screen, rgb, grayscale, ram, got 'colour'"),
+        ({"obs_type": "rgb", "gray_scale": True}, "disagree"),
+        ({"mode": 77}, r"mode of breakout expected one of \[0, 4, .*got 77"),
+        ({"difficulty": 3}, r"difficulty of breakout expected one of \[0, 1\], .*got 3"),
+        ({"stak_num": 4}, "unknown option 'stak_num'; did you mean 'stack_num'"),
+        ({"num_env": 4}, "unknown option 'num_env'; did you mean 'num_envs'"),
+        ({"frame_skip": 4, "frameskip": 4}, "given twice"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_starts(options, message):
+    with pytest.raises(envfleet.ConfigError, match=message):
+        envfleet.make("Breakout-v5", **{"num_envs": 2, **options})
+
+
+def test_bad_options_of_one_env_among_many():
+    with pytest.raises(envfleet.ConfigError, match="stack_num"):
+        envfleet.make("Breakout-v5", num_envs=2, env_kwargs=[{}, {"stack_num": 0}])
+
+
+def test_a_wrong_name_gives_the_nearest():
+    with pytest.raises(envfleet.UnknownEnvError, match="Breakout-v5"):
+        envfleet.make("Brekout-v5")
+    with pytest.raises(envfleet.UnknownEnvError, match="ALE/Seaquest-v5"):
+        envfleet.make("ALE/Seequest-v5")
+
+
+def test_a_rom_that_is_absent_or_corrupt_is_an_exception_with_its_path(tmp_path, monkeypatch):
+    monkeypatch.setenv("ALE_ROMS_DIR", str(tmp_path))
+    path = tmp_path / "pong.bin"
+    with pytest.raises(envfleet.ConfigError, match=f"{path}, which cannot be read"):
+        envfleet.make("Pong-v5", num_envs=2)
+    shutil.copy(ROMS / "pong.bin", path)
+    make("Pong-v5").close()
+    damaged = bytearray(path.read_bytes())
+    damaged[100] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(envfleet.ConfigError, match=f"{path} with the md5 .* corrupt"):
+        envfleet.make("Pong-v5", num_envs=2)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(envfleet.ConfigError, match=f"{path} cannot be read"):
+        envfleet.make("Pong-v5", num_envs=2)
+
+
+def test_the_same_on_every_backend():
+    rollouts = []
+    for backend in ("serial", "threads", "processes"):
+        with make(num_envs=3, backend=backend, num_workers=2, seed=4, repeat_action_probability=0.25) as envs:
+            obs, _ = envs.reset()
+            rollouts.append([obs, *play(envs, 60)])
+    assert_same(rollouts[0], rollouts[1])
+    assert_same(rollouts[0], rollouts[2])
+
+
+def test_seeds_repeat_and_differ():
+    with make("SpaceInvaders-v5", num_envs=2, repeat_action_probability=0.5) as envs:
+        envs.reset(seed=[3, 3])
+        obs, *_ = play_both_alike(envs, 40)
+        assert (obs[:, 0] == obs[:, 1]).all()
+        envs.reset(seed=[3, 4])
+        obs, *_ = play_both_alike(envs, 40)
+        assert (obs[:, 0] != obs[:, 1]).any()
+
+
+def play_both_alike(envs, num_steps):
+    random = np.random.default_rng(0)
+    rows = [envs.step(np.full(2, random.integers(envs.single_action_space.n)))[:4] for _ in range(num_steps)]
+    return [np.stack(column) for column in zip(*rows, strict=True)]
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"repeat_action_probability": 0.25, "episodic_life": True},
+        {"gray_scale": False, "frame_skip": (2, 5)},
+        {"obs_type": "ram"},
+    ],
+)
+def test_states_repeat_the_future_bit_for_bit(backend, options):
+    with make(num_envs=2, backend=backend, num_workers=2, seed=2, **options) as envs:
+        envs.reset()
+        play(envs, 30, seed=1)
+        saved = envs.get_state()
+        once = play(envs, 70, seed=2)
+        envs.set_state(saved)
+        assert_same(play(envs, 70, seed=2), once)
+        envs.set_state(saved)
+        assert_same(play(envs, 70, seed=2), once)
+
+
+def test_a_state_before_the_first_reset_and_the_picture_after_one_is_loaded():
+    with make(seed=5, render_mode="rgb_array") as envs:
+        untouched = envs.get_state()
+        envs.reset(seed=5)
+        play(envs, 20)
+        saved, picture = envs.get_state(), envs.render()[0]
+        assert picture.shape == (210, 160, 3)
+        play(envs, 20, seed=9)
+        assert (envs.render()[0] != picture).any()
+        envs.set_state(saved)
+        np.testing.assert_array_equal(envs.render()[0], picture)
+        envs.set_state(untouched)
+        envs.reset(seed=5)
+
+
+def test_rewards_are_clipped_and_told():
+    options = {"num_envs": 1, "seed": 0, "use_fire_reset": False}
+    with make("MsPacman-v5", reward_clip=True, **options) as clipped, make("MsPacman-v5", **options) as plain:
+        clipped.reset()
+        plain.reset()
+        random = np.random.default_rng(0)
+        seen = set()
+        for _ in range(130):
+            action = random.integers(9, size=1)
+            _, reward, *_, info = clipped.step(action)
+            truth = plain.step(action)[1][0]
+            assert reward[0] == np.sign(truth)
+            assert info["reward"][0] == truth
+            assert info["reward"].dtype == np.float32
+            seen.add(truth)
+        assert 10.0 in seen
+
+
+def test_infos_of_envpool():
+    with make(num_envs=2, ram_in_info=True) as envs:
+        _, info = envs.reset(seed=0)
+        for _ in range(3):
+            forms = {key: (info[key].dtype, info[key].shape) for key in ("lives", "reward", "terminated", "ram")}
+            assert forms == {
+                "lives": (np.int32, (2,)),
+                "reward": (np.float32, (2,)),
+                "terminated": (np.int32, (2,)),
+                "ram": (np.uint8, (2, 128)),
+            }
+            np.testing.assert_array_equal(info["lives"], [5, 5])
+            *_, info = envs.step(np.array([1, 1]))
+    with make(obs_type="ram", ram_in_info=True, noop_max=0) as envs:
+        envs.reset(seed=0)
+        obs, *_, info = envs.step(np.array([1]))
+        np.testing.assert_array_equal(obs, info["ram"])
+
+
+def test_a_life_is_an_episode_and_the_game_goes_on():
+    with make(episodic_life=True, seed=1) as envs:
+        _, info = envs.reset()
+        lives, ends, over = [int(info["lives"][0])], 0, 0
+        random = np.random.default_rng(1)
+        game_step = 0
+        previous = None
+        for _ in range(900):
+            obs, reward, terminated, truncated, info = envs.step(random.integers(4, size=1))
+            if info["elapsed_step"][0] == 0:  # a reset
+                assert reward[0] == 0
+                if over and lives[-1] == 0:
+                    assert info["lives"][0] == 5
+                    break
+                # The game goes on, and so does the stack of frames.
+                assert info["lives"][0] == lives[-1]
+                assert info["game_step"][0] == game_step
+                np.testing.assert_array_equal(obs[0, :-1], previous[0, 1:])
+            else:
+                game_step += 1
+                assert info["game_step"][0] == game_step
+            assert not truncated[0]
+            if terminated[0]:
+                ends += 1
+                over += int(info["terminated"][0])
+                lives.append(int(info["lives"][0]))
+            previous = obs
+        else:
+            pytest.fail("no game was lost")
+    assert lives == [5, 4, 3, 2, 1, 0]
+    assert (ends, over) == (5, 1)
+
+
+def test_the_limit_of_a_game_counts_over_its_lives():
+    with make(episodic_life=True, seed=1, max_episode_steps=60) as envs:
+        envs.reset()
+        random = np.random.default_rng(1)
+        num_lost = 0
+        for _ in range(200):
+            _, _, terminated, truncated, info = envs.step(random.integers(4, size=1))
+            num_lost += terminated[0]
+            if truncated[0]:
+                break
+        assert info["game_step"][0] == 60
+        assert num_lost >= 1
+        *_, info = envs.step(np.array([0]))
+        assert info["lives"][0] == 5
+        assert info["game_step"][0] == 0
+
+
+def test_dm_discount_on_a_lost_life():
+    pytest.importorskip("dm_env")
+    pool = envfleet.make_dm("Breakout-v5", backend="serial", seed=1, zero_discount_on_life_loss=True)
+    lives = pool.reset().observation.info["lives"][0]
+    random = np.random.default_rng(1)
+    for _ in range(300):
+        step = pool.step(random.integers(4, size=1))
+        now = step.observation.info["lives"][0]
+        assert step.discount[0] == (0.0 if now < lives else 1.0)
+        if now < lives:
+            assert (step.step_type == 1).all()  # the game goes on
+            break
+        lives = now
+    else:
+        pytest.fail("no life was lost")
+    pool.close()
+
+
+def test_actions_modes_and_what_an_env_tells():
+    with make(full_action_space=True, mode=4, difficulty=1) as envs:
+        assert envs.single_action_space.n == 18
+        assert envs.get_attr("options")[0]["mode"] == 4
+        envs.reset(seed=0)
+        envs.step(np.array([17]))
+    with make() as envs:
+        assert envs.call("get_action_meanings")[0] == ["NOOP", "FIRE", "RIGHT", "LEFT"]
+
+
+def test_modes_change_the_game():
+    with (
+        make("SpaceInvaders-v5", seed=0, noop_max=0) as one,
+        make("SpaceInvaders-v5", seed=0, noop_max=0, mode=8) as two,
+    ):
+        one.reset()
+        two.reset()
+        assert (play(one, 40)[0] != play(two, 40)[0]).any()
+
+
+def test_fire_begins_the_game():
+    # Breakout waits for it: without, nothing moves but the paddle.
+    with make(noop_max=0, seed=0) as fired, make(noop_max=0, seed=0, use_fire_reset=False) as waiting:
+        fired.reset()
+        waiting.reset()
+        for _ in range(12):
+            moving = fired.step(np.array([0]))[0]
+            still = waiting.step(np.array([0]))[0]
+        assert (moving[0, -1] != moving[0, 0]).any()
+        assert (still[0, -1] == still[0, 0]).all()
+
+
+def test_gymnasiums_own_wrappers_take_it():
+    pytest.importorskip("cv2")
+    wrappers = [gymnasium.wrappers.AtariPreprocessing, lambda env: gymnasium.wrappers.FrameStackObservation(env, 4)]
+    wrapped = make("PongNoFrameskip-v4", seed=3, wrappers=wrappers)
+    native = make("Pong-v5", seed=3, use_fire_reset=False)
+    obs, same = wrapped.reset()[0], native.reset()[0]
+    for _ in range(30):
+        assert np.abs(obs.astype(np.int16) - same).max() <= 1
+        obs, same = wrapped.step(np.array([2]))[0], native.step(np.array([2]))[0]
+
+
+def test_observations_of_an_env_alone_are_its_users():
+    env = gymnasium.make("ALE/Pong-v5", frameskip=4)  # ale-py's, for comparison of the kinds
+    own = AtariEnv("pong", "ale")
+    assert own.observation_space == env.observation_space
+    first, _ = own.reset(seed=0)
+    kept = first.copy()
+    own.step(2)
+    np.testing.assert_array_equal(first, kept)
+
+
+def check_colours(game):
+    """The palette colours a game's screens as the console does."""
+    env = AtariEnv(game, noop_max=0)
+    env.reset(seed=0)
+    console = env.ale
+    if console.getScreenDims()[0] >= 250:
+        return
+    random = np.random.default_rng(0)
+    for _ in range(15):
+        env.step(random.integers(env.action_space.n))
+        screen = console.getScreen()
+        np.testing.assert_array_equal(palette(True)[0][screen], console.getScreenGrayscale())
+        np.testing.assert_array_equal(np.moveaxis(palette(False)[:, screen], 0, -1), console.getScreenRGB())
+
+
+@pytest.mark.parametrize("game", ["pong", "carnival", "journey_escape", "gravitar", "video_cube"])
+def test_colours(game):
+    check_colours(game)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_plays_and_has_its_colours(game):
+    check_colours(game)
+    with make("".join(part.capitalize() for part in game.split("_")) + "-v5", seed=0) as envs:
+        envs.reset()
+        obs, *_ = play(envs, 30)
+        assert obs.any()
