@@ -16,6 +16,9 @@ from envfleet.spaces import Leaf, batched_leaf, join, leaves_of, path_text, spli
 class Odd(Space):
     """A space that Gymnasium knows nothing of."""
 
+    def __repr__(self):
+        return "Odd()"
+
     def sample(self, mask=None, probability=None):
         return "odd"
 

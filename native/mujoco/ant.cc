@@ -18,7 +18,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, 6000.0};
+  static constexpr Task task{kVersion, "ant.xml", 5, 1000, 6000.0};
 
   static Params params() {
     Params own = {
@@ -32,16 +32,18 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
         {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
     };
     if (kVersion == 4) {
-      own.insert(own.begin(), {"xml_file", "ant.xml", "the model: a path, or the name of one of Gymnasium's files"});
+      own.insert(own.begin(), {"xml_file", task.xml_file, "the model: a path, or the name of one of Gymnasium's files"});
       own.push_back({"use_contact_forces", false, "contact forces in the observation and the reward"});
-      return with_shared_params(own);
+      return with_common_params(task, own);
     }
     own.push_back({"forward_reward_weight", 1.0, "of the forward velocity in the reward"});
     own.push_back({"main_body", "1", "the body whose movement is rewarded: its name or number"});
     own.push_back({"include_cfrc_ext_in_observation", true, "the contact forces"});
-    return with_v5_params("ant.xml", 5, own);
+    return with_common_params(task, own);
   }
 
+  // Its version 4 takes one too.
+  static std::string xml_file(const Config& config) { return config.text("xml_file"); }
   static void check(const Model& model, const Config& config) {
     model.expect_sizes(3, 1);
     main_body(model, config);
@@ -69,7 +71,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
   }
 
   explicit Ant(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, kVersion == 5 || config.flag("use_contact_forces")),
+      : Base(config, kVersion == 5 || config.flag("use_contact_forces")),
         forward_reward_weight_(kVersion == 5 ? config.real("forward_reward_weight") : 1.0),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         contact_cost_weight_(config.real("contact_cost_weight")),

@@ -11,7 +11,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, 4800.0};
+  static constexpr Task task{kVersion, "half_cheetah.xml", 5, 1000, 4800.0};
 
   static Params params() {
     const Params own = {
@@ -20,9 +20,8 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
         {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"},
         {"exclude_current_positions_from_observation", true, "leave out the x position"},
     };
-    return kVersion == 5 ? with_v5_params("half_cheetah.xml", 5, own) : with_shared_params(own);
+    return with_common_params(task, own);
   }
-  static std::string xml_file(const Config& config) { return kVersion == 5 ? config.text("xml_file") : "half_cheetah.xml"; }
   static int observation_size(const Model& model, const Config& config) {
     return Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 1 : 0);
   }
@@ -34,7 +33,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
   }
 
   explicit HalfCheetah(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, false),
+      : Base(config),
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         reset_noise_scale_(checked_scale(config)),

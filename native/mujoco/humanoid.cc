@@ -15,7 +15,7 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, kNoThreshold};
+  static constexpr Task task{kVersion, "humanoid.xml", 5, 1000, kNoThreshold};
 
   static Params params() {
     Params own = {
@@ -27,13 +27,12 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
         {"reset_noise_scale", 1e-2, "of the noise in initial positions and velocities"},
         {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
     };
-    if (kVersion == 4) return with_shared_params(own);
+    if (kVersion == 4) return with_common_params(task, own);
     own.push_back({"contact_cost_weight", 5e-7, "of the squared contact forces in the reward"});
     own.push_back({"contact_cost_range", kHumanoidCosts, "what the contact cost is clipped to"});
     HumanoidParts::add_params(own);
-    return with_v5_params("humanoid.xml", 5, own);
+    return with_common_params(task, own);
   }
-  static std::string xml_file(const Config& config) { return kVersion == 5 ? config.text("xml_file") : "humanoid.xml"; }
   static void check(const Model& model, const Config&) { model.expect_sizes(3, HumanoidParts::kRootVelocities); }
   static int observation_size(const Model& model, const Config& config) { return parts(config).size(model); }
   static void infos(const Model& model, const Config&, Spec& spec) {
@@ -54,7 +53,7 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
   }
 
   explicit Humanoid(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, true),
+      : Base(config, true),
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         contact_cost_weight_(kVersion == 5 ? config.real("contact_cost_weight") : 0.0),

@@ -13,10 +13,10 @@ class HumanoidStandup : public MujocoEnv<HumanoidStandup<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, kNoThreshold};
+  static constexpr Task task{kVersion, "humanoidstandup.xml", 5, 1000, kNoThreshold};
 
   static Params params() {
-    if (kVersion == 4) return with_shared_params({});
+    if (kVersion == 4) return with_common_params(task, {});
     Params own = {
         // Gymnasium takes it, and its reward leaves it out.
         {"uph_cost_weight", 1.0, "without effect, as in Gymnasium"},
@@ -27,10 +27,7 @@ class HumanoidStandup : public MujocoEnv<HumanoidStandup<kVersion>> {
         {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
     };
     HumanoidParts::add_params(own);
-    return with_v5_params("humanoidstandup.xml", 5, own);
-  }
-  static std::string xml_file(const Config& config) {
-    return kVersion == 5 ? config.text("xml_file") : "humanoidstandup.xml";
+    return with_common_params(task, own);
   }
   static void check(const Model& model, const Config&) { model.expect_sizes(3, HumanoidParts::kRootVelocities); }
   static int observation_size(const Model& model, const Config& config) { return parts(config).size(model); }
@@ -45,7 +42,7 @@ class HumanoidStandup : public MujocoEnv<HumanoidStandup<kVersion>> {
   }
 
   explicit HumanoidStandup(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, true),
+      : Base(config, true),
         ctrl_cost_weight_(kVersion == 5 ? config.real("ctrl_cost_weight") : 0.1),
         impact_cost_weight_(kVersion == 5 ? config.real("impact_cost_weight") : 0.5e-6),
         impact_cost_range_(kVersion == 5 ? Range(config, "impact_cost_range") : Range(kStandupCosts)),

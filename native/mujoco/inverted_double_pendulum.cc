@@ -11,16 +11,12 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, 9100.0};
+  static constexpr Task task{kVersion, "inverted_double_pendulum.xml", 5, 1000, 9100.0};
 
   static Params params() {
-    if (kVersion == 4) return with_shared_params({});
-    return with_v5_params("inverted_double_pendulum.xml", 5,
-                          {{"healthy_reward", 10.0, "for a step in which the tip is above 1"},
-                           {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"}});
-  }
-  static std::string xml_file(const Config& config) {
-    return kVersion == 5 ? config.text("xml_file") : "inverted_double_pendulum.xml";
+    if (kVersion == 4) return with_common_params(task, {});
+    return with_common_params(task, {{"healthy_reward", 10.0, "for a step in which the tip is above 1"},
+                                     {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"}});
   }
   static void check(const Model& model, const Config&) {
     model.expect_sizes(2, 3);
@@ -37,7 +33,7 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
   }
 
   explicit InvertedDoublePendulum(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 5, false),
+      : Base(config),
         healthy_reward_(kVersion == 5 ? config.real("healthy_reward") : 10.0),
         reset_noise_scale_(kVersion == 5 ? checked_scale(config) : 0.1) {}
 

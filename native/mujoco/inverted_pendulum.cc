@@ -11,15 +11,11 @@ class InvertedPendulum : public MujocoEnv<InvertedPendulum<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, 950.0};
+  static constexpr Task task{kVersion, "inverted_pendulum.xml", 2, 1000, 950.0};
 
   static Params params() {
-    if (kVersion == 4) return with_shared_params({});
-    return with_v5_params("inverted_pendulum.xml", 2,
-                          {{"reset_noise_scale", 0.01, "of the noise in initial positions and velocities"}});
-  }
-  static std::string xml_file(const Config& config) {
-    return kVersion == 5 ? config.text("xml_file") : "inverted_pendulum.xml";
+    if (kVersion == 4) return with_common_params(task, {});
+    return with_common_params(task, {{"reset_noise_scale", 0.01, "of the noise in initial positions and velocities"}});
   }
   static void check(const Model& model, const Config&) { model.expect_sizes(2, 1); }
   static int observation_size(const Model& model, const Config&) { return Base::state_size(model, 0); }
@@ -28,8 +24,7 @@ class InvertedPendulum : public MujocoEnv<InvertedPendulum<kVersion>> {
   }
 
   explicit InvertedPendulum(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 2, false),
-        reset_noise_scale_(kVersion == 5 ? checked_scale(config) : 0.01) {}
+      : Base(config), reset_noise_scale_(kVersion == 5 ? checked_scale(config) : 0.01) {}
 
   void start(Rng& rng) { this->start_uniformly(rng, reset_noise_scale_); }
   void write(double* observation) const { this->write_state(observation, 0); }

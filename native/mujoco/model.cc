@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <chrono>
 #include <map>
 #include <mutex>
 #include <set>
@@ -16,9 +15,10 @@ namespace envfleet::mujoco {
 Model::Model(const std::string& path, bool is_own) : path_(path) {
   struct stat found;
   const bool is_there = stat(path.c_str(), &found) == 0;
-  if (!is_there || S_ISDIR(found.st_mode)) {
-    throw std::invalid_argument("xml_file expected a MuJoCo XML file, got " + path +
-                                (is_there ? ", which is a folder" : ", which is not there"));
+  // A pipe would be waited for.
+  if (!is_there || !S_ISREG(found.st_mode)) {
+    const char* what = !is_there ? "is not there" : S_ISDIR(found.st_mode) ? "is a folder" : "is no file";
+    throw std::invalid_argument("xml_file expected a MuJoCo XML file, got " + path + ", which " + what);
   }
   char problem[1024] = "";
   try {
@@ -45,27 +45,15 @@ void Model::expect_sizes(int num_positions, int num_velocities) const {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-// A file as it was when it was loaded: one that was written anew is loaded anew.
+// A file as it was when a pool was made: one that was written anew is loaded anew.
 using FileKey = std::pair<std::string, std::string>;
-
-// As envfleet/envs/mujoco.py writes it: the time of its last change in nanoseconds, and its size.
-std::string stamp_of(const std::string& path) {
-  struct stat found;
-  if (stat(path.c_str(), &found) != 0) return "";
-  const std::int64_t changed_ns = std::int64_t{found.st_mtim.tv_sec} * 1'000'000'000 + found.st_mtim.tv_nsec;
-  return std::to_string(changed_ns) + ":" + std::to_string(found.st_size);
-}
 
 struct Known {
   std::mutex mutex;
   std::string asset_folder;
   std::map<FileKey, std::weak_ptr<const Model>> models;
-  // Between describing envs and building them, nobody else holds their models. Not for long: a file that one
-  // includes may change.
+  // Between describing envs and building them, nobody else holds their models.
   std::set<SharedModel> recent;
-  Clock::time_point last_asked;
 };
 
 // Never destroyed: a pool that lives until the process ends gives its models back after statics are gone.
@@ -74,7 +62,6 @@ Known& known() {
   return all;
 }
 
-constexpr std::chrono::seconds kKept{2};
 constexpr std::size_t kMostKept = 8;
 
 }  // namespace
@@ -82,23 +69,23 @@ constexpr std::size_t kMostKept = 8;
 SharedModel shared_model(const std::string& xml_file, const std::string& stamp) {
   Known& all = known();
   const std::lock_guard lock(all.mutex);
-  if (Clock::now() - all.last_asked > kKept || all.recent.size() > kMostKept) all.recent.clear();
   const std::string path = xml_file.starts_with('/') ? xml_file : all.asset_folder + "/" + xml_file;
-  const std::string now = stamp_of(path);
-  const FileKey key{path, stamp.empty() ? now : stamp};
+  const FileKey key{path, stamp};
   SharedModel model;
   if (const auto found = all.models.find(key); found != all.models.end()) model = found->second.lock();
   if (model == nullptr) {
-    if (key.second != now && !now.empty()) {
-      throw std::runtime_error("xml_file " + path + " was changed since the pool was made; make a new one");
-    }
     model = std::make_shared<const Model>(path, path.starts_with(all.asset_folder + "/"));
     std::erase_if(all.models, [](const auto& entry) { return entry.second.expired(); });
     all.models[key] = model;
   }
+  if (all.recent.size() > kMostKept) all.recent.clear();
   all.recent.insert(model);
-  all.last_asked = Clock::now();
   return model;
+}
+
+void keep_for_rebuild(SharedModel model) {
+  thread_local SharedModel kept;
+  kept = std::move(model);
 }
 
 void set_asset_folder(const char* folder) {

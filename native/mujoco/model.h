@@ -34,10 +34,13 @@ class Model {
 
 using SharedModel = std::shared_ptr<const Model>;
 
-// xml_file: a path, or the name of a file in the folder of Gymnasium's own. stamp: what the file was when the
-// pool was made, or empty. Throws when it is another now and the model is gone: an env that is rebuilt must not
-// find other shapes than its pool has.
+// xml_file: a path, or the name of a file in the folder of Gymnasium's own. stamp: what the file, and what it names,
+// was when the pool was made (envfleet/envs/mujoco_files.py); empty for Gymnasium's own.
 SharedModel shared_model(const std::string& xml_file, const std::string& stamp);
+
+// Holds the model of the env that this thread destroyed last. An env that is rebuilt must not find other
+// shapes than its pool has, whatever its file is now: it is destroyed, and asks for its model right after.
+void keep_for_rebuild(SharedModel model);
 
 // The folder of Gymnasium's own files.
 void set_asset_folder(const char* folder);

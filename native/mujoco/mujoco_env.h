@@ -3,7 +3,7 @@
 //   static Params params();
 //   static int observation_size(const Model&, const Config&);
 //   static void infos(const Model&, const Config&, Spec&);
-//   static constexpr Limits limits;
+//   static constexpr Task task;
 //   explicit Self(const Config&);
 //   void start(Rng&);                              // writes qpos and qvel of an episode's start
 //   void write(double* observation) const;
@@ -25,17 +25,21 @@
 
 namespace envfleet::mujoco {
 
-struct Limits {
+// What Gymnasium registers an env with.
+struct Task {
+  int version;
+  // Defaults in version 5, fixed in version 4.
+  const char* xml_file;
+  int frame_skip;
   int max_episode_steps;
   double reward_threshold;  // NaN: none
 };
 
 inline constexpr double kNoThreshold = std::numeric_limits<double>::quiet_NaN();
 
-// What all envs take: parameters of the renderer, which is in Python; EnvPool's post_constraint; xml_stamp.
-Params with_shared_params(Params own);
-// Those, and what only the envs of version 5 take.
-Params with_v5_params(const char* xml_file, int frame_skip, Params own);
+// An env's own parameters, and what all envs of its version take: the model, what the renderer in Python needs,
+// EnvPool's post_constraint, xml_stamp.
+Params with_common_params(const Task& task, const Params& own);
 
 // A pair of numbers, low and high.
 struct Range {
@@ -47,6 +51,8 @@ struct Range {
 };
 
 double checked_scale(const Config& config, const char* name = "reset_noise_scale");
+// Throws over a camera or a size that a renderer cannot take: MuJoCo ends the process over a camera that is not there.
+void check_pictures(const Model& model, const Config& config);
 Space action_space(const Model& model);
 
 // Info columns in the order of spec().
@@ -80,11 +86,12 @@ class MujocoEnv {
   static void spec(const Config& config, Spec& spec) {
     const SharedModel model = model_of(config);
     Self::check(*model, config);
+    check_pictures(*model, config);
     spec.observation(box<double>({Self::observation_size(*model, config)}));
     spec.action(action_space(*model));
     Self::infos(*model, config, spec);
-    spec.max_episode_steps(Self::limits.max_episode_steps);
-    if (!std::isnan(Self::limits.reward_threshold)) spec.reward_threshold(Self::limits.reward_threshold);
+    spec.max_episode_steps(Self::task.max_episode_steps);
+    if (!std::isnan(Self::task.reward_threshold)) spec.reward_threshold(Self::task.reward_threshold);
   }
 
   void reset(Rng& rng, Out& out) {
@@ -107,7 +114,7 @@ class MujocoEnv {
   void observe(Out& out) {
     settle();
     if (out.obs_size() != static_cast<std::int64_t>(observation_.size())) [[unlikely]] {
-      throw std::runtime_error(sim_.model().path() + " includes a file that was changed since the pool was made");
+      throw std::runtime_error(sim_.model().path() + " was changed since the pool was made; make a new one");
     }
     std::copy(observation_.begin(), observation_.end(), out.obs<double>());
   }
@@ -143,11 +150,13 @@ class MujocoEnv {
   void tell_start(Out&) {}
   void remember() {}
   static void check(const Model& model, const Config&) { model.expect_sizes(1, 1); }
-  static std::string xml_file(const Config& config) { return config.text("xml_file"); }
+  static std::string xml_file(const Config& config) {
+    return Self::task.version == 5 ? config.text("xml_file") : Self::task.xml_file;
+  }
 
  protected:
-  MujocoEnv(const Config& config, std::int64_t frame_skip, bool reads_contact_forces)
-      : sim_(model_of(config), frame_skip),
+  explicit MujocoEnv(const Config& config, bool reads_contact_forces = false)
+      : sim_(model_of(config), Self::task.version == 5 ? config.integer("frame_skip") : Self::task.frame_skip),
         has_contact_forces_(reads_contact_forces && config.flag("post_constraint")),
         observation_(static_cast<std::size_t>(Self::observation_size(sim_.model(), config))) {}
 

@@ -7,13 +7,12 @@ namespace {
 
 class Pusher : public MujocoEnv<Pusher> {
  public:
-  static constexpr Limits limits{100, 0.0};
+  static constexpr Task task{5, "pusher_v5.xml", 5, 100, 0.0};
 
   static Params params() {
-    return with_v5_params("pusher_v5.xml", 5,
-                          {{"reward_near_weight", 0.5, "of the arm's distance to the object in the reward"},
-                           {"reward_dist_weight", 1.0, "of the object's distance to the goal in the reward"},
-                           {"reward_control_weight", 0.1, "of the squared action in the reward"}});
+    return with_common_params(task, {{"reward_near_weight", 0.5, "of the arm's distance to the object in the reward"},
+                                     {"reward_dist_weight", 1.0, "of the object's distance to the goal in the reward"},
+                                     {"reward_control_weight", 0.1, "of the squared action in the reward"}});
   }
   static void check(const Model& model, const Config&) {
     model.expect_sizes(kArm, kArm);
@@ -27,7 +26,7 @@ class Pusher : public MujocoEnv<Pusher> {
   }
 
   explicit Pusher(const Config& config)
-      : MujocoEnv(config, config.integer("frame_skip"), false),
+      : MujocoEnv(config),
         near_weight_(config.real("reward_near_weight")),
         dist_weight_(config.real("reward_dist_weight")),
         control_weight_(config.real("reward_control_weight")),

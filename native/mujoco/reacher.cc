@@ -12,15 +12,13 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{50, -3.75};
+  static constexpr Task task{kVersion, "reacher.xml", 2, 50, -3.75};
 
   static Params params() {
-    if (kVersion == 4) return with_shared_params({});
-    return with_v5_params("reacher.xml", 2,
-                          {{"reward_dist_weight", 1.0, "of the distance to the target in the reward"},
-                           {"reward_control_weight", 1.0, "of the squared action in the reward"}});
+    if (kVersion == 4) return with_common_params(task, {});
+    return with_common_params(task, {{"reward_dist_weight", 1.0, "of the distance to the target in the reward"},
+                                     {"reward_control_weight", 1.0, "of the squared action in the reward"}});
   }
-  static std::string xml_file(const Config& config) { return kVersion == 5 ? config.text("xml_file") : "reacher.xml"; }
   static void check(const Model& model, const Config&) {
     model.expect_sizes(2, 2);
     model.body("fingertip");
@@ -34,7 +32,7 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
   }
 
   explicit Reacher(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 2, false),
+      : Base(config),
         dist_weight_(kVersion == 5 ? config.real("reward_dist_weight") : 1.0),
         control_weight_(kVersion == 5 ? config.real("reward_control_weight") : 1.0),
         fingertip_(sim_.model().body("fingertip")),

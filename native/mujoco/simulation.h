@@ -20,6 +20,7 @@ namespace envfleet::mujoco {
 class Simulation {
  public:
   Simulation(SharedModel model, std::int64_t frame_skip);
+  ~Simulation() { keep_for_rebuild(std::move(model_)); }
   // Neither moved nor copied: a fleet builds its envs in place.
   Simulation(const Simulation&) = delete;
   Simulation& operator=(const Simulation&) = delete;

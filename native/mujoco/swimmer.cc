@@ -12,7 +12,7 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, 360.0};
+  static constexpr Task task{kVersion, "swimmer.xml", 4, 1000, 360.0};
 
   static Params params() {
     const Params own = {
@@ -21,9 +21,8 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
         {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"},
         {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
     };
-    return kVersion == 5 ? with_v5_params("swimmer.xml", 4, own) : with_shared_params(own);
+    return with_common_params(task, own);
   }
-  static std::string xml_file(const Config& config) { return kVersion == 5 ? config.text("xml_file") : "swimmer.xml"; }
   static void check(const Model& model, const Config&) { model.expect_sizes(2, 1); }
   static int observation_size(const Model& model, const Config& config) {
     return Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 2 : 0);
@@ -44,7 +43,7 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
   }
 
   explicit Swimmer(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 4, false),
+      : Base(config),
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         reset_noise_scale_(checked_scale(config)),

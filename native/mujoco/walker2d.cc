@@ -14,7 +14,7 @@ class Walker2d : public MujocoEnv<Walker2d<kVersion>> {
   using Base::sim_;
 
  public:
-  static constexpr Limits limits{1000, kNoThreshold};
+  static constexpr Task task{kVersion, kVersion == 5 ? "walker2d_v5.xml" : "walker2d.xml", 4, 1000, kNoThreshold};
 
   static Params params() {
     const Params own = {
@@ -27,9 +27,8 @@ class Walker2d : public MujocoEnv<Walker2d<kVersion>> {
         {"reset_noise_scale", 5e-3, "of the noise in initial positions and velocities"},
         {"exclude_current_positions_from_observation", true, "leave out the x position"},
     };
-    return kVersion == 5 ? with_v5_params("walker2d_v5.xml", 4, own) : with_shared_params(own);
+    return with_common_params(task, own);
   }
-  static std::string xml_file(const Config& config) { return kVersion == 5 ? config.text("xml_file") : "walker2d.xml"; }
   static void check(const Model& model, const Config&) { model.expect_sizes(3, 1); }
   static int observation_size(const Model& model, const Config& config) {
     return Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 1 : 0);
@@ -37,7 +36,7 @@ class Walker2d : public MujocoEnv<Walker2d<kVersion>> {
   static void infos(const Model&, const Config&, Spec& spec) { Base::walker_infos(spec, kVersion == 5); }
 
   explicit Walker2d(const Config& config)
-      : Base(config, kVersion == 5 ? config.integer("frame_skip") : 4, false),
+      : Base(config),
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         healthy_reward_(config.real("healthy_reward")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -64,7 +65,7 @@ def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: 
 
 
 def _is_list_of_values(param: Param, value: Any) -> bool:
-    if not isinstance(value, (list, tuple, np.ndarray)) or np.ndim(value) == 0:
+    if not isinstance(value, (list, tuple, np.ndarray)) or (isinstance(value, np.ndarray) and value.ndim == 0):
         return False
     if param.kind == "reals":
         return len(value) > 0 and isinstance(value[0], (list, tuple, np.ndarray))
@@ -79,15 +80,14 @@ def _checked(env_id: str, param: Param, value: Any) -> Any:
         return value
     if param.kind == "integer" and is_number and isinstance(value, int) and abs(value) < 2**63:
         return value
-    if param.kind == "real" and is_number:
-        return float(value)
-    if param.kind == "text" and isinstance(value, str) and "\0" not in value:
-        return value
-    if param.kind == "reals" and not isinstance(value, (str, bytes)):
-        try:
+    # A number may be too large for a float, a string hold what C++ has no text for.
+    with contextlib.suppress(TypeError, ValueError, OverflowError):
+        if param.kind == "real" and is_number:
+            return float(value)
+        if param.kind == "text" and isinstance(value, str) and b"\0" not in value.encode():
+            return value
+        if param.kind == "reals" and not isinstance(value, (str, bytes)):
             return [float(own) for own in value]
-        except (TypeError, ValueError):
-            pass
-    kinds = {"flag": "True or False", "integer": "an integer", "real": "a number", "text": "a string"}
+    kinds = {"flag": "True or False", "integer": "an integer", "real": "a number", "text": "a string (UTF-8, no NUL)"}
     expected = kinds.get(param.kind, "a list of numbers")
     raise ConfigError(f"{env_id} expected {expected} for {param.name}, got {type(value).__name__}: {value!r}")

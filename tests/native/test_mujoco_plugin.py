@@ -16,7 +16,8 @@ from gymnasium.vector import AutoresetMode
 import envfleet
 from envfleet import ConfigError, EnvError, StateError
 from envfleet.compiling import build
-from envfleet.envs.mujoco import IDS, asset_folder
+from envfleet.envs.mujoco import IDS
+from envfleet.envs.mujoco_files import asset_folder
 from envfleet.envs.mujoco_plugin import _start, flags_for, installed_mujoco, plugin_folder
 
 pytest.importorskip("mujoco")
@@ -140,6 +141,31 @@ def test_without_post_constraint_there_are_no_contact_forces() -> None:
         ("Ant-v5", {"healty_reward": 1.0}, "did you mean 'healthy_reward'"),
         ("Ant-v4", {"frame_skip": 2}, "unknown option 'frame_skip'"),
         ("Ant-v5", {"default_camera_config": 3}, "expected a dict of numbers and arrays, got int: 3"),
+        (
+            "Ant-v5",
+            {"default_camera_config": {"distance": object()}},
+            "expected a dict of numbers and arrays, got dict",
+        ),
+        # MuJoCo would end the process when it draws.
+        ("Ant-v5", {"camera_id": 99}, r"camera_id expected -1 \(the free one\) or a number below 1.*got 99"),
+        ("Ant-v4", {"camera_id": -3}, "got -3"),
+        (
+            "Ant-v5",
+            {"camera_id": 0, "camera_name": "track"},
+            "camera_id and camera_name expected one of the two, got both",
+        ),
+        ("Ant-v5", {"width": 0}, "width expected 1 to 16777216, got 0"),
+        ("Ant-v5", {"height": -480}, "height expected 1 to 16777216, got -480"),
+        # Only what Gymnasium takes None for is its default then.
+        ("Ant-v5", {"healthy_reward": None}, "expected a number for healthy_reward, got NoneType: None"),
+        ("Ant-v5", {"xml_file": None}, "expected a string .* for xml_file, got NoneType: None"),
+        ("Ant-v5", {"xml_file": "/tmp/\udcff.xml"}, "expected a string .UTF-8, no NUL. for xml_file"),
+        (
+            "Ant-v5",
+            {"healthy_z_range": [(0, 1), (0,)]},
+            r"healthy_z_range expected a pair \(low, high\), got 1 numbers",
+        ),
+        ("Ant-v5", {"healthy_reward": 10**400}, "expected a number for healthy_reward, got int: 1000"),
     ],
 )
 def test_wrong_parameters_say_what_was_expected(env_id: str, params: dict, message: str) -> None:
@@ -152,6 +178,58 @@ def test_a_corrupt_model_is_an_exception_with_its_path(tmp_path: Path, content: 
     (tmp_path / "broken.xml").write_text(content)
     with pytest.raises(ConfigError, match=r"xml_file .*broken\.xml cannot be loaded"):
         envfleet.make("Ant-v5", xml_file=tmp_path / "broken.xml")
+
+
+def test_a_pipe_is_no_model_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.xml")
+    with pytest.raises(ConfigError, match=r"pipe\.xml, which is no file"):
+        envfleet.make("Ant-v5", xml_file=tmp_path / "pipe.xml")
+
+
+def test_actuators_without_a_range_take_any_control(tmp_path: Path) -> None:
+    text = (asset_folder() / "ant.xml").read_text().replace('ctrllimited="true" ctrlrange="-1.0 1.0"', "", 1)
+    (tmp_path / "free.xml").write_text(text)
+    pool = envfleet.make_pool("Ant-v5", xml_file=tmp_path / "free.xml")
+    space = pool.spec.action_space
+    assert (space.low.tolist(), space.high.tolist()) == ([-np.inf] + [-1.0] * 7, [np.inf] + [1.0] * 7)
+    pool.reset(seed=0)
+    pool.step(np.array([[2.5] + [0.0] * 7], np.float32))
+    assert pool.attributes_of(0)["ctrl"][0] == 2.5
+    pool.close()
+
+
+def test_a_state_fits_a_copy_of_its_model_and_no_other_model(tmp_path: Path) -> None:
+    path = tmp_path / "ant.xml"
+    text = (asset_folder() / "ant.xml").read_text()
+
+    def made_with(content: str) -> envfleet.Pool:
+        path.unlink(missing_ok=True)
+        path.write_text(content)
+        pool = envfleet.make_pool("Ant-v5", xml_file=path)
+        pool.reset(seed=0)
+        return pool
+
+    first, copy, other = made_with(text), made_with(text), made_with(text.replace("0.01", "0.02"))
+    action = np.zeros((1, 8), np.float32)
+    state, expected = first.get_state(), first.step(action).obs
+    copy.step(action)
+    copy.set_state(state)
+    np.testing.assert_array_equal(copy.step(action).obs, expected)
+    with pytest.raises(StateError, match="expected env 0 with the parameters"):
+        other.set_state(state)
+    for pool in (first, copy, other):
+        pool.close()
+
+
+def test_a_model_that_was_changed_is_not_drawn_for_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "ant.xml"
+    path.write_text((asset_folder() / "ant.xml").read_text())
+    envs = envfleet.make("Ant-v5", num_envs=1, xml_file=path, render_mode="rgb_array")
+    envs.reset(seed=0)
+    path.write_text((asset_folder() / "humanoid.xml").read_text())
+    with pytest.raises(ConfigError, match=r"ant\.xml was changed since the pool was made"):
+        envs.render()
+    envs.close()
 
 
 def test_a_model_that_was_written_anew_is_loaded_anew(tmp_path: Path) -> None:
@@ -168,6 +246,30 @@ def test_a_model_that_was_written_anew_is_loaded_anew(tmp_path: Path) -> None:
     assert second.attributes_of(0)["time"] == pytest.approx(0.01)
     first.close()
     second.close()
+
+
+def test_a_part_or_a_mesh_that_was_written_anew_is_loaded_anew(tmp_path: Path) -> None:
+    for folder in ("parts", "meshes"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "scene.xml").write_text('<mujoco><compiler meshdir="meshes"/><include file="parts/ant.xml"/></mujoco>')
+    ant = (asset_folder() / "ant.xml").read_text().replace("<asset>", '<asset><mesh name="block" file="block.obj"/>')
+    ant = ant.replace("</worldbody>", '<body><freejoint/><geom type="mesh" mesh="block"/></body></worldbody>')
+    pools = []
+    for timestep, size in ((0.01, 1), (0.02, 1), (0.02, 3)):
+        (tmp_path / "parts" / "ant.xml").write_text(ant.replace('timestep="0.01"', f'timestep="{timestep}"'))
+        mesh = tmp_path / "meshes" / "block.obj"
+        mesh.write_text(f"v 0 0 0\nv {size} 0 0\nv 0 {size} 0\nv 0 0 {size}\nf 1 3 2\nf 1 2 4\nf 1 4 3\nf 2 3 4\n")
+        # MuJoCo itself takes a mesh of the same second for the same mesh.
+        os.utime(mesh, (1e9 + size, 1e9 + size))
+        pools.append(envfleet.make_pool("Humanoid-v5", xml_file=tmp_path / "scene.xml"))
+        pools[-1].reset(seed=0)
+        pools[-1].step(np.zeros((1, 8), np.float32))
+    assert [own.attributes_of(0)["time"] for own in pools] == pytest.approx([0.05, 0.1, 0.1])
+    # The masses of bodies are in the observation.
+    middle, last = (own.step(np.zeros((1, 8), np.float32)).obs for own in pools[1:])
+    assert (middle != last).any()
+    for pool in pools:
+        pool.close()
 
 
 def test_an_error_of_the_engine_breaks_its_env_alone(tmp_path: Path) -> None:
@@ -191,17 +293,21 @@ def test_an_error_of_the_engine_breaks_its_env_alone(tmp_path: Path) -> None:
     twin.close()
 
 
-def test_an_env_is_rebuilt_with_the_model_that_its_pool_was_made_with(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_an_env_is_rebuilt_with_the_model_that_its_pool_was_made_with(tmp_path: Path, num_envs: int) -> None:
     text = (asset_folder() / "ant.xml").read_text().replace("<option", '<size memory="10K"/><option', 1)
     path = tmp_path / "ant.xml"
     path.write_text(text)
-    pool = envfleet.make_pool("Ant-v5", num_envs=2, xml_file=path)
+    pool = envfleet.make_pool("Ant-v5", num_envs=num_envs, xml_file=path)
     pool.reset(seed=0)
     with pytest.raises(EnvError, match="out of memory"):
         rows_of(pool, actions_for(pool, 60))
+    # So many others that nothing but the pool itself may hold its model.
+    for name in IDS:
+        envfleet.make_pool(name).close()
     # Of another size now.
     path.write_text((asset_folder() / "humanoid.xml").read_text())
-    assert pool.reset().obs.shape == (2, 105)
+    assert pool.reset().obs.shape == (num_envs, 105)
     pool.close()
 
 

@@ -18,7 +18,8 @@ from gymnasium.vector import AutoresetMode
 from reference import ReferenceEnv, Row
 
 import envfleet
-from envfleet.envs.mujoco import IDS, asset_folder
+from envfleet.envs.mujoco import IDS
+from envfleet.envs.mujoco_files import asset_folder
 
 pytest.importorskip("mujoco")
 pytestmark = [
@@ -272,10 +273,15 @@ def test_a_simulation_that_diverges_goes_on_as_gymnasiums(
 def test_pictures_equal_gymnasiums(monkeypatch: pytest.MonkeyPatch) -> None:
     if not os.environ.get("DISPLAY"):
         monkeypatch.setenv("MUJOCO_GL", os.environ.get("MUJOCO_GL", "egl"))
+    import mujoco
+
     camera = {"distance": 3.0, "lookat": np.array([0.1, 0.0, 0.5])}
+    tracking = {"type": mujoco.mjtCamera.mjCAMERA_TRACKING, "trackbodyid": np.int64(2)}
+    flags = {mujoco.mjtVisFlag.mjVIS_JOINT: True}
     for env_id, params in (
         ("Ant-v5", {"width": 120, "height": 80}),
         ("Hopper-v5", {"default_camera_config": camera, "visual_options": {0: True}}),
+        ("Swimmer-v5", {"default_camera_config": tracking, "visual_options": flags}),
         ("HalfCheetah-v4", {"camera_id": -1}),
         ("Walker2d-v5", {"camera_name": "track"}),
     ):

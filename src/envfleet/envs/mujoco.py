@@ -6,15 +6,15 @@ Cheap to import: MuJoCo's library and the plug-in with the envs are loaded when 
 from __future__ import annotations
 
 import json
-import os
+import operator
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from functools import cache
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from envfleet.envs.family import Family, Renderer
+from envfleet.envs.mujoco_files import asset_folder, full_path, stamp
 from envfleet.errors import ConfigError
 
 _ENV_CLASSES = {
@@ -47,13 +47,10 @@ _RENDER_FPS = {
 # Pusher-v4 is left to Gymnasium, which refuses it: its model works with MuJoCo 2 alone.
 IDS = tuple(f"{name}-v{version}" for name in _ENV_CLASSES for version in (4, 5) if (name, version) != ("Pusher", 4))
 # Parameters that only the renderer reads, and what stands for None in the native env.
-_FOR_PICTURES = {"width": 0, "height": 0, "camera_id": -2, "camera_name": "", "max_geom": 0}
+_FOR_PICTURES = {"width": None, "height": None, "camera_id": -2, "camera_name": "", "max_geom": None}
 _AS_JSON = ("default_camera_config", "visual_options")
-
-
-def asset_folder() -> Path:
-    """The folder of Gymnasium's XML files."""
-    return Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+# Where Gymnasium takes None, it is the default.
+_MAY_BE_NONE = frozenset((*_FOR_PICTURES, "visual_options"))
 
 
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -63,8 +60,10 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
         if name in native:
             native[name] = _each(convert, native[name])
     if "xml_file" in native:
-        native["xml_stamp"] = _each(_stamp, native["xml_file"])
-    return {name: value for name, value in native.items() if value is not None}
+        known_stamp = cache(stamp)  # a list may name one file for many envs
+        # What is no path the native env refuses.
+        native["xml_stamp"] = _each(lambda own: known_stamp(own) if isinstance(own, str) else "", native["xml_file"])
+    return {name: value for name, value in native.items() if value is not None or name not in _MAY_BE_NONE}
 
 
 def _each(convert: Callable[[Any], Any], value: Any) -> Any:
@@ -72,28 +71,11 @@ def _each(convert: Callable[[Any], Any], value: Any) -> Any:
     return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
 
 
-def _full_path(xml_file: Any) -> Any:
-    if not isinstance(xml_file, (str, os.PathLike)):
-        return xml_file
-    path = os.fspath(xml_file)
-    # As Gymnasium reads it: a bare name is one of its own files.
-    is_own = isinstance(path, str) and not path.startswith((".", "/", "~"))
-    return str(asset_folder() / path) if is_own else os.path.abspath(os.path.expanduser(path))
-
-
-def _stamp(path: Any) -> str:
-    """What a file is now, as native/mujoco/model.cc writes it: a pool's envs are all of the same model."""
-    try:
-        found = os.stat(path)
-    except (OSError, TypeError, ValueError):
-        return ""  # the native env says what is wrong
-    return f"{found.st_mtime_ns}:{found.st_size}"
-
-
 def _as_json(value: Any) -> str:
     if isinstance(value, Mapping) or value is None:
         try:
-            return json.dumps(value, default=_plain)
+            named = value and {key if isinstance(key, str) else operator.index(key): own for key, own in value.items()}
+            return json.dumps(named, default=_plain)
         except (TypeError, ValueError):
             pass
     raise ConfigError(
@@ -102,12 +84,12 @@ def _as_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays and numpy's numbers, which JSON has no names for."""
-    return np.asarray(value).tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+    """Arrays, numpy's numbers and MuJoCo's enums, which JSON has no names for. Raises TypeError."""
+    return np.asarray(value).tolist() if isinstance(value, (np.ndarray, np.generic)) else operator.index(value)
 
 
 _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    "xml_file": _full_path,
+    "xml_file": full_path,
     "main_body": lambda body: body if isinstance(body, bool) else str(body),
     "default_camera_config": _as_json,
     "visual_options": lambda flags: None if flags is None else _as_json(flags),
@@ -125,6 +107,8 @@ def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
             kwargs[key] = json.loads(params[key])
     if "xml_file" in params:
         kwargs["xml_file"] = params["xml_file"]
+        if params["xml_stamp"] not in ("", stamp(params["xml_file"])):
+            raise ConfigError(f"{params['xml_file']} was changed since the pool was made; make a new one to draw it")
     return make_renderer(f"gymnasium.envs.mujoco.{module}_v{version}:{class_name}", kwargs)
 
 

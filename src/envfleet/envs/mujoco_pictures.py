@@ -31,8 +31,8 @@ def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
         for name in _DRAWN:
             own = getattr(canvas.data, name)
             own[:] = np.reshape(attributes[name], own.shape)
-        mujoco.mj_forward(canvas.model, canvas.data)
         with _explained():
+            mujoco.mj_forward(canvas.model, canvas.data)
             return np.array(canvas.render(), dtype=np.uint8)
 
     return draw
@@ -47,8 +47,9 @@ def _explained() -> Iterator[None]:
         raise MissingExtraError(error.name or "mujoco", "mujoco", "drawing this env") from error
     except Exception as error:  # each of the libraries has errors of its own, AttributeError among them
         raise ConfigError(
-            f"MuJoCo cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}: {error}; without a screen it "
-            "needs MUJOCO_GL=egl and libegl1 with a driver, or MUJOCO_GL=osmesa and libosmesa6"
+            f"MuJoCo cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}: {error}; check the "
+            "parameters for pictures; without a screen it needs MUJOCO_GL=egl and libegl1 with a driver, or "
+            "MUJOCO_GL=osmesa and libosmesa6"
         ) from error
 
 

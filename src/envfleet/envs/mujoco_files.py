@@ -1,0 +1,53 @@
+"""The XML files of MuJoCo's models: where they are, and what they were when a pool was made."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+
+_NAMED = re.compile(rb"""\bfile\s*=\s*["']([^"']+)["']""")
+_FOLDERS = re.compile(rb"""\b(?:asset|mesh|texture)dir\s*=\s*["']([^"']+)["']""")
+
+
+def asset_folder() -> Path:
+    """The folder of Gymnasium's XML files."""
+    return Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
+
+
+def full_path(xml_file: Any) -> Any:
+    """As Gymnasium reads it: a bare name is one of its own files. What is no path is given back."""
+    if not isinstance(xml_file, (str, os.PathLike)):
+        return xml_file
+    path = os.fspath(xml_file)
+    is_own = isinstance(path, str) and not path.startswith((".", "/", "~"))
+    return str(asset_folder() / path) if is_own else os.path.abspath(os.path.expanduser(path))
+
+
+def stamp(path: str) -> str:
+    """What a model's file and all that it names (parts, meshes, pictures) are now: a pool's envs share one model.
+
+    Their contents and not their times: a state that was saved with a model fits the same model elsewhere.
+    """
+    here = os.path.dirname(path)
+    folders, names, found = {here}, set[str](), dict[str, bytes]()
+    wanted = {path}
+    while new := sorted(own for own in wanted if own not in found and os.path.isfile(own)):
+        for own in new:
+            try:
+                found[own] = Path(own).read_bytes()
+            except OSError:
+                return ""  # the native env says what is wrong
+            if own == path or own.endswith(".xml"):
+                folders |= {os.path.join(here, os.fsdecode(name)) for name in _FOLDERS.findall(found[own])}
+                folders.add(os.path.dirname(own))
+                names |= {os.fsdecode(name) for name in _NAMED.findall(found[own])}
+        wanted = {os.path.normpath(os.path.join(folder, name)) for folder in folders for name in names}
+    crc = 0
+    for content in found.values():
+        crc = zlib.crc32(content, crc)
+    return f"{crc}:{sum(map(len, found.values()))}"
