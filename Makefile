@@ -28,8 +28,9 @@ demo: $(VENV)/.built
 	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
 	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
 
+# Two at a time: most tests wait for processes that they start. Ctrl-C and kills stay inside each.
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
