@@ -23,6 +23,8 @@ using Palette = nb::ndarray<const std::uint8_t, nb::ndim<2>, nb::c_contig, nb::d
 using Pixels = nb::ndarray<nb::numpy, std::uint8_t>;
 using Memory = nb::ndarray<std::uint8_t, nb::c_contig, nb::device::cpu>;
 
+constexpr int kLargePicture = 50'000;  // pixels: a console's screens are smaller, a game engine's larger
+
 // A ScreenStack and what it takes its screens from: a callable that fills an array of (height, width).
 class Screens {
  public:
@@ -39,13 +41,24 @@ class Screens {
     if (!answer.is_valid()) throw nb::python_error();
   }
 
-  void push(Shown shown, bool is_first = false) { stack.push(shown, is_first); }
+  // Lets other threads run while it works on a large picture. For a small one, waiting for the GIL again would take
+  // longer than the work. An env is one thread's at a time, and so is this.
+  void push(Shown shown, bool is_first = false) {
+    const ScreenFormat& format = stack.format();
+    if (format.raw_height * format.raw_width < kLargePicture) return stack.push(shown, is_first);
+    const nb::gil_scoped_release released;
+    stack.push(shown, is_first);
+  }
 
   void move_stack(nb::object memory) {
     if (memory.is_none()) {
       stack.move_stack(nullptr);
     } else {
-      const Memory array = nb::cast<Memory>(memory);
+      Memory array;
+      // Converted, it would be a copy, which goes when this returns.
+      if (!nb::try_cast(memory, array, false)) {
+        throw nb::type_error("move_stack() expected a contiguous array of uint8 that may be written to");
+      }
       const ScreenFormat& format = stack.format();
       const std::size_t expected =
           static_cast<std::size_t>(format.num_frames) * format.num_planes * format.height * format.width;
@@ -55,11 +68,14 @@ class Screens {
     memory_ = std::move(memory);
   }
 
+  // What the memory of the stack belongs to; None: to this.
+  nb::handle memory() const { return memory_; }
+
   ScreenStack stack;
 
  private:
   nb::object take_;
-  nb::object memory_;  // where the stack lies, if it is not its own
+  nb::object memory_ = nb::none();  // where the stack lies, if it is not its own
 };
 
 // Memory of the stack as an array that keeps it alive.
@@ -91,12 +107,15 @@ void bind_kernels(nb::module_& module) {
           },
           nb::arg("take"), nb::arg("raw_height"), nb::arg("raw_width"), nb::arg("height"), nb::arg("width"),
           nb::arg("num_frames"), nb::arg("palette"), nb::arg("is_area") = true, nb::arg("may_use_simd") = true)
-      .def_prop_ro("stack",
-                   [](nb::handle self) {
-                     const ScreenFormat& format = own(self).format();
-                     const int num_planes = format.num_planes * format.num_frames;
-                     return array_of(self, own(self).stack(), {num_planes, format.height, format.width});
-                   })
+      .def_prop_ro(
+          "stack",
+          [](nb::handle self) {
+            const ScreenFormat& format = own(self).format();
+            const int num_planes = format.num_planes * format.num_frames;
+            const nb::handle memory = nb::cast<Screens&>(self).memory();
+            return array_of(memory.is_none() ? self : memory, own(self).stack(), {num_planes, format.height, format.width});
+          },
+          nb::rv_policy::reference)  // the array has an owner already
       .def_prop_ro("pooled",
                    [](nb::handle self) {
                      const ScreenFormat& format = own(self).format();

@@ -46,14 +46,10 @@ std::uint8_t* ScreenStack::screen(int which) const {
 }
 
 void ScreenStack::move_stack(std::uint8_t* memory) {
-  if (memory == nullptr) {
-    own_stack_.resize(stack_bytes_);
-    memory = own_stack_.data();
-  }
+  if (memory == nullptr) memory = own_stack_.data();
   if (memory == stack_) return;
   std::memcpy(memory, stack_, stack_bytes_);
   stack_ = memory;
-  if (memory != own_stack_.data()) std::vector<std::uint8_t>().swap(own_stack_);
 }
 
 void ScreenStack::push(Shown shown, bool is_first) {

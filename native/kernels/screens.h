@@ -69,7 +69,7 @@ class ScreenStack {
   std::size_t raw_bytes_;
   std::vector<std::uint8_t> pooled_;
   std::size_t stack_bytes_;
-  std::vector<std::uint8_t> own_stack_;
+  std::vector<std::uint8_t> own_stack_;  // stays where it is: arrays may show it still
   std::uint8_t* stack_;
   // The lines of pooled_, plane by plane, that have changed since the newest frame was made: most have not.
   std::vector<std::uint8_t> is_changed_;

@@ -153,3 +153,14 @@ def integer_option(name: str, value: Any, lowest: int, highest: int) -> int:
     if number is None or isinstance(value, bool) or not lowest <= number <= highest:
         raise ConfigError(f"{name} expected an integer from {lowest} to {highest}, got {value!r}")
     return number
+
+
+def flag_option(name: str, value: Any) -> bool:
+    """The value as a bool, or a ConfigError. numpy's bools too, and EnvPool's users write 0 and 1."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = int(value) if type(value).__name__ in ("bool", "bool_") else -1
+    if number not in (0, 1):
+        raise ConfigError(f"{name} expected True or False, got {value!r}")
+    return bool(number)

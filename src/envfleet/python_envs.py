@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -139,6 +139,10 @@ def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
 
 def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
+    simulator = find_simulator(env)
+    settings: Mapping[str, Any] = {}
+    if simulator is not None and simulator.settings_of is not None and len(options.params) == 1:
+        settings = simulator.settings_of(env, shared)
     return EnvSpec(
         id=recipe.name,
         entry_point=None,
@@ -151,7 +155,7 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
         backend=backend,
         metadata=portrait.metadata,
         render_mode=portrait.render_mode,
-        config=config_as_dict(config, shared, options.seed),
+        config=config_as_dict(config, {**settings, **shared}, options.seed),
     )
 
 

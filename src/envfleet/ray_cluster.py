@@ -7,20 +7,23 @@ lease.leave()                       # the last to leave ends what join() began, 
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import socket
 import threading
+import weakref
 from types import ModuleType
 from typing import Any
 
-from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError
+from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError, PoolClosedError
 
 _PURPOSE = "backend='ray'"
 _CONNECT_TIMEOUT_S = 10.0
 _lock = threading.RLock()
 # Of the session that join() began: which it is, and how many leases are on it.
 _own_session: list[Any] = [None, 0]
+_holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 class Lease:
@@ -31,11 +34,22 @@ class Lease:
         self.is_own = is_own  # the session was begun here, and ends with its last lease
         self._session = session
         self._is_held = True
+        self._is_by_client = bool(ray.util.client.ray.is_connected())
 
     @property
     def is_alive(self) -> bool:
         """Whether the session that was joined is still there: somebody may have called ray.shutdown()."""
         return bool(self.ray.is_initialized()) and _session_id(self.ray) == self._session
+
+    def check(self) -> None:
+        """Raises when the session is gone: at the next call Ray would begin another by itself, without our actors."""
+        # By the client each look at the session is a message: there it is enough that there is one.
+        is_there = self.ray.is_initialized() if self._is_by_client else self.is_alive
+        if not is_there:
+            raise PoolClosedError(
+                "expected the Ray session that was there when this was made, got none or another: somebody called "
+                "ray.shutdown(), which ended its actors; make a new one"
+            )
 
     def leave(self) -> None:
         """Gives the lease back. Idempotent. The last one of a session that join() began ends it."""
@@ -87,6 +101,22 @@ def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
 def num_cpus(ray: ModuleType) -> int:
     """The cores of the whole cluster, as Ray counts them; at least 1."""
     return max(1, int(ray.cluster_resources().get("CPU", 1)))
+
+
+def keep_in_forks(holder: Any) -> None:
+    """For who holds actors or references: a forked child never lets them go.
+
+    It would tell Ray so on its parent's own connections, and Ray in the parent would hang or abort.
+    """
+    _holders.add(holder)
+
+
+def _keep_holders() -> None:
+    for holder in list(_holders):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # a list of ours would be emptied at the child's exit
+
+
+os.register_at_fork(after_in_child=_keep_holders)
 
 
 def _begin(ray: ModuleType, address: str, purpose: str) -> None:

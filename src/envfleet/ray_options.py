@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
+from numbers import Real
 from typing import Any
 
 from envfleet.errors import ConfigError
@@ -76,4 +78,18 @@ def ray_settings(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"ray_options cannot hold {name!r}: the pool decides it; on_error says what becomes of faults"
             )
+    num_cpus: Any = (checked["ray_options"] or {}).get("num_cpus")
+    if num_cpus is not None and (not isinstance(num_cpus, Real) or not 0 <= float(num_cpus) < MAX_RAY_WORKERS):
+        raise ConfigError(f"ray_options['num_cpus'] expected a number of cores from 0 on, got {num_cpus!r}")
     return checked
+
+
+@contextmanager
+def refused_by_ray(options: Mapping[str, Any]) -> Iterator[None]:
+    """Around the making of actors: Ray checks their options itself, each in its own way."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"ray_options and runtime_env expected what a Ray actor's .options() takes, got {dict(options)}: {error}"
+        ) from error

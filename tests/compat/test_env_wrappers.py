@@ -172,7 +172,7 @@ def test_workers_and_contexts():
         DummyVecEnv(factories).step([0] * 4)
     with pytest.raises(envfleet.ConfigError, match="seed"):
         DummyVecEnv(factories).seed([1, 2])
-    with pytest.raises(envfleet.EnvError, match="make_env"):
+    with pytest.raises(envfleet.UnknownEnvError, match="make_env"):
         DummyVecEnv([make_env("NoSuchThing-v9", 0)])
 
 

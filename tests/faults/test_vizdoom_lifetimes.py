@@ -16,6 +16,7 @@ import pytest
 from traces import wait_until
 
 import envfleet
+from envfleet.envs.vizdoom.game import Folder
 from envfleet.envs.vizdoom.keeper import engines_of
 from envfleet.errors import ConfigError, EnvError, WorkerDied
 
@@ -74,6 +75,36 @@ def test_many_start_at_once(traces: Traces) -> None:
         envs.reset(seed=0)
         assert len(traces.engines()) == 8
     assert (traces.engines(), traces.files()) == ([], [])
+
+
+def test_ctrl_c_is_not_for_an_engine(traces: Traces) -> None:
+    # From its first moment on, before engine.sh can say so: one that ends then takes its owner with it.
+    with envfleet.make("Basic-v1", num_envs=2, backend="threads") as envs:
+        envs.reset(seed=0)
+        for pid in traces.engines():
+            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+            assert int(status["SigBlk"], 16) >> (signal.SIGINT - 1) & 1
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def test_without_a_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    with envfleet.make("Basic-v1") as envs:
+        monkeypatch.chdir(gone)
+        gone.rmdir()
+        for env_id in ("Basic-v1", "VizdoomBasic-v1"):
+            with pytest.raises(ConfigError, match="working folder"):
+                envfleet.make(env_id)
+        with pytest.raises(EnvError, match="working folder"):
+            envs.reset(seed=0)
+
+
+def test_a_folder_without_a_keeper_is_not_left(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.executable", "/nowhere/python")
+    with pytest.raises(FileNotFoundError, match="/nowhere/python"):
+        Folder("/bin/true")
+    assert traces.files() == []
 
 
 def test_two_workers_a_core() -> None:

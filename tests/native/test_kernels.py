@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 
@@ -159,6 +161,69 @@ def test_the_stack_in_memory_of_others():
     stack.move_stack(None)
     stack.push_last()
     np.testing.assert_array_equal(row, same.stack)
+
+
+def test_arrays_of_a_stack_outlive_its_moves():
+    stack = stack_of(Console(), (84, 84), palette(1))
+    stack.begin()
+    first, before = stack.stack, stack.stack.copy()
+    stack.move_stack(np.zeros((4, 84, 84), np.uint8))
+    stack.push_last()
+    second, after = stack.stack, stack.stack.copy()
+    stack.move_stack(None)  # and with it goes the array that second shows
+    stack.move_stack(np.zeros((4, 84, 84), np.uint8))
+    others = [np.full((4, 84, 84), 7, np.uint8) for _ in range(20)]  # where freed memory would lie
+    stack.push_last()
+    np.testing.assert_array_equal(second, after)
+    np.testing.assert_array_equal(first, after)  # its own memory, as it was when the stack left it last
+    assert not np.array_equal(before, after)
+    assert all((other == 7).all() for other in others)
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        np.zeros((4, 84, 84), np.float32),
+        np.zeros((4, 84, 84), np.int8),
+        np.zeros((8, 84, 84), np.uint8)[::2],
+        np.zeros((4, 84, 84), np.uint8, order="F"),
+        bytes(4 * 84 * 84),
+        5,
+    ],
+    ids=["floats", "signed", "strided", "fortran", "read-only", "number"],
+)
+def test_memory_that_a_stack_cannot_lie_in_is_refused(memory):
+    stack = stack_of(Console(), (84, 84), palette(1))
+    stack.begin()
+    own = stack.stack.ctypes.data
+    with pytest.raises(TypeError, match="contiguous array of uint8"):
+        stack.move_stack(memory)
+    assert stack.stack.ctypes.data == own
+
+
+def test_other_threads_run_while_a_large_picture_is_made():
+    # As an engine's pictures are made, on threads, at once: each is what one thread alone makes.
+    rng = np.random.default_rng(0)
+    pictures = rng.integers(0, 256, (8, 480, 640), dtype=np.uint8)
+
+    def made(number):
+        stack = ScreenStack(
+            lambda screen: np.copyto(screen, pictures[number]),
+            480,
+            640,
+            84,
+            84,
+            1,
+            np.arange(256, dtype=np.uint8)[None],
+        )
+        for _ in range(20):
+            stack.begin()
+        return stack.stack.copy()
+
+    alone = [made(number) for number in range(8)]
+    with ThreadPoolExecutor(4) as threads:
+        for one, other in zip(alone, threads.map(made, range(8)), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_what_is_refused():

@@ -97,6 +97,7 @@ def test_colours_last_without_a_stack_are_the_planes_of_a_stack_of_one():
         ({"repeat_action_probability": 1.5}, "expected a number from 0 to 1, got 1.5"),
         ({"episodic_life": "yes"}, "episodic_life expected True or False, got 'yes'"),
         ({"obs_type": "colour"}, "obs_type expected one of screen, rgb, grayscale, ram, got 'colour'"),
+        ({"obs_type": np.array(["rgb", "ram"])}, "obs_type expected one of"),
         ({"obs_type": "rgb", "gray_scale": True}, "disagree"),
         ({"mode": 77}, r"mode of breakout expected one of \[0, 4, .*got 77"),
         ({"difficulty": 3}, r"difficulty of breakout expected one of \[0, 1\], .*got 3"),
@@ -113,6 +114,16 @@ def test_bad_options_are_refused_before_anything_starts(options, message):
 def test_bad_options_of_one_env_among_many():
     with pytest.raises(envfleet.ConfigError, match="stack_num"):
         envfleet.make("Breakout-v5", num_envs=2, env_kwargs=[{}, {"stack_num": 0}])
+
+
+def test_the_config_shows_every_option_with_its_default():
+    config = envfleet.make_spec("Pong-v5", num_envs=2, frameskip=3).config
+    assert (config["stack_num"], config["img_height"], config["noop_max"], config["mode"]) == (4, 84, 30, -1)
+    assert config["frame_skip"] == 3
+    assert config["repeat_action_probability"] == 0
+    assert envfleet.make_spec("ALE/Pong-v5").config["repeat_action_probability"] == 0.25
+    with make("Pong-v5", num_envs=2, reward_clip=1) as envs:
+        assert (envs.config["reward_clip"], envs.config["episodic_life"]) == (True, False)
 
 
 def test_a_wrong_name_gives_the_nearest():
@@ -140,14 +151,27 @@ def test_a_rom_that_is_absent_or_corrupt_is_an_exception_with_its_path(tmp_path,
         envfleet.make("Pong-v5", num_envs=2)
 
 
-def test_the_same_on_every_backend():
+@pytest.mark.parametrize("options", [{"repeat_action_probability": 0.25}, {"frame_skip": (1, 3)}])
+def test_the_same_on_every_backend(options):
     rollouts = []
     for backend in ("serial", "threads", "processes"):
-        with make(num_envs=3, backend=backend, num_workers=2, seed=4, repeat_action_probability=0.25) as envs:
+        with make(num_envs=3, backend=backend, num_workers=2, seed=4, **options) as envs:
             obs, _ = envs.reset()
             rollouts.append([obs, *play(envs, 60)])
     assert_same(rollouts[0], rollouts[1])
     assert_same(rollouts[0], rollouts[2])
+
+
+def test_a_step_of_one_frame_shows_that_frame():
+    # Nothing is left of what came before it, and of the other envs of its thread.
+    with make(num_envs=2, frame_skip=(1, 2), seed=4) as drawn, make(num_envs=1, frame_skip=1, seed=4) as fixed:
+        drawn.reset()
+        fixed.reset()
+        random = np.random.default_rng(0)
+        for action in random.integers(4, size=100):
+            seen = drawn.step(np.array([action, 0]))[0]
+            # The drawn skips take from the generator of no-ops, which nothing else takes from within an episode.
+            np.testing.assert_array_equal(seen[0], fixed.step(np.array([action]))[0][0])
 
 
 def test_seeds_repeat_and_differ():

@@ -183,6 +183,8 @@ def test_what_an_env_raises_in_close_is_a_warning(make):
         ({"num_workers": 1, "inner_backend": "fast"}, "inner_backend expected one of"),
         ({"num_workers": 1, "ray_options": 3}, "ray_options expected a dict"),
         ({"num_workers": 1, "ray_options": {"max_restarts": 3}}, "ray_options cannot hold 'max_restarts'"),
+        ({"num_workers": 1, "ray_options": {"num_cpus": "two"}}, r"\['num_cpus'\] expected a number of cores"),
+        ({"num_workers": 1, "ray_options": {"num_cpus": -1}}, r"\['num_cpus'\] expected a number of cores"),
         ({"num_workers": 1, "placement_timeout": -1}, "placement_timeout expected seconds above 0"),
         ({"num_workers": 1, "ray_address": 7}, "ray_address expected an address"),
     ],
@@ -190,6 +192,97 @@ def test_what_an_env_raises_in_close_is_a_warning(make):
 def test_wrong_options_are_told_before_anything_starts(options, message):
     with pytest.raises(ConfigError, match=message):
         envfleet.make_pool("CartPole-v1", backend="ray", **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"ray_options": {"nonsense": 1}},
+        {"ray_options": {"resources": 3}},
+        {"ray_options": {"scheduling_strategy": "nearby"}},
+        {"runtime_env": {"working_dir": "/no/such/folder"}},
+    ],
+)
+def test_what_ray_refuses_is_told_as_an_option(make, options):
+    with pytest.raises(ConfigError, match="ray_options and runtime_env expected what"):
+        make("CartPole-v1", num_workers=1, **options)
+
+
+def test_what_a_forked_child_drops_harms_nobody():
+    """A child that lets a handle go would speak to Ray on its parent's connections."""
+    done = run(
+        """
+import gc, os, warnings
+import envfleet
+from envfleet.sampling import Runner
+from functools import partial
+from sampling.sampling_probes import counting
+
+pool = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
+pool.reset(seed=0)
+runner = Runner([partial(counting, 0)], backend="ray")
+stream = runner.trajs()
+next(stream)
+warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which is the subject
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        pool.close()
+        runner.close()
+        del pool, runner, stream
+        gc.collect()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+pool.step([0, 0])
+next(stream)
+other = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=1)
+other.reset(seed=0)
+for own in (other, pool, runner):
+    own.close()
+"""
+    )
+    assert done.stdout + done.stderr == ""
+
+
+def test_after_ray_shutdown_no_other_session_is_begun():
+    """Ray would start one at the next call, whatever it is."""
+    done = run(
+        """
+import envfleet, ray
+from envfleet.sampling import Runner
+from sampling.sampling_probes import counting
+from functools import partial
+
+pool = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
+pool.reset(seed=0)
+runner = Runner([partial(counting, 0)], backend="ray")
+stream = runner.trajs()
+next(stream)
+ray.shutdown()
+def refused(call, *arguments):
+    try:
+        call(*arguments)
+    except envfleet.PoolClosedError as error:
+        assert "ray.shutdown()" in str(error), error
+    else:
+        raise AssertionError(call)
+    assert not ray.is_initialized(), call
+for call in ((pool.step, [0, 0]), (pool.reset,), (next, stream), (next, runner.trajs()), (runner.broadcast, 3)):
+    refused(*call)
+ray.init(address="local", num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+try:
+    pool.step([0, 0])
+    raise AssertionError
+except envfleet.PoolClosedError:
+    pass
+stream.close()
+runner.close()
+pool.close()
+assert ray.is_initialized()
+ray.shutdown()
+"""
+    )
+    assert done.stdout + done.stderr == ""
 
 
 @pytest.mark.parametrize("backend", ["auto", "native", "serial", "threads", "processes"])

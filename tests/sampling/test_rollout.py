@@ -257,6 +257,22 @@ def test_actions_of_any_structure():
     envs.close()
 
 
+def test_later_values_keep_what_the_first_ones_dtype_could_not_hold():
+    """A policy that begins with whole numbers goes on with others."""
+    envs = envfleet.make("Pendulum-v1", num_envs=2)
+    answers = iter([([[0], [0]], [0, 0], ["a", "b"]), ([[0.5], [-0.5]], [0.25, 7], ["longer", "b"])])
+
+    def policy(obs):
+        actions, values, names = next(answers)
+        return actions, {"value": values, "name": names}
+
+    taken = rollout(envs, policy, 2)
+    assert taken.actions.tolist() == [[[0.0], [0.0]], [[0.5], [-0.5]]]
+    assert taken.extras["value"].tolist() == [[0.0, 0.0], [0.25, 7.0]]
+    assert taken.extras["name"].tolist() == [["a", "b"], ["longer", "b"]]
+    envs.close()
+
+
 # --- what is refused ------------------------------------------------------------------------------------------
 
 
@@ -282,6 +298,9 @@ def test_bad_arguments():
     flips = iter([{}, {"value": np.zeros(2)}])
     with pytest.raises(envfleet.ConfigError, match="same extras each step"):
         rollout(envs, lambda obs: (np.zeros(2, int), next(flips)), 2)
+    shapes = iter([(2, 3), (2, 1)])
+    with pytest.raises(envfleet.ConfigError, match=r"'value' of shape \(2, 1\) at step 1, \(2, 3\) before"):
+        rollout(envs, lambda obs: (np.zeros(2, int), {"value": np.zeros(next(shapes))}), 2)
     assert rollout(envs, None, 2).mask.all()  # whatever went wrong, the next one begins anew
     envs.metadata.pop("autoreset_mode")
     with pytest.raises(envfleet.ConfigError, match="autoreset_mode"):

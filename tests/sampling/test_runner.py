@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import os
+import pickle
+import threading
 from collections import Counter
 from functools import partial
 from itertools import islice
@@ -426,11 +429,29 @@ def shares(ledger):
         ([counting], {"progress": 3}, "progress"),
         ([counting], {"max_ahead_bytes": 0}, "max_ahead_bytes"),
         ([counting], {"backend": "ray", "context_fn": dict}, "context_fn"),
+        ([counting], {"backend": "serial", "context_fn": 5}, "context_fn expected a function"),
+        ([counting], {"backend": "ray", "ray_options": {"num_cpus": "two"}}, "number of cores"),
     ],
 )
 def test_bad_options(gen_fns, options, message):
     with pytest.raises(envfleet.ConfigError, match=message):
         Runner(gen_fns, **options)
+
+
+def test_weights_that_cannot_travel(backend):
+    with runner_of(counting, 1, backend) as runner:
+        with pytest.raises(envfleet.ConfigError, match=r"broadcast\(\) expected what cloudpickle can pickle"):
+            runner.broadcast(threading.Lock())
+        assert runner.broadcast(3) == 1
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_runner_stays_where_it_is(backend, copied):
+    with runner_of(counting, 1, backend) as runner:
+        with pytest.raises(TypeError, match="expected to stay in its process"):
+            copied(runner)
+        gc.collect()  # no copy, so none that would close what is the runner's
+        assert next(runner.trajs()) is not None
 
 
 def no_generator(index):

@@ -24,6 +24,7 @@ class Simulator:
     several envs on. ids gives every id, installed or not; spec_of what builds one of them. check
     raises ConfigError over parameters that an env would be refused for, before any worker starts.
     workers_per_core is the default of num_workers: more than 1 where a worker waits for processes of its envs.
+    settings_of gives every option of an env with these parameters, defaults too, for the config of a pool.
     """
 
     family: str
@@ -34,6 +35,7 @@ class Simulator:
     spec_of: Callable[[str], GymnasiumSpec]
     check: Callable[[str, Mapping[str, Any]], None] | None = None
     workers_per_core: int = 1
+    settings_of: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] | None = None
 
     @property
     def is_installed(self) -> bool:

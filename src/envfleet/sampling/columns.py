@@ -33,12 +33,12 @@ class Columns:
                 else np.zeros((self._shape[0], *np.shape(part)), np.asarray(part).dtype)
                 for leaf, part in zip(self._leaves, parts, strict=True)
             ]
-        for leaf, column, part in zip(self._leaves, self._columns, parts, strict=True):
+        for position, (leaf, part) in enumerate(zip(self._leaves, parts, strict=True)):
             if leaf.kind == "array":
-                column[step] = part
+                self._columns[position] = written(self._columns[position], step, np.asarray(part))
             else:
                 for env_id, value in enumerate(part):
-                    column[step, env_id] = value
+                    self._columns[position][step, env_id] = value
 
     def joined(self) -> Any:
         """All that was written, in the structure of the space."""
@@ -68,6 +68,15 @@ class Columns:
                 for row, value in enumerate(own):
                     columns[-1][row] = value
         return self._join(columns)
+
+
+def written(column: NDArray[Any], step: int, row: NDArray[Any]) -> NDArray[Any]:
+    """The column with this row in it: a new one where the old dtype cannot hold it (0 at first, then 0.5)."""
+    dtype = np.result_type(column.dtype, row.dtype)
+    if dtype != column.dtype:
+        column = column.astype(dtype)
+    column[step] = row
+    return column
 
 
 def same_values(one: Any, other: Any) -> bool:

@@ -19,6 +19,8 @@ class SharedContext:
     """What context_fn(manager) gave, and the manager's process, which lives as long as the runner."""
 
     def __init__(self, context_fn: Callable[[SyncManager], Mapping[str, Any]]) -> None:
+        if not callable(context_fn):
+            raise ConfigError(f"context_fn expected a function of a multiprocessing manager, got {context_fn!r}")
         # Forked: the other ways import the user's main module, and a script without a guard would run twice.
         # Without a file for its socket where the system can: after a kill -9 nobody would remove it.
         address = f"\0envfleet-{uuid.uuid4()}" if sys.platform == "linux" else None

@@ -20,6 +20,7 @@ from envfleet.executors.ray.actors import how_it_died
 from envfleet.executors.ray.faults import KILLED
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.faults import message_of, trouble_of
+from envfleet.ray_options import refused_by_ray
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorDied, GeneratorError
 from envfleet.sampling.ray_actor import CONTROL, GeneratorActor, Offer
@@ -100,11 +101,13 @@ class RayBackend(Backend):
         self._is_closed = False
         self._lease = ray_cluster.join(address, "Runner(backend='ray')")
         self._ray = self._lease.ray
+        ray_cluster.keep_in_forks(self)
         try:
             actor = ray.remote(concurrency_groups={CONTROL: 1})(GeneratorActor)
-            self._actor = actor.options(**{"scheduling_strategy": "SPREAD", **options, "max_restarts": 0})
-            for host in self._hosts:
-                self._create(host)
+            with refused_by_ray(options):
+                self._actor = actor.options(**{"scheduling_strategy": "SPREAD", **options, "max_restarts": 0})
+                for host in self._hosts:
+                    self._create(host)
             while any(host.line for host in self._hosts):
                 if (event := self._answer(self._hosts)) is not None:
                     assert event.fault is not None
@@ -120,8 +123,11 @@ class RayBackend(Backend):
 
     def begin(self, request: Any) -> list[Fault]:
         """Starts a stream; the old one's trajectories are dropped where they are."""
+        self._lease.check()
         try:
             self._request = None if request is None else self._ray.put(request)
+        except self._ray.exceptions.RayError:  # no memory left: not what is in it
+            raise
         except Exception as error:
             raise ConfigError(
                 f"trajs() expected what Ray can pickle, got what it cannot: {message_of(error)}"
@@ -138,6 +144,7 @@ class RayBackend(Backend):
         """Waits for the next event."""
         hosts = self._hosts if generator is None else [self._hosts[generator]]
         while not self._is_closed:
+            self._lease.check()
             self._ask_for_more()
             try:
                 event = self._answer(hosts)
@@ -167,8 +174,11 @@ class RayBackend(Backend):
 
     def broadcast(self, weights: Any, version: int) -> None:
         """Puts them into the object store, once."""
+        self._lease.check()
         try:
             self._offer = version, [self._ray.put(weights)]
+        except self._ray.exceptions.RayError:
+            raise
         except Exception as error:
             what = message_of(error)
             raise ConfigError(f"broadcast() expected what Ray can pickle, got what it cannot: {what}") from error

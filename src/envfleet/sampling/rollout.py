@@ -16,7 +16,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import parse_mode
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.options import integer_option
-from envfleet.sampling.columns import Columns, same_values
+from envfleet.sampling.columns import Columns, same_values, written
 from envfleet.sampling.rollout_result import Episodes, Rollout
 
 Policy = Callable[[Any], Any]
@@ -141,7 +141,13 @@ class _Collector:
                 if step:
                     raise ConfigError(f"policy expected to give the same extras each step, got {key!r} at step {step}")
                 self._extras[key] = np.zeros((len(self._rewards), *row.shape), row.dtype)
-            self._extras[key][step] = row
+            column = self._extras[key]
+            if row.shape != column.shape[1:]:
+                raise ConfigError(
+                    f"policy expected to give extras of the same shape each step, got {key!r} of shape {row.shape} "
+                    f"at step {step}, {column.shape[1:]} before"
+                )
+            self._extras[key] = written(column, step, row)
         if len(extras) != len(self._extras):
             missing = sorted(set(self._extras) - set(extras))
             raise ConfigError(

@@ -211,6 +211,12 @@ class Runner:
         if not getattr(self, "_is_closed", True):
             self.close()
 
+    def __reduce__(self) -> Any:  # also for copy.copy(), whose copy would close what is this one's
+        raise TypeError(
+            f"{type(self).__name__} expected to stay in its process, got copied or pickled: its workers belong to it; "
+            "make a runner where it is needed"
+        )
+
     def __len__(self) -> int:
         return self.num_generators
 

@@ -11,7 +11,8 @@ from envfleet.executors.rows.faults import trouble_of
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorError
 from envfleet.sampling.generators import Ended, Seat
-from envfleet.sampling.parcels import Arrived, Packer
+from envfleet.sampling.parcels import Arrived
+from envfleet.sampling.travel import message_of_content
 from envfleet.sampling.weights import WeightsBox, serving
 
 
@@ -70,7 +71,7 @@ class SerialBackend(Backend):
 
     def broadcast(self, weights: Any, version: int) -> None:
         """A copy, as workers would have: training goes on changing the original."""
-        self._box.offer(version, Arrived(*Packer(by_cloudpickle=True).pack(weights).to_message()).open)
+        self._box.offer(version, Arrived(*message_of_content(weights, "broadcast()")).open)
 
     def close(self) -> list[Fault]:
         """Closes the generators."""

@@ -34,6 +34,12 @@ def _check(env_id: str, params: Mapping[str, Any]) -> None:
     check_params(naming.game, naming.style, params)
 
 
+def _settings_of(env_id: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    from envfleet.envs.atari.options import options_as_dict, read_options
+
+    return options_as_dict(read_options(naming_of(env_id).style, params))
+
+
 SIMULATOR = Simulator(
     family="atari",
     package="ale_py",
@@ -42,4 +48,5 @@ SIMULATOR = Simulator(
     ids=ids,
     spec_of=_spec_of,
     check=_check,
+    settings_of=_settings_of,
 )

@@ -94,8 +94,10 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
                     break
             if frame == last_but_one:
                 self._take_before()
-        is_cut = has_ended or (has_lost and own.episodic_life)
-        obs = self._observer.cut(frame == skip - 1) if is_cut else self._whole()
+        if has_ended or (has_lost and own.episodic_life):
+            obs = self._observer.cut(0 <= last_but_one < frame)
+        else:
+            obs = self._whole() if last_but_one >= 0 else self._observer.alone()
         terminated = truncated = False
         if has_ended:
             terminated = bool(self._is_over(with_truncation=False))
@@ -123,7 +125,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         if not goes_on:
             self._start(seed)
         goes_on = self._wait(seed) and goes_on
-        obs = self._observer.go_on() if goes_on else self._observer.begin()
+        obs = self._observer.alone() if goes_on else self._observer.begin()
         self._goes_on = False
         self._picture = None
         self._lives_before = self._lives()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.options import POOL_OPTIONS, integer_option
+from envfleet.options import POOL_OPTIONS, flag_option, integer_option
 
 _OBS_TYPES = ("screen", "rgb", "grayscale", "ram")
 _MAX_SIZE = 4096  # of a picture's side: beyond any use, and below what overflows
@@ -111,19 +110,6 @@ def _unknown(name: str) -> ConfigError:
     )
 
 
-def _flag(name: str, value: Any) -> bool:
-    # numpy's bools too, and EnvPool's users write 0 and 1.
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = -1
-        if type(value).__name__ in ("bool", "bool_"):
-            number = int(value)
-    if number not in (0, 1):
-        raise ConfigError(f"{name} expected True or False, got {value!r}")
-    return bool(number)
-
-
 def _count(lowest: int, highest: int) -> Any:
     def check(name: str, value: Any) -> int:
         return integer_option(name, value, lowest, highest)
@@ -160,7 +146,7 @@ def _probability(name: str, value: Any) -> float:
 
 
 def _obs_type(name: str, value: Any) -> str:
-    if value not in _OBS_TYPES:
+    if not isinstance(value, str) or value not in _OBS_TYPES:
         raise ConfigError(f"{name} expected one of {', '.join(_OBS_TYPES)}, got {value!r}")
     return str(value)
 
@@ -176,5 +162,5 @@ _CHECKS: dict[str, Any] = {
     "mode": _count(-1, 255),
     "difficulty": _count(-1, 255),
     "max_num_frames_per_episode": _count(0, 2**31 - 1),
-    **{field.name: _flag for field in fields(AtariOptions) if field.type == "bool"},
+    **{field.name: flag_option for field in fields(AtariOptions) if field.type == "bool"},
 }

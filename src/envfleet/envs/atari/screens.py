@@ -1,8 +1,8 @@
 """Observers: from the console's screens to what an agent sees.
 
 Each kind of observation has the same methods: `take_before` keeps the last screen but one of a step, `whole` makes
-the observation of a step that ran to its end, `cut` that of one in which the episode ended, `begin` that of a new
-game and `go_on` that of a game that goes on after a life was lost.
+the observation of a step that ran to its end, `alone` that of one that was a single frame long, `cut` that of one in
+which the episode ended, `begin` that of a new game.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ class Observer:
         """The observation after the last frame of a step."""
         raise NotImplementedError
 
-    def cut(self, on_last_frame: bool) -> NDArray[np.uint8]:
-        """The observation of a step that an episode's end cut short, or that ended on its last frame."""
+    def cut(self, has_before: bool) -> NDArray[np.uint8]:
+        """The observation of a step in which an episode ended; has_before: after take_before()."""
         return self.whole()
 
     def begin(self) -> NDArray[np.uint8]:
         """The first observation of a game."""
         return self.whole()
 
-    def go_on(self) -> NDArray[np.uint8]:
-        """The first observation of another life in the same game."""
+    def alone(self) -> NDArray[np.uint8]:
+        """The observation where no screen comes before the last: a step of one frame, or another life in a game."""
         return self.whole()
 
     def observe_into(self, row: NDArray[np.uint8]) -> None:
@@ -144,11 +144,11 @@ class Stacked(Observer):
         self._push()
         return self._shown()
 
-    def cut(self, on_last_frame: bool) -> NDArray[np.uint8]:
+    def cut(self, has_before: bool) -> NDArray[np.uint8]:
         """What Gymnasium's AtariPreprocessing shows: the last screen is missing, and often the one before."""
         if not self._hides_end:
             return self.whole()
-        if on_last_frame and self._is_pooled:
+        if has_before and self._is_pooled:
             self._kernel.push_before()
         else:
             self._kernel.push_nothing()
@@ -159,8 +159,8 @@ class Stacked(Observer):
         self._kernel.begin()
         return self._shown()
 
-    def go_on(self) -> NDArray[np.uint8]:
-        """The stack goes on too."""
+    def alone(self) -> NDArray[np.uint8]:
+        """The stack goes on with the last screen."""
         self._kernel.push_last()
         return self._shown()
 
@@ -205,11 +205,11 @@ class StackedColours(Stacked):
         self._kernel.push_pooled()
         return self._shown()
 
-    def cut(self, on_last_frame: bool) -> NDArray[np.uint8]:
+    def cut(self, has_before: bool) -> NDArray[np.uint8]:
         """As Stacked has it."""
         if not self._hides_end:
             return self.whole()
-        if on_last_frame and self._is_pooled:
+        if has_before and self._is_pooled:
             np.maximum(self._pooled, self._planes(self._before), out=self._pooled)
         self._kernel.push_pooled()
         return self._shown()
@@ -221,7 +221,7 @@ class StackedColours(Stacked):
         self._kernel.begin_pooled()
         return self._shown()
 
-    def go_on(self) -> NDArray[np.uint8]:
+    def alone(self) -> NDArray[np.uint8]:
         """As Stacked has it."""
         self._take(self._last)
         self._pooled[...] = self._planes(self._last)

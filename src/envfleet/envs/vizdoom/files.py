@@ -14,6 +14,7 @@ import zipfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 from envfleet.errors import ConfigError
 
@@ -42,6 +43,25 @@ def scenarios_folder() -> Path:
     import vizdoom
 
     return Path(vizdoom.scenarios_path)
+
+
+def check_working_folder() -> None:
+    """Before every call that makes or starts a game: ViZDoom ends the process where there is none."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise ConfigError(
+            f"a ViZDoom game expected a working folder, got one that is gone ({error.strerror}); "
+            "change to a folder that exists"
+        ) from None
+
+
+def new_doom() -> Any:
+    """A vizdoom.DoomGame with its own defaults."""
+    import vizdoom
+
+    check_working_folder()
+    return vizdoom.DoomGame()
 
 
 def find_cfg(name: str) -> str:

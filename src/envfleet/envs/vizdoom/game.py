@@ -8,6 +8,8 @@ folder of its own, and nothing of it is left anywhere else.
 from __future__ import annotations
 
 import os
+import secrets
+import signal
 import subprocess
 import tempfile
 import threading
@@ -15,6 +17,7 @@ import weakref
 from typing import Any
 
 from envfleet.envs.vizdoom import keeping
+from envfleet.envs.vizdoom.files import check_working_folder
 from envfleet.envs.vizdoom.keeper import kill_engines, remove_game
 from envfleet.errors import EnvfleetError
 
@@ -30,10 +33,12 @@ class Folder:
     """A new folder with a program that starts the engine in it."""
 
     def __init__(self, engine: str) -> None:
-        self.path = tempfile.mkdtemp(prefix="envfleet-vizdoom-")
-        keeping.watch(self.path)
+        self.path = os.path.join(tempfile.gettempdir(), f"envfleet-vizdoom-{secrets.token_hex(8)}")
         self.launcher = os.path.join(self.path, "engine")
         try:
+            # First: a process that is killed just here leaves no folder that nobody knows of.
+            keeping.watch(self.path)
+            os.mkdir(self.path, 0o700)
             with open(os.path.join(self.path, "program"), "w") as file:
                 file.write(engine)
             # A link: a program that was only just written cannot be run while a child of another thread, forked
@@ -83,6 +88,7 @@ class Game:
 
     def start(self) -> None:
         """Starts the engine; the first episode begins. For several at once: from several threads."""
+        check_working_folder()
         folder = Folder(self._engine)
         # A game that nobody closes: its folder goes with it.
         self._remove = weakref.finalize(self, folder.remove)
@@ -90,12 +96,16 @@ class Game:
         self._folder = folder
         self.doom.set_vizdoom_path(folder.launcher)
         self.doom.set_doom_config_path(os.path.join(folder.path, "vizdoom.ini"))
+        # An engine that Ctrl-C ends while it starts takes this process with it; it inherits what is blocked here.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self.doom.init()
         except Exception as error:
             message = f"the ViZDoom engine did not start: {error} {folder.log}".strip()
             self.close()
             raise GameError(f"{message}; check the files, the map and game_args") from error
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
     def gone(self, error: Exception) -> GameError:
         """What to raise when a call of the engine has failed: it is dead, and cleared away."""

@@ -5,15 +5,28 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-from envfleet.envs.vizdoom.files import GameFiles, check_cfg, check_wads, existing, package_folder, scenarios_folder
+import numpy as np
+
+from envfleet.envs.vizdoom.files import (
+    GameFiles,
+    check_cfg,
+    check_wads,
+    existing,
+    new_doom,
+    package_folder,
+    scenarios_folder,
+)
 from envfleet.envs.vizdoom.game import Game
 from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, WEAPON_REWARDS
 from envfleet.envs.vizdoom.trial import check_starts
 from envfleet.errors import ConfigError
-from envfleet.options import integer_option
+from envfleet.options import flag_option, integer_option
+
+_MAX_SIZE = 4096  # of a picture's side, as Atari has it
+_MAX_FRAMES = 10_000  # to stack or to skip
 
 # What EnvPool has in its infos.
 INFO_VARIABLES = (
@@ -54,8 +67,24 @@ class DoomOptions:
     lmp_save_dir: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("img_height", "img_width", "stack_num", "frame_skip"):
-            integer_option(name, getattr(self, name), 1, 2**16)
+        for name in ("img_height", "img_width"):
+            integer_option(name, getattr(self, name), 1, _MAX_SIZE)
+        for name in ("stack_num", "frame_skip"):
+            integer_option(name, getattr(self, name), 1, _MAX_FRAMES)
+        integer_option("weapon_duration", self.weapon_duration, 0, 2**31 - 1)
+        for own in fields(self):
+            value = getattr(self, own.name)
+            if own.type == "bool" or (own.type == "bool | None" and value is not None):
+                object.__setattr__(self, own.name, flag_option(own.name, value))
+            elif own.type.startswith("str") and not (isinstance(value, (str, os.PathLike)) or value is own.default):
+                raise ConfigError(f"{own.name} expected a string, got {value!r}")
+            elif own.type.startswith("Mapping") and not (isinstance(value, Mapping) or value is None):
+                raise ConfigError(f"{own.name} expected a dict, got {value!r}")
+        if isinstance(self.game_variables, str) or not isinstance(self.game_variables, Sequence):
+            raise ConfigError(f"game_variables expected a list of names, got {self.game_variables!r}")
+        for name, changes in (self.reward_config or {}).items():
+            if np.shape(changes) != (2,):
+                raise ConfigError(f"reward_config expected (rise, fall) for {name}, got {changes!r}")
         if not self.cfg_path:
             raise ConfigError("VizdoomCustom-v1 expected cfg_path, the file that describes your scenario, got none")
 
@@ -69,7 +98,7 @@ def make_game(options: DoomOptions, game_args: str = "") -> Game:
     """A game that is configured and not started. game_args: besides those of the options."""
     import vizdoom
 
-    doom = vizdoom.DoomGame()
+    doom = new_doom()
     cfg = load_cfg(doom, options.cfg_path)
     if options.wad_path:
         doom.set_doom_scenario_path(existing(options.wad_path, "wad_path"))

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.vizdoom.actions import button_combinations
 from envfleet.envs.vizdoom.env import SingleGameEnv
-from envfleet.envs.vizdoom.files import find_cfg
+from envfleet.envs.vizdoom.files import find_cfg, new_doom
 from envfleet.envs.vizdoom.game import Game
 from envfleet.envs.vizdoom.options import check_files, load_cfg
 from envfleet.errors import ConfigError
@@ -42,7 +42,7 @@ class ScenarioEnv(SingleGameEnv):
     ) -> None:
         import vizdoom
 
-        doom = vizdoom.DoomGame()
+        doom = new_doom()
         cfg = load_cfg(doom, config_file or find_cfg(scenario_config_file))
         if kwargs and not doom.set_config(kwargs):
             raise ConfigError(f"expected settings of ViZDoom, got {kwargs}; it has named those it does not take")

@@ -45,7 +45,8 @@ doom.close()
 def check_starts(files: GameFiles, settings: dict[str, Any], game_args: str) -> None:
     """Raises ConfigError with the paths when a game of these files does not start and take a step."""
     paths = [path for path in (files.cfg, files.wad, files.iwad) if path]
-    key = (json.dumps(settings, sort_keys=True), game_args, *((path, os.stat(path).st_mtime_ns) for path in paths))
+    stamps = [(path, os.stat(path).st_mtime_ns) for path in (*paths, files.engine)]
+    key = (json.dumps(settings, sort_keys=True), game_args, *stamps)
     if key in _passed:
         return
     folder = Folder(files.engine)

@@ -18,6 +18,7 @@ from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
 from envfleet.executors.ray.host import Host
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.portrait import Portrait
+from envfleet.ray_options import refused_by_ray
 
 # While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
 _MAX_BIRTHS = 5
@@ -127,7 +128,8 @@ def end_all(workers: list[Worker], timeout_s: float) -> list[str]:
 def _create(worker: Worker) -> None:
     making = worker.making
     actor = making.ray.remote(Host)
-    worker.handle = actor.options(**making.options).remote(worker.share.start)
+    with refused_by_ray(making.options):
+        worker.handle = actor.options(**making.options).remote(worker.share.start)
     worker.run = worker.handle.run
     worker.death = ""
     worker.next_number = 0

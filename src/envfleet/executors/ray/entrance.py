@@ -1,4 +1,4 @@
-"""Entrance: one caller at a time, in the process that made the pool, until it is closed."""
+"""Entrance: one caller at a time, in the process that made the pool, until it is closed or Ray has gone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import threading
 
 from envfleet.errors import CallOrderError, ForkedPoolError, PoolClosedError
+from envfleet.ray_cluster import Lease
 
 
 class Entrance:
     """Held, as a context, while a call is inside. Raises when the call has no business there."""
 
-    def __init__(self) -> None:
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
         self._pid = os.getpid()
         self._busy = threading.Lock()
         self.is_closed = False
@@ -34,6 +36,11 @@ class Entrance:
         if self.is_closed:
             self._busy.release()
             raise PoolClosedError("this pool is closed; make a new one")
+        try:
+            self._lease.check()
+        except BaseException:
+            self._busy.release()
+            raise
 
     def __exit__(self, *_: object) -> None:
         self._busy.release()

@@ -33,7 +33,7 @@ from envfleet.executors.ray.tower import Tower
 from envfleet.executors.rows.portrait import one_portrait
 from envfleet.executors.rows.spec_of import SpecMaker
 from envfleet.inputs import LeafColumns
-from envfleet.ray_cluster import Lease
+from envfleet.ray_cluster import Lease, keep_in_forks
 from envfleet.seeding import Words
 from envfleet.spec import PoolConfig
 from envfleet.statistics import PoolStats
@@ -64,13 +64,14 @@ class RayExecutor(Executor):
         self._config = config
         self.num_envs = config.num_envs
         self._check_options = check_options
-        self._entrance = Entrance()
+        self._entrance = Entrance(lease)
         making = Making(
             lease.ray,
             {"scheduling_strategy": "SPREAD", **_runtime_env(config), **(config.ray_options or {})},
             config.placement_timeout,
             config.autoreset_mode,
         )
+        keep_in_forks(self)
         self._workers = [Worker(making, share, plan) for share, plan in zip(shares, plans, strict=True)]
         portraits = start(self._workers)
         try:

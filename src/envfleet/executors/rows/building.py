@@ -16,14 +16,14 @@ from envfleet.factories import EnvBuilder
 
 
 def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:
-    """The envs by id. Raises EnvError when a constructor raises; those built before are closed then."""
+    """The envs by id. Raises EnvError when a constructor raises, or its ConfigError; those built before are closed."""
     envs: dict[int, Any] = {}
     owners: dict[int, int] = {}
     try:
         for env_id, builder in zip(env_ids, builders, strict=True):
             try:
                 env = builder.build(env_id)
-            except (KeyboardInterrupt, EnvError):
+            except (KeyboardInterrupt, EnvError, ConfigError):
                 raise
             except BaseException as error:
                 fault = trouble_of(error, "__init__", is_leaving=False).fault(env_id, error)
