@@ -26,7 +26,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 SCHEMA = 1
-PACKAGES = ("envfleet", "envpool", "gymnasium", "stable-baselines3", "torch", "mujoco", "numpy")
+PACKAGES = (
+    *("envfleet", "envpool", "gymnasium", "stable-baselines3", "torch", "mujoco", "numpy"),
+    *("ale-py", "vizdoom", "dm-control", "minigrid", "ray"),
+)
 
 
 class Skipped(Exception):  # noqa: N818 (nothing went wrong)
