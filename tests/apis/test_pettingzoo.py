@@ -397,7 +397,7 @@ def test_aec_envs_are_made_parallel_and_turn_based_ones_refused():
         envs.reset(seed=0)
         reward = envs.step({"player_0": [0, 1], "player_1": [1, 1]})[1]
         assert reward["player_0"].tolist() == [-1, 0]
-    with pytest.raises(envfleet.EnvError, match="turn-based") as caught:
+    with pytest.raises(envfleet.ConfigError, match="turn-based") as caught:
         make_pettingzoo("classic/tictactoe_v3", num_envs=1)
     assert "is_parallelizable" in str(caught.value)
 
