@@ -6,6 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
 CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
+GAMES := tests/oracle/test_vizdoom.py tests/faults/test_vizdoom_lifetimes.py
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
@@ -28,9 +29,11 @@ demo: $(VENV)/.built
 	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
 	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
 
-# Two at a time: most tests wait for processes that they start. Ctrl-C and kills stay inside each.
+# Two at a time: most tests wait for processes that they start. But those of ViZDoom's games look at the
+# machine's shared memory, and run before the others, by themselves.
 test: $(VENV)/.tests
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m pytest $(GAMES)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(GAMES:%=--ignore=%)
 
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600

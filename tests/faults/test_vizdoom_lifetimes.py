@@ -134,15 +134,18 @@ SINGLE = "envfleet.make('Basic-v1', num_envs=2, num_workers=2, backend={backend!
 PAIR = f"envfleet.make_pettingzoo('VizdoomDuel-v1', **{PLAYERS!r})"
 
 
+# SIGTERM on processes is the same as on threads: it ends the owner, which has the workers closed.
 @pytest.mark.parametrize(
-    "make",
-    [SINGLE.format(backend="threads"), SINGLE.format(backend="processes"), PAIR],
-    ids=["threads", "processes", "players"],
+    ("make", "number"),
+    [
+        pytest.param(SINGLE.format(backend="threads"), signal.SIGKILL, id="threads-SIGKILL"),
+        pytest.param(SINGLE.format(backend="threads"), signal.SIGTERM, id="threads-SIGTERM"),
+        pytest.param(SINGLE.format(backend="processes"), signal.SIGKILL, id="processes-SIGKILL"),
+        pytest.param(PAIR, signal.SIGKILL, id="players-SIGKILL"),
+        pytest.param(PAIR, signal.SIGTERM, id="players-SIGTERM"),
+    ],
 )
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_owner_is_killed(make: str, number: signal.Signals, traces: Traces) -> None:
-    if number == signal.SIGTERM and "processes" in make:
-        pytest.skip("the same as for threads")
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT.format(make=make)], stdout=subprocess.PIPE, text=True, cwd=traces.folder
     )

@@ -7,6 +7,7 @@ which the episode ended, `begin` that of a new game.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from functools import cache
 
 import numpy as np
@@ -43,17 +44,17 @@ def palette(is_gray: bool) -> NDArray[np.uint8]:
     return planes
 
 
-class Observer:
+class Observer(ABC):
     """What all kinds of observation have in common. Their arrays are overwritten by the next one."""
 
     observation_space: spaces.Box
 
-    def take_before(self) -> None:
+    def take_before(self) -> None:  # noqa: B027 (a hook: not every kind looks back)
         """Keeps the last screen but one of a step."""
 
+    @abstractmethod
     def whole(self) -> NDArray[np.uint8]:
         """The observation after the last frame of a step."""
-        raise NotImplementedError
 
     def cut(self, has_before: bool) -> NDArray[np.uint8]:
         """The observation of a step in which an episode ended; has_before: after take_before()."""
@@ -67,9 +68,9 @@ class Observer:
         """The observation where no screen comes before the last: a step of one frame, or another life in a game."""
         return self.whole()
 
+    @abstractmethod
     def observe_into(self, row: NDArray[np.uint8]) -> None:
         """Has the observation, as it stands, in this memory from now on."""
-        raise NotImplementedError
 
     def save(self) -> list[NDArray[np.uint8]]:
         """What decides later observations."""

@@ -20,13 +20,13 @@ from envfleet.errors import ConfigError, EnvError, WorkerDied
 from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
 from envfleet.executors.processes.memory_file import memory_file
 from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
+from envfleet.executors.rows.building import pickled_factories
 from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.faults import message_of
 from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import FileMailbox
 from envfleet.executors.rows.portrait import Portrait, one_portrait
 from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.factories import EnvBuilder, Recipe
+from envfleet.factories import Recipe
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -46,7 +46,8 @@ class ProcessesExecutor(RowsExecutor):
         shares = [range(first, end) for first, end in itertools.pairwise(firsts)]
         # Pickled before anything is started, and once: what was captured later must not differ between workers.
         self._shares = [
-            Share(_pickled(recipe.builders[own.start : own.stop]), own, are_built_now=True) for own in shares
+            Share(pickled_factories(recipe.builders[own.start : own.stop], "processes"), own, are_built_now=True)
+            for own in shares
         ]
         self._workers: list[WorkerProcess] = []
         self._fd = -1
@@ -228,15 +229,3 @@ def _bury(board: _native.Board, worker: int) -> None:
 def _give_up(workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int) -> None:
     overdue[worker] = step_timeout or 0.0
     workers[worker].kill()
-
-
-def _pickled(builders: Sequence[EnvBuilder]) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(builders)
-    except Exception as error:
-        raise ConfigError(
-            f"backend='processes' expected a factory that cloudpickle can pickle, got one that it cannot: "
-            f"{message_of(error)}; build what cannot travel (locks, sockets, open files) inside the factory, "
-            "or use backend='serial' or 'threads'"
-        ) from error
-    return data

@@ -10,15 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-import cloudpickle
-
 from envfleet import _native
-from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.processes.executor import ProcessesExecutor
+from envfleet.executors.rows.building import pickled_factories
 from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.faults import message_of
 from envfleet.executors.rows.portrait import Portrait
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
@@ -119,14 +116,15 @@ def native_plans(
 ) -> list[bytes]:
     """A plan for each share, pickled."""
     return [
-        _pickled(
+        pickled_factories(
             NativePlan(
                 native_id,
                 spec,
                 _inner_config(config, share, config.num_threads),
                 tuple(values) if len(values) == 1 else tuple(values[share.start : share.stop]),
                 libraries,
-            )
+            ),
+            "ray",
         )
         for share in shares
     ]
@@ -140,7 +138,8 @@ def python_plans(recipe: Recipe, backend: str, config: PoolConfig, shares: Seque
         own = recipe.builders[share.start : share.stop]
         builders = tuple(shifted.setdefault(id(each), ShiftedBuilder(each, share.start)) for each in own)
         inner = _inner_config(config, share, 1 if backend == "serial" else config.num_threads)
-        plans.append(_pickled(PythonPlan(recipe.name, backend, inner, builders, recipe.max_episode_steps)))
+        plan = PythonPlan(recipe.name, backend, inner, builders, recipe.max_episode_steps)
+        plans.append(pickled_factories(plan, "ray"))
     return plans
 
 
@@ -181,18 +180,6 @@ class Luggage:
         """Makes it this process's."""
         sys.path.extend(path for path in self.sys_path if path not in sys.path and os.path.isdir(path or "."))
         adopt_registered(self.registered)
-
-
-def _pickled(plan: Plan) -> bytes:
-    try:
-        data: bytes = cloudpickle.dumps(plan)
-    except Exception as error:
-        raise ConfigError(
-            f"backend='ray' expected a factory that cloudpickle can pickle, got one that it cannot: "
-            f"{message_of(error)}; build what cannot travel (locks, sockets, open files) inside the factory, "
-            "or use backend='serial' or 'threads'"
-        ) from error
-    return data
 
 
 def _stored(name: str, data: bytes) -> Path:

@@ -1,4 +1,4 @@
-"""Building the envs of a share, and memory for a board in one process."""
+"""Building the envs of a share: here, or pickled to be built elsewhere; and memory for a board in one process."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.rows.faults import trouble_of
+from envfleet.executors.rows.faults import message_of, trouble_of
 from envfleet.executors.rows.portrait import Portrait, one_portrait, portrait_of
 from envfleet.factories import EnvBuilder
 
@@ -62,3 +63,16 @@ def close_all(envs: Iterable[Any]) -> None:
 def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:
     """Zeroed memory that begins on a page."""
     return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)
+
+
+def pickled_factories(factories: Any, backend: str) -> bytes:
+    """What builds envs elsewhere, by value. Raises ConfigError when it cannot travel."""
+    try:
+        data: bytes = cloudpickle.dumps(factories)
+    except Exception as error:
+        raise ConfigError(
+            f"backend={backend!r} expected a factory that cloudpickle can pickle, got one that it cannot: "
+            f"{message_of(error)}; build what cannot travel (locks, sockets, open files) inside the factory, "
+            "or use backend='serial' or 'threads'"
+        ) from error
+    return data
