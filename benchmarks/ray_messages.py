@@ -60,15 +60,23 @@ def worker_table(count: int) -> None:
     """Steps of pools whose envs cost nothing: what remains is messages. On several nodes of this machine."""
     import envfleet
 
-    print("| workers | a step | a worker |\n|---|---|---|")
+    print("| workers | a step | a worker | a step through Ray | a worker |\n|---|---|---|---|---|")
     for num_workers in WORKERS:
-        with envfleet.make_pool(
-            "CartPole-v1", backend="ray", num_workers=num_workers, envs_per_worker=1, placement_timeout=300
-        ) as pool:
-            pool.reset(seed=0)
-            actions = np.zeros(num_workers, dtype=np.int64)
-            took = median_ms(lambda pool=pool, actions=actions: pool.step(actions), count)
-        print(f"| {num_workers} | {took:.2f} ms | {took / num_workers:.2f} ms |", flush=True)
+        cells = []
+        for is_direct in (True, False):
+            with envfleet.make_pool(
+                "CartPole-v1",
+                backend="ray",
+                num_workers=num_workers,
+                envs_per_worker=1,
+                placement_timeout=300,
+                ray_direct=is_direct,
+            ) as pool:
+                pool.reset(seed=0)
+                actions = np.zeros(num_workers, dtype=np.int64)
+                took = median_ms(lambda pool=pool, actions=actions: pool.step(actions), count)
+            cells += [f"{took:.2f} ms", f"{took / num_workers:.2f} ms"]
+        print(f"| {num_workers} | {' | '.join(cells)} |", flush=True)
 
 
 def main(count: int = 200) -> None:

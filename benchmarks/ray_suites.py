@@ -20,6 +20,7 @@ from python_envs import SleepyEnv
 from ray_env_wrapper_shims import import_ray_env_wrapper
 
 FLEET, NATIVE = "envfleet ray", "envfleet ray, native CartPole"
+THROUGH_RAY = "envfleet ray, ray_direct=False"
 BARE, WRAPPER = "bare Ray actors", "RayEnvWrapper"
 ASYNC, SYNC = "envfleet ray, asynchronous", "envfleet ray, synchronous"
 _WORKERS = 2
@@ -34,12 +35,17 @@ def _session() -> Any:
     return ray
 
 
-def fleet(per_worker: int, inner_backend: str) -> Loop:
+def fleet(per_worker: int, inner_backend: str, ray_direct: bool = True) -> Loop:
     import envfleet
 
     _session()
     pool = envfleet.make(
-        _CARTPOLE, backend="ray", num_workers=_WORKERS, envs_per_worker=per_worker, inner_backend=inner_backend
+        _CARTPOLE,
+        backend="ray",
+        num_workers=_WORKERS,
+        envs_per_worker=per_worker,
+        inner_backend=inner_backend,
+        ray_direct=ray_direct,
     )
     pool.reset(seed=0)
     return sync_loop(pool.step, pool.num_envs, pool.close)
@@ -116,12 +122,13 @@ def uneven(batch_size: int) -> Loop:
 
 def ray_cartpole(options: Options) -> list[Case]:
     few, many, native = 4, 256, 4096
-    python = [(name, maker) for name, maker in ((FLEET, None), (BARE, bare), (WRAPPER, wrapper))]
 
     def contenders(per_worker: int) -> list[Contender]:
         return [
-            Contender(name, partial(fleet, per_worker, "serial") if maker is None else partial(maker, per_worker))
-            for name, maker in python
+            Contender(FLEET, partial(fleet, per_worker, "serial")),
+            Contender(THROUGH_RAY, partial(fleet, per_worker, "serial", False)),
+            Contender(BARE, partial(bare, per_worker)),
+            Contender(WRAPPER, partial(wrapper, per_worker)),
         ]
 
     return [

@@ -80,6 +80,7 @@ def _ray_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
         num_threads=num_threads,
         envs_per_worker=pool.get("envs_per_worker"),
         placement_timeout=seconds_option("placement_timeout", pool.get("placement_timeout")) or 60.0,
+        ray_direct=flag_option("ray_direct", pool.get("ray_direct", True)),
         **ray_settings(pool),
     )
 

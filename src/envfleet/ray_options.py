@@ -12,7 +12,15 @@ from envfleet.errors import ConfigError
 from envfleet.spec import PoolConfig
 
 # Fields of PoolConfig that no other backend knows.
-RAY_OPTIONS = ("envs_per_worker", "inner_backend", "ray_address", "ray_options", "runtime_env", "placement_timeout")
+RAY_OPTIONS = (
+    "envs_per_worker",
+    "inner_backend",
+    "ray_address",
+    "ray_options",
+    "runtime_env",
+    "ray_direct",
+    "placement_timeout",
+)
 INNER_BACKENDS = ("native", "serial", "threads", "processes")
 MAX_RAY_WORKERS = 1 << 16
 _DEFAULTS = {field.name: field.default for field in fields(PoolConfig) if field.name in RAY_OPTIONS}

@@ -48,6 +48,7 @@ class PoolConfig:
     ray_address: str | None = None  # of a running cluster; None: RAY_ADDRESS, else one on this machine
     ray_options: Mapping[str, Any] | None = None  # of each actor: num_cpus, resources, scheduling_strategy ...
     runtime_env: Mapping[str, Any] | None = None  # what each actor's machine is to have: Ray's runtime_env
+    ray_direct: bool = True  # steps on connections of the pool's own; False: through Ray like everything else
     placement_timeout: float = 60.0  # seconds to wait for machines that have room for the actors
 
     @property

@@ -1,4 +1,4 @@
-"""make: pools on the session's cluster, closed afterwards."""
+"""make: pools on the session's cluster, closed afterwards. Their messages go on lines; in the long run also by Ray."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import envfleet
 from envfleet import Pool
 
 
-@pytest.fixture
-def make():
+@pytest.fixture(params=["on lines", pytest.param("by Ray", marks=pytest.mark.soak)])
+def make(request):
     ray_session()
     pools: list[Pool] = []
 
     def make(env: Any, **options: Any) -> Pool:
+        options.setdefault("ray_direct", request.param == "on lines")
         pools.append(envfleet.make_pool(env, backend="ray", **options))
         return pools[-1]
 

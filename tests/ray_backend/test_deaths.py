@@ -170,7 +170,7 @@ def test_a_constructor_that_raises_or_dies(make):
 
 def test_a_full_object_store_loses_no_row(make):
     """Replies that need the store are fetched in pieces that do not."""
-    pool = make(LargeEnv, num_workers=2, envs_per_worker=1, on_error="raise")
+    pool = make(LargeEnv, num_workers=2, envs_per_worker=1, on_error="raise", ray_direct=False)
     held = []
     try:
         while True:

@@ -16,6 +16,8 @@ from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
 from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
 from envfleet.executors.ray.host import Host
+from envfleet.executors.ray.line import LEAVE, CallerLine
+from envfleet.executors.ray.messages import PART_BYTES, cut, num_parts_for
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.portrait import Portrait
 from envfleet.ray_options import refused_by_ray
@@ -40,6 +42,7 @@ class Worker:
     """One actor and its share of the envs.
 
     orders: what it is to be told with its next message. death: how its actor ended, "" while one lives.
+    line: on which its messages travel; None: through Ray. serving: what Ray will say when it no longer listens there.
     """
 
     making: Making
@@ -47,6 +50,8 @@ class Worker:
     plan: bytes
     handle: Any = None
     run: Any = None
+    line: CallerLine | None = None
+    serving: Any = None
     pid: int = -1
     death: str = ""
     last_death: str = ""
@@ -59,8 +64,25 @@ class Worker:
         """Whether it has no actor."""
         return bool(self.death)
 
-    def call_in_parts(self, parts: Any, num_parts: int) -> list[Any]:
-        """Sends a request; the references to the parts of its reply."""
+    def send_on_line(self, number: int, request: bytes) -> CallerLine:
+        """Sends a request on the line; which that was."""
+        assert self.line is not None
+        if self.serving is None:
+            self.serving = self.handle.serve.remote()
+        self.line.put(number, request)
+        return self.line
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        """Calls a method of the actor through Ray, after what is on the line; the reference to its answer."""
+        if self.serving is not None and self.line is not None:
+            self.line.put(LEAVE, b"")
+            self.line.flush()
+        self.serving = None
+        return getattr(self.handle, method).remote(*arguments)
+
+    def call_in_parts(self, request: bytes, num_parts: int) -> list[Any]:
+        """Sends a request through Ray; the references to the parts of its reply."""
+        parts = request if len(request) <= PART_BYTES else cut([request], num_parts_for(len(request)))
         run = self.run if num_parts == 1 else self.handle.run.options(num_returns=num_parts)
         refs = run.remote(*parts) if isinstance(parts, list) else run.remote(parts)
         return refs if isinstance(refs, list) else [refs]
@@ -76,8 +98,15 @@ class Worker:
         self.orders.clear()
         self.end()
 
+    def hang_up(self) -> None:
+        """Ends the line. Who waits on its other end comes back to Ray."""
+        self.serving = None
+        if self.line is not None:
+            self.line.close()
+
     def end(self) -> None:
         """Kills the actor."""
+        self.hang_up()
         handle, self.handle, self.run = self.handle, None, None
         if handle is not None:
             with contextlib.suppress(Exception):  # it is gone, or Ray is

@@ -102,9 +102,7 @@ class Asking:
 
     def stats(self) -> PoolStats:
         """What was counted. Of an actor that died since, what it had counted when it was last asked."""
-        refs = {
-            worker: worker.handle.ask.remote([], "stats", b"", []) for worker in self._workers if not worker.is_dead
-        }
+        refs = {worker: worker.ask("ask", [], "stats", b"", []) for worker in self._workers if not worker.is_dead}
         for worker, ref in refs.items():
             try:
                 (stats, age_ns), _ = unpacked(self._ray.get(ref), "")
@@ -131,7 +129,7 @@ class Asking:
                 continue
             orders, worker.orders = worker.orders, []
             details_of = cloudpickle.dumps(details[worker])
-            refs[worker] = worker.handle.ask.remote(orders, what, details_of, _local(worker, own))
+            refs[worker] = worker.ask("ask", orders, what, details_of, _local(worker, own))
         answers: dict[Worker, Any] = {}
         for worker, ref in refs.items():
             try:

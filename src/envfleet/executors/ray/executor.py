@@ -84,7 +84,7 @@ class RayExecutor(Executor):
         rows = RowForm(portrait.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         actions = ActionForm(portrait.action_space)
         self._actions = actions
-        self._tower = Tower(lease.ray, self._workers, actions, rows, config.step_timeout)
+        self._tower = Tower(lease.ray, self._workers, actions, rows, config.step_timeout, config.ray_direct)
         self._batches = BatchMaker(portrait.observation_space, rows)
         self._shares = Shares(self._workers)
         self._asking = Asking(lease.ray, self.spec, self._workers, self._shares, self._tower, rows)
@@ -294,6 +294,7 @@ class RayExecutor(Executor):
             if worker.is_dead:
                 self._asking.counts.keep(self._workers.index(worker))
                 revive(worker)
+                self._tower.connect([worker])
             local_id = env_id - worker.share.start
             if self._tower.is_lost[env_id]:
                 # Its worker's successor has built it: nothing is left to do but to say where it stands.
@@ -391,6 +392,8 @@ class RayExecutor(Executor):
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _end(self) -> list[str]:
+        for worker in self._workers:
+            worker.hang_up()
         try:
             return end_all(self._workers, _CLOSE_TIMEOUT_S) if self._lease.is_alive else []
         finally:

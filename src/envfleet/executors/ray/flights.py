@@ -15,6 +15,7 @@ from envfleet.batch import Batch, Fault, Final
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.faults import fault_of
 from envfleet.executors.ray.infos import Rows, Tree, joined
+from envfleet.executors.ray.line import CallerLine
 from envfleet.executors.ray.messages import RESET, Reply, RowForm
 from envfleet.executors.rows.faults import message_of
 from envfleet.spaces import batched_leaf, join
@@ -24,7 +25,8 @@ from envfleet.spaces import batched_leaf, join
 class Flight:
     """A message to a worker. arrival: what became of it, when that is known.
 
-    refs: None until it was sent. turn_at: since when nothing is before it on its worker.
+    refs, line: how it was sent, through Ray or on a line; None until then.
+    turn_at: since when nothing is before it on its worker.
     """
 
     worker: Worker
@@ -32,10 +34,22 @@ class Flight:
     kind: int
     number: int = -1
     num_parts: int = 1
-    parts: Any = None
+    request: bytes = b""
     refs: list[Any] | None = None
+    line: CallerLine | None = None
     turn_at: float = 0.0
     arrival: Arrival | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether its worker has it, or will have."""
+        return self.refs is not None or (self.line is not None and not self.line.is_lost)
+
+    def land(self, arrival: Arrival) -> None:
+        """Notes what became of it."""
+        self.arrival = arrival
+        self.refs = self.line = None
+        self.request = b""
 
     @property
     def method(self) -> str:

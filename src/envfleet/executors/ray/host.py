@@ -19,6 +19,7 @@ from envfleet.errors import StateError
 from envfleet.executors.base import Executor, Refused
 from envfleet.executors.ray.faults import Note, note_of, packed_error, packed_value
 from envfleet.executors.ray.infos import Tree, taken_apart
+from envfleet.executors.ray.line import LEAVE, ActorLine, Address, Door, LineLostError
 from envfleet.executors.ray.messages import RESET, ActionForm, Request, RowForm, cut, glued
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.executor import RowsExecutor
@@ -38,7 +39,9 @@ class Host:
         self._first_env = first_env
         self._executor: Executor | None = None
         # Replies that the caller may ask for again, by number.
-        self._kept: dict[int, list[Any]] = {}
+        self._kept: dict[int, list[bytes]] = {}
+        self._door: Door | None = None
+        self._line: ActorLine | None = None
 
     # --- life ------------------------------------------------------------------------------
 
@@ -72,19 +75,27 @@ class Host:
 
     def run(self, *parts: Any) -> Any:
         """Does what a request says, once; the reply in as many parts as it asks for."""
-        assert self._executor is not None
-        request = self._actions.decode(glued(parts), self._executor.num_envs)
-        for number in [number for number in self._kept if number < request.acknowledged]:
-            del self._kept[number]
-        if request.number not in self._kept:
-            self._kept[request.number] = self._answer(request)
-        return cut(self._kept[request.number], request.num_parts)
+        self._hang_up()  # the caller has given the line up
+        request = self._decoded(glued(parts))
+        return cut(self._reply(request), request.num_parts)
 
     def again(self, number: int, start: int, end: int) -> bytes:
         """A piece of a kept reply, for a caller whom the object store failed; nothing where it has none."""
         return b"".join(self._kept.get(number, ()))[start:end]
 
-    def _answer(self, request: Request) -> list[Any]:
+    def _decoded(self, data: memoryview) -> Request:
+        assert self._executor is not None
+        return self._actions.decode(data, self._executor.num_envs)
+
+    def _reply(self, request: Request) -> list[bytes]:
+        """What a request asks for: done now, or kept since it came for the first time."""
+        for number in [number for number in self._kept if number < request.acknowledged]:
+            del self._kept[number]
+        if request.number not in self._kept:
+            self._kept[request.number] = self._answer(request)
+        return self._kept[request.number]
+
+    def _answer(self, request: Request) -> list[bytes]:
         executor = self._executor
         assert executor is not None
         extras = request.extras or {}
@@ -121,9 +132,45 @@ class Host:
         else:
             executor.rebuild(local_id, phase)
 
+    # --- the line --------------------------------------------------------------------------
+
+    def listen(self, secret: bytes) -> Address | None:
+        """Where the caller may dial; None where nobody can be let in."""
+        import ray
+
+        try:
+            self._door = Door(str(ray.util.get_node_ip_address()), secret)  # type: ignore[no-untyped-call]
+        except OSError:
+            return None
+        return self._door.address
+
+    def serve(self) -> None:
+        """Answers the requests on the line, here in the thread that built the envs, until the caller has something
+        to say through Ray or is gone.
+        """
+        try:
+            if self._line is None and self._door is not None:
+                self._line = self._door.open()
+            while self._line is not None:
+                number, data = self._line.take()
+                if number == LEAVE:
+                    return
+                self._line.give(number, self._reply(self._decoded(data)))
+        except LineLostError:
+            self._hang_up()
+        except BaseException:
+            self._hang_up()
+            raise
+
+    def _hang_up(self) -> None:
+        for end in (self._door, self._line):
+            if end is not None:
+                end.close()
+        self._door = self._line = None
+
     # --- replies ---------------------------------------------------------------------------
 
-    def _packed(self, executor: Executor, batch: Batch, method: str) -> list[Any]:
+    def _packed(self, executor: Executor, batch: Batch, method: str) -> list[bytes]:
         notes: list[tuple[int, Note]] = []
         if batch.faults:
             rows = {int(env_id): row for row, env_id in enumerate(batch.env_id)}

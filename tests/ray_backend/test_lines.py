@@ -1,0 +1,187 @@
+"""Lines: the same rows as through Ray, and nothing lost or done twice when one breaks."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+
+import numpy as np
+import pytest
+from python_probes import FaultyEnv, SleepyEnv
+from ray_probes import LargeEnv
+from ray_session import ray_session
+
+import envfleet
+from envfleet import ConfigError, Pool
+from envfleet.executors.ray.line import LEAVE, SECRET_BYTES, CallerLine, Door, LineLostError, dial
+from envfleet.executors.ray.lines import Lines
+
+ray = pytest.importorskip("ray")
+
+STEP = FaultyEnv.STEP
+SECRET = bytes(range(SECRET_BYTES))
+
+
+@pytest.fixture
+def make():
+    ray_session()
+    pools: list[Pool] = []
+
+    def make(env, **options):
+        pools.append(envfleet.make_pool(env, backend="ray", **options))
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
+
+
+def lines_of(pool: Pool) -> list[CallerLine | None]:
+    return [worker.line for worker in pool.executor._workers]
+
+
+def break_line(pool: Pool, worker: int) -> None:
+    lines_of(pool)[worker]._socket.shutdown(socket.SHUT_RDWR)
+
+
+def test_both_ways_give_the_same_rows(make):
+    options = {"num_workers": 2, "envs_per_worker": 3, "seed": 7}
+    direct, by_ray = make(SleepyEnv, **options), make(SleepyEnv, **options, ray_direct=False)
+    assert None not in lines_of(direct)
+    assert lines_of(by_ray) == [None, None]
+    np.testing.assert_array_equal(direct.reset().obs, by_ray.reset().obs)
+    for step in range(5):
+        actions = np.full(6, step % 3, dtype=np.float32)
+        one, other = direct.step(actions), by_ray.step(actions)
+        np.testing.assert_array_equal(one.obs, other.obs)
+        np.testing.assert_array_equal(one.elapsed_step, other.elapsed_step)
+        # Between steps the actor listens to Ray.
+        assert direct.get_attr("spec") == by_ray.get_attr("spec")
+
+
+@pytest.mark.parametrize("when", ["while idle", "while under way"])
+def test_a_line_that_breaks_costs_nothing_but_speed(make, when):
+    """What was under way is sent again by Ray, and an env that has stepped is not stepped again."""
+    pool = make(SleepyEnv, num_workers=2, envs_per_worker=2, batch_size=3)
+    pool.reset()
+    ids = np.arange(4, dtype=np.int32)
+    counts = np.zeros(4, dtype=int)
+    for turn in range(4):
+        pool.send(np.full(4, 300 if turn == 1 else 1, dtype=np.float32), ids)
+        if turn == 1 and when == "while under way":
+            break_line(pool, 1)
+        batch = pool.recv()
+        counts[batch.env_id] += 1
+        pool.send(np.ones(2, dtype=np.float32), batch.env_id[:2])
+        for _ in range(1):
+            batch = pool.recv()
+            counts[batch.env_id] += 1
+        if turn == 1 and when == "while idle":
+            break_line(pool, 1)
+    first, second = lines_of(pool)
+    assert first is not None
+    assert second is None
+    assert pool.stats().num_steps == 24
+    assert [stats.num_steps for stats in pool.stats().envs] == counts.tolist()
+
+
+def test_a_broken_line_keeps_the_rows_exact(make):
+    pool, twin = make(FaultyEnv, num_workers=2, num_envs=4), envfleet.make_pool(FaultyEnv, num_envs=4, backend="serial")
+    np.testing.assert_array_equal(pool.reset(seed=3).obs, twin.reset(seed=3).obs)
+    for step in range(12):
+        if step in (3, 7):
+            break_line(pool, step // 4)
+        np.testing.assert_array_equal(pool.step([STEP] * 4).obs, twin.step([STEP] * 4).obs)
+    assert lines_of(pool) == [None, None]
+    twin.close()
+
+
+def test_rows_larger_than_any_buffer_neither_block_the_worker_nor_the_caller(make):
+    """16 MB wait to be read while the same worker is asked something else, and while more is sent to it."""
+    pool = make(LargeEnv, num_workers=1, num_envs=6, batch_size=2)
+    pool.reset(seed=0)
+    pool.send([STEP] * 4, [0, 1, 2, 3])
+    assert pool.stats().num_steps == 4
+    pool.send([STEP], [4])
+    seen = []
+    for _ in range(2):
+        batch = pool.recv()
+        seen += batch.env_id.tolist()
+        assert batch.obs[:, -1].tolist() == [1, 1]
+    assert seen == [0, 1, 2, 3]
+
+
+def test_where_ray_encrypts_nothing_travels_in_the_open(make, monkeypatch):
+    pool = make(FaultyEnv, num_workers=1, num_envs=1, ray_direct=False)
+    monkeypatch.setenv("RAY_USE_TLS", "1")
+    Lines(ray).connect(pool.executor._workers)
+    assert lines_of(pool) == [None]
+
+
+def test_an_odd_option_is_refused():
+    with pytest.raises(ConfigError, match="ray_direct expected"):
+        envfleet.make_pool(FaultyEnv, backend="ray", num_workers=1, ray_direct="maybe")
+    with pytest.raises(ConfigError, match="ray_direct is for backend='ray'"):
+        envfleet.make_pool(FaultyEnv, backend="serial", ray_direct=False)
+
+
+# --- the two ends by themselves ------------------------------------------------------------------
+
+
+def test_who_does_not_know_the_secret_is_not_let_in():
+    door = Door("127.0.0.1", SECRET)
+    opened = []
+    thread = threading.Thread(target=lambda: opened.append(door.open()))
+    thread.start()
+    with socket.create_connection(door.address) as stranger:
+        stranger.sendall(bytes(SECRET_BYTES))
+        assert stranger.recv(1) == b""
+    line = dial({"door": (door.address, SECRET)}, 5.0)["door"]
+    thread.join()
+    line.put(5, b"request")
+    assert opened[0].take() == (5, b"request")
+    opened[0].give(5, [b"re", b"", b"ply"])
+    while not line.inbox:
+        line.pump()
+    assert list(line.inbox) == [(5, b"reply")]
+    # One caller, and no other after it.
+    assert dial({"door": (door.address, SECRET)}, 1.0) is None
+    line.close()
+    with pytest.raises(LineLostError):
+        opened[0].take()
+    opened[0].close()
+
+
+def test_frames_of_all_sizes_arrive_whole_and_in_order():
+    door = Door("127.0.0.1", SECRET)
+    caller = dial({0: (door.address, SECRET)}, 5.0)[0]
+    actor = door.open()
+    sizes = [0, 1, 100_000, 131_056, 131_057, 5_000_000, 3, 40_000_000, 17]
+    frames = {number: os.urandom(size) for number, size in enumerate(sizes)}
+
+    def echo() -> None:
+        while (frame := actor.take())[0] != LEAVE:
+            half = len(frame[1]) // 2
+            actor.give(frame[0], [bytes(frame[1][:half])] + [bytes(frame[1][half:])] + [b""] * 100)
+
+    thread = threading.Thread(target=echo)
+    thread.start()
+    for number, data in frames.items():
+        caller.put(number, data)
+    caller.put(LEAVE, b"")
+    caller.flush()
+    thread.join()
+    while len(caller.inbox) < len(frames):
+        caller.pump()
+    assert [number for number, _ in caller.inbox] == list(frames)
+    assert all(bytes(data) == frames[number] for number, data in caller.inbox)
+    actor.close()
+    while not caller.is_lost:
+        caller.pump()
+
+
+def test_a_door_where_nobody_listens_is_no_line():
+    door = Door("127.0.0.1", SECRET)
+    door.close()
+    assert dial({0: (door.address, SECRET)}, 5.0) is None
