@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
 CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
-GAMES := tests/oracle/test_vizdoom.py tests/faults/test_vizdoom_lifetimes.py
+GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
@@ -44,7 +44,8 @@ test-freethreaded:
 	$(PYTHON) -m venv .venv-freethreaded
 	$(FREE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.1" "cmake>=3.25" ninja
 	$(FREE_PIP) install --no-build-isolation -C build-dir=build/freethreaded . pytest pytest-timeout hypothesis psutil
-	.venv-freethreaded/bin/python -m pytest tests/conformance tests/native tests/faults/test_python_env_faults.py
+	.venv-freethreaded/bin/python -m pytest tests/conformance tests/native \
+	  $(addprefix tests/faults/,test_python_env_faults.py test_odd_python_envs.py test_python_pool_misuse.py)
 
 # In an environment of its own: ray[rllib] pins an older Gymnasium than the other tests want.
 test-rllib:

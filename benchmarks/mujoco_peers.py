@@ -1,24 +1,37 @@
-"""The contenders of mujoco_suites.py, called in a process of their own as those of python_peers.py."""
+"""The contenders of mujoco_suites.py, called in a process of their own as those of python_peers.py.
+
+options: env, num_envs and num_threads, and batch_size for the asynchronous ones.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gymnasium import spaces
 from harness import Loop
 from peers import async_loop, sync_loop
 from python_peers import actions_of
 
 
-def envfleet_sync(env: str, num_envs: int, num_threads: int) -> Loop:
-    pool = _envfleet(env, num_envs=num_envs, num_threads=num_threads)
-    pool.reset()
-    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.single_action_space, num_envs))
+def envfleet_sync(**options: Any) -> Loop:
+    pool = _envfleet(**options)
+    return _sync(pool, pool.single_action_space, options["num_envs"])
 
 
-def envfleet_async(env: str, num_envs: int, num_threads: int, batch_size: int) -> Loop:
-    pool = _envfleet(env, num_envs=num_envs, num_threads=num_threads, batch_size=batch_size)
-    pool.async_reset()
-    return async_loop(pool, batch_size, pool.close, actions=actions_of(pool.single_action_space, batch_size))
+def envfleet_async(**options: Any) -> Loop:
+    pool = _envfleet(**options)
+    return _async(pool, pool.single_action_space, options["batch_size"])
+
+
+def envpool_sync(**options: Any) -> Loop:
+    pool = _envpool(**options)
+    # EnvPool's name for what Gymnasium calls single_action_space.
+    return _sync(pool, pool.action_space, options["num_envs"])
+
+
+def envpool_async(**options: Any) -> Loop:
+    pool = _envpool(**options)
+    return _async(pool, pool.action_space, options["batch_size"])
 
 
 def _envfleet(env: str, **options: Any) -> Any:
@@ -28,19 +41,17 @@ def _envfleet(env: str, **options: Any) -> Any:
     return envfleet.make(env, backend="native", seed=0, **options)
 
 
-def envpool_sync(env: str, num_envs: int, num_threads: int) -> Loop:
-    pool = _envpool(env, num_envs=num_envs, num_threads=num_threads)
-    pool.reset()
-    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.action_space, num_envs))
-
-
-def envpool_async(env: str, num_envs: int, num_threads: int, batch_size: int) -> Loop:
-    pool = _envpool(env, num_envs=num_envs, num_threads=num_threads, batch_size=batch_size)
-    pool.async_reset()
-    return async_loop(pool, batch_size, pool.close, actions=actions_of(pool.action_space, batch_size))
-
-
 def _envpool(env: str, **options: Any) -> Any:
     import envpool
 
     return envpool.make(env, env_type="gymnasium", seed=0, **options)
+
+
+def _sync(pool: Any, space: spaces.Space[Any], num_envs: int) -> Loop:
+    pool.reset()
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(space, num_envs))
+
+
+def _async(pool: Any, space: spaces.Space[Any], batch_size: int) -> Loop:
+    pool.async_reset()
+    return async_loop(pool, batch_size, pool.close, actions=actions_of(space, batch_size))

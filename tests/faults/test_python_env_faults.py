@@ -1,66 +1,23 @@
-"""A Python env that misbehaves: what the caller gets, what becomes of the others, and that nothing is left."""
+"""A Python env that raises or answers wrongly: what the caller gets, and what becomes of the others."""
 
 from __future__ import annotations
 
-import gc
 import pickle
-import threading
-import time
 import warnings
 
-import cloudpickle
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, JointError, SleepyEnv, SpaceEnv, Trouble, TroubleEnv
-from traces import Traces, assert_nothing_left
+from python_probes import FaultyEnv
+from trouble_env import JointError, Trouble
+from trouble_pools import STEP, actions, assert_usable, on_two_workers, trouble_pools
 
-import envfleet
-from envfleet import CallOrderError, ConfigError, EnvError, Pool
-
-BACKENDS = ["serial", "threads", "processes"]
-STEP = Trouble.STEP
+from envfleet import CallOrderError, ConfigError, EnvError
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request):
-    return request.param
-
-
-@pytest.fixture
-def make(backend):
-    """Pools of TroubleEnv, four of them on two workers; afterwards nothing of them may be left."""
-    options = {"num_envs": 4, "backend": backend}
-    if backend != "serial":
-        options["num_workers"] = 2
-    # What stays for later pools (a fork server, say) is there before the counting begins.
-    envfleet.make_pool(TroubleEnv, **options).close()
-    before, pools = Traces.now(), []
-
-    def make(env=TroubleEnv, **more) -> Pool:
-        pools.append(envfleet.make_pool(env, **{**options, **more}))
-        return pools[-1]
-
-    yield make
-    for pool in pools:
-        pool.close()
-    pools.clear()
-    assert_nothing_left(before)
-
-
-def actions(trouble: Trouble, env_id: int = 2) -> list[int]:
-    """That trouble for one env, plain steps for the others."""
-    return [int(trouble if own == env_id else STEP) for own in range(4)]
-
-
-def assert_usable(pool: Pool) -> None:
-    """Reset, then step, as if nothing had been."""
-    num_envs = pool.num_envs
-    first = pool.reset(seed=3)
-    assert first.obs[:, 1].tolist() == [0] * num_envs
-    assert first.obs[:, 0].tolist() == [np.random.default_rng(3 + i).integers(0, 1_000_000) for i in range(num_envs)]
-    pool.send([STEP] * num_envs, np.arange(num_envs, dtype=np.int32))
-    for _ in range(num_envs // pool.config.batch_size):
-        assert (pool.recv().obs[:, 1] == 1).all()
+@pytest.fixture(params=["serial", "threads", "processes"])
+def make(request):
+    with trouble_pools(**on_two_workers(request.param)) as make:
+        yield make
 
 
 def assert_others_kept(error: EnvError, starts: np.ndarray) -> None:
@@ -99,7 +56,7 @@ def test_a_fault_in_step_names_the_env_and_keeps_the_other_rows(make, trouble, m
     pool = make()
     starts = pool.reset(seed=0).obs[:, 0]
     with pytest.raises(EnvError, match=message) as caught:
-        pool.step(actions(trouble))
+        pool.step(actions(trouble, 2))
     error = caught.value
     assert (error.env_id, error.method) == (2, "step")
     assert [fault.env_id for fault in error.faults] == [2]
@@ -114,7 +71,7 @@ def test_a_fault_in_step_names_the_env_and_keeps_the_other_rows(make, trouble, m
 def test_a_fault_is_restarted_on_request(make, trouble, message):
     pool = make(on_error="restart")
     pool.reset(seed=0)
-    batch = pool.step(actions(trouble))
+    batch = pool.step(actions(trouble, 2))
     assert batch.truncated.tolist() == [False, False, True, False]
     assert batch.info["_error"].tolist() == [False, False, True, False]
     with pytest.raises(AssertionError, match=message):
@@ -128,7 +85,7 @@ def test_a_fault_is_restarted_on_request(make, trouble, message):
 def test_faults_of_envs_that_were_sent(make, batch_size):
     pool = make(batch_size=batch_size)
     pool.reset(seed=0)
-    pool.send(actions(Trouble.RAISE), [0, 1, 2, 3])
+    pool.send(actions(Trouble.RAISE, 2), [0, 1, 2, 3])
     faults, rows = [], []
     for _ in range(4 // batch_size):
         try:
@@ -146,12 +103,12 @@ def test_the_original_exception_and_its_traceback_come_along(make):
     pool = make()
     pool.reset(seed=0)
     with pytest.raises(EnvError) as caught:
-        pool.step(actions(Trouble.RAISE))
+        pool.step(actions(Trouble.RAISE, 2))
     error = caught.value
     assert isinstance(error.__cause__, JointError)
     assert str(error.__cause__) == "joint 3 exploded"
     assert 'raise JointError("joint 3 exploded")' in error.env_traceback
-    assert "python_probes.py" in error.env_traceback
+    assert "trouble_env.py" in error.env_traceback
     assert pickle.loads(pickle.dumps(error)).env_traceback == error.env_traceback
 
 
@@ -159,7 +116,7 @@ def test_an_exception_that_cannot_be_sent_still_has_its_traceback(make):
     pool = make()
     pool.reset(seed=0)
     with pytest.raises(EnvError) as caught:
-        pool.step(actions(Trouble.RAISE_UNPICKLABLE))
+        pool.step(actions(Trouble.RAISE_UNPICKLABLE, 2))
     assert "_raise_unpicklable" in caught.value.env_traceback
 
 
@@ -242,219 +199,3 @@ def test_a_fault_in_close_does_not_keep_the_pool_open(make):
         pool.close()
     assert pool.closed
     pool.close()
-
-
-def test_observations_outside_the_bounds_are_passed_on(make):
-    """check_env() tells the author; a run is not ended for it."""
-    pool = make()
-    pool.reset(seed=0)
-    batch = pool.step(actions(Trouble.OUT_OF_BOUNDS))
-    assert batch.obs[2].tolist() == [-7, 1]
-    assert batch.faults == ()
-    assert_usable(pool)
-
-
-def test_an_env_that_prints_much(make, capfd):
-    pool = make()
-    pool.reset(seed=0)
-    for count in range(1, 4):
-        assert pool.step([Trouble.PRINT_MUCH] * 4).obs[:, 1].tolist() == [count] * 4
-    assert_usable(pool)
-    capfd.readouterr()
-
-
-def test_infos_larger_than_any_pipe(make):
-    pool = make()
-    pool.reset(seed=0)
-    batch = pool.step(actions(Trouble.HUGE_INFO))
-    assert batch.info["_log"].tolist() == [False, False, True, False]
-    assert len(batch.info["log"][2]) == 8_000_000
-    assert_usable(pool)
-
-
-def test_infos_that_change_their_shape_and_type(make):
-    pool = make()
-    pool.reset(seed=0)
-    pool.step([STEP, STEP], [1, 3])
-    for count in range(1, 6):
-        batch = pool.step([Trouble.RAGGED_INFO] * 4)
-        for row, own in enumerate((count, count + 1, count, count + 1)):
-            assert batch.info["path"][row].tolist() == list(range(own))
-            assert batch.info["changing"][row] == (own, f"step {own}", own / 2, None)[own % 4]
-    assert_usable(pool)
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # that fork and threads mix badly is the env's affair
-def test_an_env_that_forks(make):
-    pool = make()
-    pool.reset(seed=0)
-    for count in range(1, 3):
-        batch = pool.step(actions(Trouble.FORK))
-        assert batch.info["status"][2] == 7
-        assert batch.obs[:, 1].tolist() == [count] * 4
-    assert_usable(pool)
-
-
-def test_an_env_that_starts_threads(make):
-    pool = make()
-    pool.reset(seed=0)
-    assert pool.step([Trouble.START_THREADS] * 4).info["seen"].tolist() == [4] * 4
-    pool.step([Trouble.LEAVE_THREAD] * 4)
-    assert_usable(pool)
-    pool.close()  # its envs' close() ends their threads
-
-
-def test_an_env_that_uses_one_array_again_and_again(make):
-    """TroubleEnv does: what was handed out must not change with it."""
-    pool = make()
-    batches = [pool.reset(seed=0), *(pool.step([STEP] * 4) for _ in range(5))]
-    assert [batch.obs[:, 1].tolist() for batch in batches] == [[count] * 4 for count in range(6)]
-
-
-def test_what_envs_do_with_their_actions_does_not_reach_the_caller(make):
-    class Scribbler(SpaceEnv):
-        def step(self, action):
-            answer = super().step(action)
-            action[...] = 0
-            return answer
-
-    pool = make(Scribbler, env_kwargs={"kind": "box_image"})
-    pool.reset(seed=0)
-    given = np.full((4, 8, 8, 3), 9, dtype=np.uint8)
-    pool.step(given)
-    pool.step(given)
-    assert (given == 9).all()
-
-
-def test_bad_actions_move_nobody(make):
-    pool = make()
-    pool.reset(seed=0)
-    for bad in ([0, 0, 0], [0, 0, 0, 99], [0, 0, 0, 0.5], [[0], [0], [0], [0]], None, "0000"):
-        with pytest.raises(envfleet.ActionError):
-            pool.step(bad)
-    assert pool.step([STEP] * 4).obs[:, 1].tolist() == [1] * 4
-
-
-@pytest.mark.parametrize("kind", ["boxes", "text", "graph", "sequence", "one_of", "deep"])
-def test_bad_structured_actions_move_nobody(make, kind):
-    pool = make(SpaceEnv, env_kwargs={"kind": kind})
-    pool.reset(seed=0)
-    for bad in (None, 7, [object()] * 4, {"no": "such"}, np.zeros(4)):
-        with pytest.raises(envfleet.ActionError):
-            pool.step(bad)
-    assert pool.num_in_flight == 0
-    assert pool.reset().elapsed_step.tolist() == [0] * 4
-
-
-def test_envs_of_different_spaces_are_refused(make):
-    with pytest.raises(ConfigError, match="same spaces"):
-        make([lambda: SpaceEnv("discrete"), lambda: SpaceEnv("text")], num_envs=2)
-
-
-def test_a_second_thread_is_told_that_the_pool_is_in_use(make):
-    pool = make(SleepyEnv, num_envs=2)
-    pool.reset()
-    errors = []
-
-    def intrude():
-        time.sleep(0.1)  # until the first is inside
-        try:
-            pool.step(np.zeros(2, dtype=np.float32))
-        except CallOrderError as error:
-            errors.append(str(error))
-
-    intruder = threading.Thread(target=intrude)
-    intruder.start()
-    assert pool.step(np.array([500, 500], dtype=np.float32)).obs.tolist() == [1, 1]
-    intruder.join()
-    assert "two threads" in errors[0]
-    assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
-
-
-def test_close_from_another_thread_waits_for_the_call_inside(make):
-    pool = make(SleepyEnv, num_envs=2)
-    pool.reset()
-    closer = threading.Timer(0.1, pool.close)
-    closer.start()
-    assert pool.step(np.array([400, 400], dtype=np.float32)).obs.tolist() == [1, 1]
-    closer.join()
-    with pytest.raises(envfleet.PoolClosedError):
-        pool.step(np.zeros(2, dtype=np.float32))
-
-
-@pytest.mark.parametrize("in_flight", [False, True])
-def test_a_pool_that_is_dropped_is_closed(make, backend, in_flight):
-    before = Traces.now()
-    pool = envfleet.make_pool(SleepyEnv, num_envs=4, batch_size=2, backend=backend)
-    pool.reset()
-    if in_flight:
-        pool.send(np.full(4, 20, dtype=np.float32), np.arange(4, dtype=np.int32))
-    del pool
-    gc.collect()
-    assert_nothing_left(before)
-
-
-def test_use_after_close(make):
-    pool = make()
-    pool.reset(seed=0)
-    pool.send([STEP] * 4)
-    pool.close()
-    pool.close()
-    for call in (
-        pool.reset,
-        pool.recv,
-        pool.async_reset,
-        pool.observe,
-        lambda: pool.step([STEP] * 4),
-        lambda: pool.send([STEP] * 4),
-        lambda: pool.render(0),
-        lambda: pool.call("greet", "world"),
-    ):
-        with pytest.raises(envfleet.PoolClosedError):
-            call()
-
-
-@pytest.mark.parametrize("backend", ["serial", "threads"])
-def test_a_step_timeout_needs_processes(backend):
-    with pytest.raises(ConfigError, match="step_timeout"):
-        envfleet.make_pool(TroubleEnv, backend=backend, step_timeout=1.0)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"num_workers": -1},
-        {"num_workers": 1.5},
-        {"step_timeout": -1.0},
-        {"step_timeout": "soon"},
-        {"start_method": "teleport"},
-        {"wrappers": 7},
-        {"env_kwargs": [{}]},
-        {"env_kwargs": 7},
-        {"backend": "quantum"},
-    ],
-    ids=str,
-)
-def test_bad_options_are_refused_before_anything_is_made(backend, options):
-    before = Traces.now()
-    with pytest.raises(ConfigError, match=next(iter(options))):
-        envfleet.make_pool(TroubleEnv, num_envs=4, **{"backend": backend, **options})
-    assert_nothing_left(before)
-
-
-def test_a_factory_that_cannot_be_pickled_is_named_before_anything_is_made():
-    lock = threading.Lock()
-
-    def factory():
-        with lock:
-            return TroubleEnv()
-
-    with pytest.raises(TypeError):
-        cloudpickle.dumps(factory)
-    before = Traces.now()
-    with pytest.raises(ConfigError, match="pickle"):
-        envfleet.make_pool(factory, num_envs=2, backend="processes")
-    assert_nothing_left(before)
-    with envfleet.make_pool(factory, num_envs=2, backend="threads") as pool:
-        assert_usable(pool)

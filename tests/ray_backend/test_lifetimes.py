@@ -92,8 +92,15 @@ print("left")
 def test_an_address_where_nobody_is_is_told_at_once():
     done = run(
         """
-import envfleet
-for address in ("127.0.0.1:1", "nonsense"):
+import envfleet, socket, threading
+other = socket.create_server(("127.0.0.1", 0))
+def answer():
+    connection, _ = other.accept()
+    connection.sendall(b"220 a mail server\\r\\n")
+    connection.recv(1000)
+    connection.close()
+threading.Thread(target=answer).start()
+for address in ("127.0.0.1:1", "nonsense", f"127.0.0.1:{other.getsockname()[1]}"):
     try:
         envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address=address)
     except envfleet.ConfigError as error:
@@ -102,6 +109,7 @@ for address in ("127.0.0.1:1", "nonsense"):
     )
     assert "expected a running Ray cluster at ray_address='127.0.0.1:1', got none" in done.stdout
     assert "ray_address='nonsense'" in done.stdout
+    assert "does not answer as Ray does (b'220 a mai')" in done.stdout
 
 
 def test_actors_die_with_their_driver():
@@ -167,7 +175,7 @@ def test_runtime_env_reaches_the_actors(make):
 
 
 def test_what_an_env_raises_in_close_is_a_warning(make):
-    from python_probes import TroubleEnv
+    from trouble_env import TroubleEnv
 
     pool = make(TroubleEnv, num_workers=2, env_kwargs=[{}, {"fail_in": "close"}], num_envs=2)
     with pytest.warns(RuntimeWarning, match=r"env 1 raised in close\(\).*trouble in close"):

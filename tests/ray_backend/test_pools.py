@@ -10,9 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from python_probes import FaultyEnv, SleepyEnv, Trouble, TroubleEnv
+from python_probes import FaultyEnv, SleepyEnv
 from ray_probes import UnevenEnv
 from ray_session import ray_session
+from trouble_env import Trouble, TroubleEnv
 
 import envfleet
 from envfleet import EnvError, StateError, WorkerDied

@@ -1,4 +1,4 @@
-"""Generators for the tests of the Runner, and ways to watch them."""
+"""Generators for the tests of the Runner, runners of them, and ways to watch them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from envfleet.sampling import weights
+from envfleet.sampling import Runner, weights
+
+BACKENDS = ["serial", "processes"]
+START_METHODS = ["forkserver", "spawn", "fork"]
+
+
+def runner_of(generator, count, backend, **options):
+    return Runner([partial(generator, index) for index in range(count)], backend=backend, **options)
 
 
 def counting(index, *extra, start=0, size=0, log=None, **more):

@@ -117,7 +117,7 @@ def test_a_death_between_two_streams_is_a_warning():
         assert next(runner.trajs())["count"] == 1
         pid = runner.worker_pids[1]
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not alive([pid]) and bool(runner._backend._late))
+        assert wait_until(lambda: not alive([pid]) and bool(runner._backend._exchange.late))
         with pytest.warns(RuntimeWarning, match="generator 1 was lost.*SIGKILL"):
             got = list(islice(runner.trajs(), 4))
         assert [(t["index"], t["count"]) for t in got][1::2] == [(1, 1), (1, 2)]
@@ -157,7 +157,7 @@ def test_a_restarted_worker_has_the_weights():
         assert next(runner.trajs()) == (1, "first")
         pid = runner.worker_pids[0]
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: bool(runner._backend._late))
+        assert wait_until(lambda: bool(runner._backend._exchange.late))
         with pytest.warns(RuntimeWarning, match="lost"):
             assert next(runner.trajs()) == (1, "first")
 
@@ -198,7 +198,7 @@ def test_an_exception_of_a_dropped_stream_is_a_warning(tmp_path):
         assert wait_until(lambda: (tmp_path / "begun").exists())
         del stream
         (tmp_path / "now").touch()
-        assert wait_until(lambda: bool(runner._backend._late))
+        assert wait_until(lambda: bool(runner._backend._exchange.late))
         with pytest.warns(RuntimeWarning, match="generator 0 raised.*nobody waited"):
             assert next(runner.trajs()) == 1
 

@@ -7,7 +7,8 @@ from collections import deque
 import gymnasium
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, SinkEnv, SpaceEnv
+from python_probes import FaultyEnv, SinkEnv
+from space_env import SpaceEnv
 from wrapper_rollouts import MODES, Rollout, roll, same
 
 import envfleet

@@ -23,6 +23,22 @@ class NamedRequest(dict[str, Any]):
 
 
 class _CompatRunner(Runner):
+    """The signature of both, and their requests."""
+
+    def __init__(
+        self,
+        gen_fns: Iterable[Callable[..., Any]],
+        *args: Any,
+        context: str | None = None,
+        context_fn: Callable[..., Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(gen_fns, *args, context_fn=context_fn, **self._settings(context), **kwargs)
+
+    def _settings(self, context: str | None) -> dict[str, Any]:
+        """What Runner is told."""
+        raise NotImplementedError
+
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = super()._request(args, kwargs)
         return NamedRequest(request) if isinstance(request, dict) else request
@@ -35,26 +51,12 @@ class SubprocRunner(_CompatRunner):
     context_fn(manager): gives keyword arguments for the generators. The other arguments are the generators'.
     """
 
-    def __init__(
-        self,
-        gen_fns: Iterable[Callable[..., Any]],
-        *args: Any,
-        context: str | None = None,
-        context_fn: Callable[..., Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(gen_fns, *args, backend="processes", start_method=context, context_fn=context_fn, **kwargs)
+    def _settings(self, context: str | None) -> dict[str, Any]:
+        return {"backend": "processes", "start_method": context}
 
 
 class DummyRunner(_CompatRunner):
     """The generators in this process, in turn. context says nothing here."""
 
-    def __init__(
-        self,
-        gen_fns: Iterable[Callable[..., Any]],
-        *args: Any,
-        context: str | None = None,
-        context_fn: Callable[..., Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(gen_fns, *args, backend="serial", ordered=True, context_fn=context_fn, **kwargs)
+    def _settings(self, context: str | None) -> dict[str, Any]:
+        return {"backend": "serial", "ordered": True}

@@ -6,24 +6,16 @@ Rounds alternate between the cases, so that a slow moment of the machine hits al
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from gymnasium.vector import AutoresetMode
-
 from envfleet import _native
 from envfleet.driving import ActionDraws, Driver, measure
-from envfleet.errors import ConfigError, EnvfleetError
-from envfleet.factories import recipe_for
-from envfleet.native_envs import find_entry
-from envfleet.options import PYTHON_BACKENDS, Options, parse_options
-from envfleet.python_envs import check_known
+from envfleet.errors import ConfigError
 from envfleet.registry import Env, make_pool
+from envfleet.tuning.budget import Budget, Progress, duration
 from envfleet.tuning.candidates import (
-    DEFAULT_NATIVE_ENVS,
-    backends_for,
     batch_sizes_for,
     counts_of,
     default_num_envs,
@@ -31,19 +23,17 @@ from envfleet.tuning.candidates import (
     first_cases,
     smaller_batches,
 )
-from envfleet.tuning.probe import Probe, probe_native, probe_python
-from envfleet.tuning.report import Case, Tuning, counted, one_line
+from envfleet.tuning.first_look import FirstLook, own_num_envs
+from envfleet.tuning.probe import Probe
+from envfleet.tuning.ranking import conclusion, fastest, finalists, nothing_measured
+from envfleet.tuning.report import Case, Tuning, one_line
 
 _FIRST_PART = 0.6  # of the time, at most, until every case was measured once
 _MIN_SLICE_S, _MAX_SLICE_S = 0.02, 0.5
 _PATIENCE_S = 2.0
-_NUM_FINALISTS, _NUM_ROUNDS = 4, 5
-_HOPELESS = 0.5  # of the fastest: below this, more rounds change nothing
-_TIE = 0.95  # of the fastest: from here on, the simpler setting is the better one
+_NUM_ROUNDS = 5
 _THREADS_HELP = 1.3  # two threads over one
 _MAX_OPEN = 6  # pools at a time: each holds num_envs envs
-
-Progress = Callable[[float, str], None]  # the part of the time that is used, and what is measured now
 
 
 def tune(
@@ -75,7 +65,7 @@ def tune(
         raise ConfigError(f"seconds expected a number above 0, got {seconds!r}")
     if env_kwargs is not None:
         options["env_kwargs"] = env_kwargs
-    return _Search(env, float(seconds), options, progress).run(
+    return _Search(env, options, Budget(float(seconds), progress)).run(
         backends,
         counts_of("num_envs", num_envs),
         counts_of("num_workers", num_workers, 1024),
@@ -84,12 +74,10 @@ def tune(
 
 
 class _Search:
-    def __init__(self, env: Env, seconds: float, options: dict[str, Any], progress: Progress | None) -> None:
+    def __init__(self, env: Env, options: dict[str, Any], budget: Budget) -> None:
         self._env = env
-        self._seconds = seconds
-        self._started = time.perf_counter()
         self._options = options
-        self._progress = progress
+        self._budget = budget
         self._cores = _native.usable_cores()
         self._cases: list[Case] = []
         self._drivers: dict[int, Driver] = {}  # of the cases whose pools are open, by id()
@@ -103,80 +91,23 @@ class _Search:
         self, backends: Any, num_envs: list[int] | None, num_workers: list[int] | None, batch_sizes: list[int] | None
     ) -> Tuning:
         """The whole search."""
-        backends = self._look(backends, num_envs)
-        python = next((probe for name, probe in self._probes.items() if name != "native"), None)
-        sizes = num_envs or [self._own_num_envs() or default_num_envs(python, self._cores, self._seconds)]
+        own = own_num_envs(self._env, self._options)
+        looked_at = num_envs[0] if num_envs else own
+        look = FirstLook(self._env, self._options, backends, looked_at, self._cores, self._budget)
+        self._probes, self._notes = look.probes, look.notes
+        sizes = num_envs or [own or default_num_envs(look.python_probe, self._cores, self._budget.seconds)]
         with ExitStack() as at_end:
             at_end.callback(self._close_all)
             for size in sizes:
-                self._screen(backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
+                self._screen(look.backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
             measured = [case for case in self._cases if case.was_measured]
             if measured:
-                self._play_finals(_finalists(measured, sizes))
-        return self._conclusion(sizes)
-
-    # --- a first look ------------------------------------------------------------------------
-
-    def _look(self, given: Any, num_envs: list[int] | None) -> tuple[str, ...]:
-        """Probes the env; the backends that remain."""
-        entry = find_entry(self._env)
-        own = self._own_num_envs()
-        sizes = {"num_envs": num_envs[0]} if num_envs else {"num_envs": own} if own else {}
-        parsed = parse_options({**sizes, **self._options})
-        if parsed.config.autoreset_mode is AutoresetMode.DISABLED:
-            raise ConfigError("tune() steps through ends of episodes; autoreset_mode expected another than 'disabled'")
-        needs_processes = parsed.config.step_timeout is not None or parsed.config.start_method != "forkserver"
-        is_native = entry is not None and not parsed.wrappers
-        backends = backends_for(given, is_native=is_native, needs_processes=needs_processes)
-        if "native" in backends:
-            self._look_at_native(parsed)
-            if given is None:
-                self._notes.append("it runs in C++; backends=['serial', 'processes'] measures its twin in Python")
-        python = [name for name in backends if name in PYTHON_BACKENDS]
-        if python:
-            backends = self._look_at_python(python, parsed, backends)
-        return backends
-
-    def _look_at_native(self, parsed: Options) -> None:
-        # One env would show what a call takes, not what the env does.
-        num_envs = parsed.config.num_envs if "num_envs" in parsed.given else DEFAULT_NATIVE_ENVS
-        given = {"seed": 0, **self._options, "num_envs": num_envs, "num_threads": 1, "backend": "native"}
-        with make_pool(self._env, **given) as pool:
-            probe = probe_native(Driver(pool, seed=0))
-        self._probes["native"] = probe
-        self._say_probe(probe)
-
-    def _look_at_python(self, python: list[str], parsed: Options, backends: tuple[str, ...]) -> tuple[str, ...]:
-        check_known(self._env)
-        config = parsed.config
-        recipe = recipe_for(
-            self._env, config.num_envs, parsed.params, parsed.wrappers, config.render_mode, config.max_episode_steps
-        )
-        self._show("a first look")
-        probe = probe_python(recipe, config, in_worker="processes" in python, limit_s=self._left_s() * 0.75)
-        self._probes.update(dict.fromkeys(python, probe))
-        if probe.kills_its_process:
-            self._notes.append(
-                "it ended its process at once: serial and threads were left out, they would end this one"
-            )
-            return tuple(name for name in backends if name not in ("serial", "threads"))
-        self._say_probe(probe)
-        return backends
-
-    def _say_probe(self, probe: Probe) -> None:
-        figure = f"a step takes {_duration(probe.step_s)} in one env"
-        if probe.waits:
-            self._notes.append(
-                f"{figure}, {1 - probe.cpu_share:.0%} of it waiting: more workers than the "
-                f"{counted(self._cores, 'usable core')} can pay"
-            )
-        else:
-            self._notes.append(f"{figure}; {counted(self._cores, 'usable core')}")
-
-    def _own_num_envs(self) -> int | None:
-        """How many envs the arguments themselves stand for."""
-        lists = (self._env, self._options.get("env_kwargs"))
-        return next((len(own) for own in lists if isinstance(own, (list, tuple)) and own), None)
+                self._play_finals(finalists(measured, sizes))
+        if not any(case.was_measured for case in self._cases):
+            if self._first_error is not None:
+                raise self._first_error
+            raise nothing_measured(self._cases, self._budget.seconds)
+        return conclusion(self._env, self._options, self._cases, sizes, self._notes)
 
     # --- once for every case -----------------------------------------------------------------
 
@@ -194,7 +125,7 @@ class _Search:
         # The quickest first: of a slow env, those are the ones that the time is enough for.
         cases.sort(key=lambda case: expected_s(case, self._probes[case.backend], self._cores))
         expected_cases = num_sizes * (len(cases) + 2 * len(backends) * (len(batch_sizes) - 1))
-        slice_s = _clamped(_FIRST_PART * self._seconds / expected_cases / 2)
+        slice_s = _clamped(_FIRST_PART * self._budget.seconds / expected_cases / 2)
         cases = self._try_threads(cases, slice_s)
         for case in cases:
             self._measure_first(case, slice_s)
@@ -202,7 +133,7 @@ class _Search:
             if backend in self._in_vain:
                 continue
             own = [c for c in self._cases if (c.backend, c.num_envs) == (backend, num_envs) and c.was_measured]
-            for case in smaller_batches(_fastest(own)[:2], batch_sizes):
+            for case in smaller_batches(fastest(own)[:2], batch_sizes):
                 self._measure_first(case, slice_s)
 
     def _try_threads(self, cases: list[Case], slice_s: float) -> list[Case]:
@@ -214,7 +145,7 @@ class _Search:
             for case in pair:
                 if turn == 0:
                     self._measure_first(case, slice_s)
-                elif case.was_measured and self._left_s() > self._seconds / 2:
+                elif case.was_measured and self._budget.left_s > self._budget.seconds / 2:
                     self._measure_again(case, slice_s)
         left = [case for case in cases if case not in pair]
         if not all(case.was_measured for case in pair):
@@ -238,14 +169,14 @@ class _Search:
     def _measure_first(self, case: Case, slice_s: float) -> None:
         self._cases.append(case)
         has_figures = any(other.was_measured for other in self._cases)
-        if has_figures and self._used_s() > _FIRST_PART * self._seconds:
+        if has_figures and self._budget.used_s > _FIRST_PART * self._budget.seconds:
             case.error = "skipped: the time was up"
             return
         needed_s = expected_s(case, self._probes[case.backend], self._cores)
-        if needed_s > self._left_s():
-            case.error = f"skipped: its first batch would take about {_duration(needed_s)}"
+        if needed_s > self._budget.left_s:
+            case.error = f"skipped: its first batch would take about {duration(needed_s)}"
             return
-        self._show(str(case))
+        self._budget.show(str(case))
         try:
             pool = make_pool(
                 self._env,
@@ -266,8 +197,8 @@ class _Search:
     def _measure_again(self, case: Case, slice_s: float) -> None:
         driver = self._drivers[id(case)]
         # On a busy machine a batch may take long; a case that was begun gets its chance.
-        driver.timeout_s = max(self._left_s(), _PATIENCE_S)
-        self._show(str(case))
+        driver.timeout_s = max(self._budget.left_s, _PATIENCE_S)
+        self._budget.show(str(case))
         try:
             case.steps_per_s.append(measure(driver, slice_s))
         except Exception as error:  # likewise
@@ -280,65 +211,23 @@ class _Search:
 
     # --- the fastest again --------------------------------------------------------------------
 
-    def _play_finals(self, finalists: list[Case]) -> None:
+    def _play_finals(self, chosen: list[Case]) -> None:
         for case in self._cases:
-            if case not in finalists:
+            if case not in chosen:
                 self._close(case)
-        slice_s = _clamped(self._left_s() / len(finalists) / _NUM_ROUNDS)
+        slice_s = _clamped(self._budget.left_s / len(chosen) / _NUM_ROUNDS)
         for turn in range(_NUM_ROUNDS):
-            for case in finalists if turn % 2 else finalists[::-1]:
+            for case in chosen if turn % 2 else chosen[::-1]:
                 # A round that cannot end in time would break the promise of `seconds`.
                 usual_s = slice_s + 2 * case.num_envs / case.median
-                if case.was_measured and id(case) in self._drivers and self._left_s() > usual_s:
+                if case.was_measured and id(case) in self._drivers and self._budget.left_s > usual_s:
                     self._measure_again(case, slice_s)
 
-    def _conclusion(self, sizes: list[int]) -> Tuning:
-        measured = _fastest(case for case in self._cases if case.was_measured)
-        if not measured:
-            if self._first_error is not None:
-                raise self._first_error
-            reason = self._cases[0].error if self._cases else "no backend is left"
-            raise EnvfleetError(
-                f"tune() could measure nothing within {self._seconds:g} s ({reason}); "
-                "give it more seconds or a smaller num_envs"
-            )
-        best = _simplest(measured)
-        if best is not measured[0]:
-            self._notes.append(
-                f"{best} is within {1 - _TIE:.0%} of the fastest ({measured[0]}), and simpler: it was chosen"
-            )
-        for size in sizes if len(sizes) > 1 else []:
-            own = [case for case in measured if case.num_envs == size]
-            if own:
-                chosen = _simplest(own)
-                self._notes.append(f"best of {counted(size, 'env')}: {chosen}, {chosen.median:,.0f} steps/s")
-        if best.mode == "async":
-            self._notes.append("the best is asynchronous: rows come as they are ready, env_id says whose they are")
-        name = repr(self._env) if isinstance(self._env, str) else getattr(self._env, "__name__", "env")
-        failed = [case for case in self._cases if not case.was_measured]
-        chosen_options = {**best.options, **self._options}
-        return Tuning(
-            name if name.isidentifier() or isinstance(self._env, str) else "env",
-            chosen_options,
-            (*measured, *failed),
-            tuple(self._notes),
-        )
-
-    # --- time and pools -----------------------------------------------------------------------
-
-    def _used_s(self) -> float:
-        return time.perf_counter() - self._started
-
-    def _left_s(self) -> float:
-        return self._seconds - self._used_s()
-
-    def _show(self, what: str) -> None:
-        if self._progress is not None:
-            self._progress(min(1.0, self._used_s() / self._seconds), what)
+    # --- pools --------------------------------------------------------------------------------
 
     def _close_losers(self) -> None:
-        open_cases = _fastest(case for case in self._cases if id(case) in self._drivers)
-        wanted = _finalists(open_cases, sorted({case.num_envs for case in open_cases}))
+        open_cases = fastest(case for case in self._cases if id(case) in self._drivers)
+        wanted = finalists(open_cases, sorted({case.num_envs for case in open_cases}))
         for case in [case for case in open_cases if case not in wanted][max(0, _MAX_OPEN - len(wanted)) :]:
             self._close(case)
 
@@ -352,38 +241,9 @@ class _Search:
             self._close(case)
 
 
-def _fastest(cases: Iterable[Case]) -> list[Case]:
-    return sorted(cases, key=lambda case: case.median, reverse=True)
-
-
-def _finalists(measured: list[Case], sizes: Sequence[int]) -> list[Case]:
-    chosen = []
-    for size in sizes:
-        own = _fastest(case for case in measured if case.num_envs == size)
-        best = own[0].median if own else 0.0
-        chosen += [case for case in own if case.median >= _HOPELESS * best][: max(2, _NUM_FINALISTS // len(sizes))]
-        # What is chosen among settings that are as good is synchronous: the best of those must have its rounds.
-        chosen += [case for case in own if case.mode == "sync" and case not in chosen][:1]
-    return chosen
-
-
-def _simplest(fastest_first: list[Case]) -> Case:
-    """The fastest, or what is as good within the noise and asks less of the caller and of the machine."""
-    floor = _TIE * fastest_first[0].median
-    near = [case for case in fastest_first if case.median >= floor and case.num_envs == fastest_first[0].num_envs]
-    return min(near, key=lambda case: (case.mode != "sync", case.num_workers, case.backend != "serial", -case.median))
-
-
 def _clamped(slice_s: float) -> float:
     return min(max(slice_s, _MIN_SLICE_S), _MAX_SLICE_S)
 
 
 def _has_gil() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
-
-
-def _duration(seconds: float) -> str:
-    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds / 1e-9:.0f} ns"

@@ -1,7 +1,7 @@
 """DummyVecEnv and SubprocVecEnv: Stable-Baselines3's, on the serial and the processes executor.
 
 Envs are called as SB3 calls them: seeds only from seed(), actions unchecked and as they came,
-attributes set on the outermost wrapper.
+attributes set on the outermost wrapper (apis/sb3_seats.py).
 """
 
 from __future__ import annotations
@@ -73,12 +73,6 @@ class _DropIn(PoolVecEnv):
         """An attribute of each of these envs."""
         return self._for_each(self._ids(indices), lambda ids: self.pool.get_attr(attr_name, ids))
 
-    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of the outermost wrapper of these envs."""
-        ids = sorted(set(self._ids(indices)))
-        if ids:
-            self.pool.set_attr(attr_name, [value] * len(ids), ids)
-
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
@@ -99,8 +93,8 @@ class _DropIn(PoolVecEnv):
         try:
             return self._for_each(self._ids(indices), lambda ids: self.pool.call(ASK, *question, env_ids=ids))
         except EnvError as error:
-            # What the env raised, such as the AttributeError for a method that it lacks.
-            raise error.faults[0].cause or error from None
+            # Such as the AttributeError for a method that the env lacks.
+            raise _raised_by_env(error) from None
 
 
 class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
@@ -130,17 +124,19 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         try:
             return super().step_wait()
         except EnvError as error:
-            # The env is in the caller's hands and stays what it is.
-            self._executor.let_run(fault.env_id for fault in error.faults)
-            raise error.faults[0].cause or error from None
+            raise self._let_go_on(error) from None
 
     def reset(self) -> Any:
         """The first observations of all envs. Raises what an env raised."""
         try:
             return super().reset()
         except EnvError as error:
-            self._executor.let_run(fault.env_id for fault in error.faults)
-            raise error.faults[0].cause or error from None
+            raise self._let_go_on(error) from None
+
+    def _let_go_on(self, error: EnvError) -> BaseException:
+        """What is to be raised. The envs are in the caller's hands and stay what they are."""
+        self._executor.let_run(fault.env_id for fault in error.faults)
+        return _raised_by_env(error)
 
 
 class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
@@ -185,6 +181,10 @@ def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> LenientProc
         spaces = (first.observation_space, first.action_space)
         first.close()
         return LenientProcesses(_recipe(env_fns, spaces), make_spec, config, [{}])
+
+
+def _raised_by_env(error: EnvError) -> BaseException:
+    return error.faults[0].cause or error
 
 
 def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:

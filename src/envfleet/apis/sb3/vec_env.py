@@ -28,7 +28,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class PoolVecEnv(VecEnv):
-    """What EnvFleetVecEnv and the drop-ins have in common: stepping, and infos as lists of dicts."""
+    """What EnvFleetVecEnv and the drop-ins have in common: stepping, attributes to set, and infos as lists of dicts."""
 
     pool: Pool
 
@@ -78,6 +78,12 @@ class PoolVecEnv(VecEnv):
 
     def _frames(self) -> list[NDArray[np.uint8] | None]:
         return list(self.pool.render_all())
+
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Sets an attribute of these envs: in a pool where they or what they wrap have it, in a drop-in outermost."""
+        ids = sorted(set(self._ids(indices)))
+        if ids:
+            self.pool.set_attr(attr_name, [value] * len(ids), ids)
 
     def close(self) -> None:
         """Closes the pool."""
@@ -165,12 +171,6 @@ class EnvFleetVecEnv(PoolVecEnv):
             except AttributeError:
                 pass
         return super().has_attr(attr_name)
-
-    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of these envs, where they or what they wrap have it."""
-        ids = sorted(set(self._ids(indices)))
-        if ids:
-            self.pool.set_attr(attr_name, [value] * len(ids), ids)
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any

@@ -1,0 +1,183 @@
+"""Multi-agent pools: what they are made of, what may be asked of them, what they refuse, and envs that raise."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+pettingzoo = pytest.importorskip("pettingzoo")
+
+from pettingzoo_probes import Lodge, all_actions  # noqa: E402 (after importorskip)
+
+import envfleet  # noqa: E402
+from envfleet.multiagent import make_pettingzoo  # noqa: E402
+
+
+def test_aec_envs_are_made_parallel_and_turn_based_ones_refused():
+    pytest.importorskip("pygame")
+    with make_pettingzoo(lambda: pettingzoo.make("aec", "classic/rps_v2"), num_envs=2) as envs:
+        envs.reset(seed=0)
+        reward = envs.step({"player_0": [0, 1], "player_1": [1, 1]})[1]
+        assert reward["player_0"].tolist() == [-1, 0]
+    with pytest.raises(envfleet.ConfigError, match="turn-based") as caught:
+        make_pettingzoo("classic/tictactoe_v3", num_envs=1)
+    assert "is_parallelizable" in str(caught.value)
+
+
+def test_wrappers_wrap_the_multi_agent_env():
+    from pettingzoo.utils import BaseParallelWrapper
+
+    class Half(BaseParallelWrapper):
+        def step(self, actions):
+            obs, reward, *rest = super().step(actions)
+            return obs, {agent: own / 2 for agent, own in reward.items()}, *rest
+
+    with (
+        make_pettingzoo(Lodge, num_envs=2, backend="serial", wrappers=[Half]) as half,
+        make_pettingzoo(Lodge, num_envs=2, backend="serial") as whole,
+    ):
+        for envs in (half, whole):
+            envs.reset(seed=0)
+        actions = all_actions(half, 1)
+        one, other = half.step(actions)[1], whole.step(actions)[1]
+        assert all((2 * one[agent] == other[agent]).all() for agent in one)
+
+
+def test_what_is_asked_of_the_envs():
+    with make_pettingzoo(Lodge, num_envs=2, backend="processes", max_num_players=4, render_mode="rgb_array") as envs:
+        envs.reset(seed=0)
+        assert envs.config["max_num_players"] == envs.max_num_players == 4
+        assert envs.pool.get_attr("agents") != ()
+        envs.pool.set_attr("note", ["a", "b"])
+        assert envs.pool.get_attr("note") == ("a", "b")
+        assert [frame.shape for frame in envs.render()] == [(2, 2, 3)] * 2
+        assert envs.observation_space("guest_1")["mood"].n == 5
+        assert len(envs) == 2
+        assert pickle.loads(pickle.dumps(envs.players)) == envs.players
+
+
+# --- faults -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_restarted_env_truncates_its_players(backend, mode):
+    with make_pettingzoo(
+        Lodge, layout="rows", num_envs=2, backend=backend, autoreset_mode=mode, on_error="restart", seed=1,
+        env_kwargs=[{}, {"fail_at": 9, "length": 4}],
+    ) as envs:  # fmt: skip
+        _, info = envs.reset()
+        failures = 0
+        for _ in range(40):
+            before = info["players.id"][info["players.env_id"] == 1]
+            ones = np.ones(len(info["players.id"]), dtype=int)
+            _, reward, _, truncated, info = envs.step(ones)
+            if "env.error" in info and info["_env.error"][1]:
+                failures += 1
+                mine = info["players.env_id"] == 1
+                ended = info["players.id"][mine & truncated]
+                assert set(ended) <= set(before)
+                assert len(ended)
+                assert not reward[mine & truncated].any()
+                # Episodes of that env ended before: what they left must not be taken for this one's end.
+                assert not info.get("_final_obs", np.zeros_like(mine))[mine].any()
+        assert failures > 1
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_env_that_raises_leaves_the_others_in_step(backend):
+    with make_pettingzoo(Lodge, layout="rows", num_envs=2, backend=backend, env_kwargs=[{}, {"fail_at": 1}]) as envs:
+        changes = 0
+        for seed in range(16):
+            _, info = envs.reset(seed=seed)
+            before = info["players.id"][info["players.env_id"] == 0]
+            with pytest.raises(envfleet.EnvError, match="the roof fell in") as caught:
+                envs.step(np.ones(len(info["players.id"]), dtype=int))
+            others = envs.show(caught.value.batch)[4]
+            assert set(others["players.env_id"].tolist()) == {0}
+            changes += before.tolist() != others["players.id"].tolist()
+            info = envs.step(np.ones(len(others["players.id"]), dtype=int), [0])[4]
+            assert set(info["players.env_id"].tolist()) == {0}
+            _, info = envs.reset([1])
+            assert set(info["players.env_id"].tolist()) == {1}
+        assert changes
+
+
+class Crowd(Lodge):
+    def step(self, actions):
+        result = super().step(actions)
+        self.agents = list(self.possible_agents)
+        return (self._observe(self.agents), *result[1:])
+
+
+def test_too_many_players_is_a_fault_that_says_so():
+    with make_pettingzoo(Crowd, num_envs=1, max_num_players=4, seed=0) as envs:
+        envs.reset()
+        with pytest.raises(envfleet.EnvError, match="max_num_players=4"):
+            envs.step(all_actions(envs, 1))
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+class Nameless(Lodge):
+    def __init__(self):
+        super().__init__()
+        del self.possible_agents
+
+
+class Texts(Lodge):
+    def observation_space(self, agent):
+        return spaces.Text(3)
+
+
+@pytest.mark.parametrize(
+    ("env", "options", "words"),
+    [
+        (Nameless, {}, "possible_agents"),
+        (Texts, {}, "no fixed size"),
+        ("no/such_v0", {}, "expected an id of pettingzoo"),
+        (Lodge(), {}, "each worker builds its own"),
+        (3, {}, "got int"),
+        (Lodge, {"layout": "columns"}, "layout expected"),
+        (Lodge, {"max_num_players": 0}, "max_num_players expected"),
+        (Lodge, {"backend": "native"}, "'serial', 'threads' or 'processes'"),
+        (Lodge, {"wrappers": 3}, "wrappers expected"),
+        (Lodge, {"layout": "rows", "kinds": True}, "use layout='agents'"),
+        (Lodge, {"env_kwargs": [{}, {"num_names": 5}], "max_num_players": 3, "num_envs": 2}, "same"),
+        ("CartPole-v1", {}, "expected an id of pettingzoo"),
+    ],
+)
+def test_what_cannot_be_taken_is_refused(env, options, words):
+    with pytest.raises(envfleet.EnvfleetError, match=words):
+        make_pettingzoo(env, **options)
+
+
+def test_wrong_actions_move_nothing():
+    with make_pettingzoo(Lodge, num_envs=2, seed=0, backend="serial") as envs:
+        _, info = envs.reset()
+        good = all_actions(envs, 1)
+        agent = next(a for a in good if info["alive"][a].any())
+        away = next(a for a in good if not info["alive"][a].any())
+        for bad, words in (
+            ([1, 2], "dict by agent"),
+            ({**good, "stranger": [0, 0]}, "stranger"),
+            ({a: v for a, v in good.items() if a != agent}, f"{agent}.*alive"),
+            ({**good, agent: [1]}, f"{agent}.*2 rows"),
+            ({**good, agent: np.array([9, 9])}, f"{agent}.*from 1 to 4.*got 9"),
+            ({**good, agent: np.array([1.5, 1.5])}, f"{agent}.*integer"),
+        ):
+            with pytest.raises(envfleet.ActionError, match=words):
+                envs.step(bad)
+        # What stands where nobody lives is nobody's business.
+        envs.step({**good, away: np.array([99, 99])})
+    with make_pettingzoo(Lodge, layout="rows", num_envs=2, seed=0, backend="serial") as envs:
+        _, info = envs.reset()
+        count = len(info["players.id"])
+        with pytest.raises(envfleet.ActionError, match=rf"{count} rows.*players.id"):
+            envs.step(np.ones(count + 1, dtype=int))
+        with pytest.raises(envfleet.ActionError, match="from 1 to 4"):
+            envs.step(np.zeros(count, dtype=int))

@@ -1,0 +1,96 @@
+"""Ctrl-C while a pool of Python envs is made, steps or is closed; and that other signals are left alone."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+from pool_scripts import run_pool_script
+from trouble_env import TroubleEnv
+
+import envfleet
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+@pytest.mark.parametrize("call", ["pool.step(row)", "(pool.send(row), pool.recv())"])
+@pytest.mark.parametrize("target", ["os.getpid()", "0"], ids=["process", "group"])
+def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(tmp_path, backend, call, target):
+    """A terminal sends it to the whole group, workers included: they must leave it to the caller."""
+    code = f"""
+        pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend={backend!r})
+        pool.reset()
+        row = slow(1500, 1)
+        threading.Timer(0.3, lambda: os.kill({target}, signal.SIGINT)).start()
+        try:
+            {call}
+        except KeyboardInterrupt:
+            print("interrupted", pool.num_in_flight, pool.recv().obs.tolist())
+        print(pool.step(slow(1, 1)).obs.tolist())
+        pool.send(slow(1, 1))
+        print(pool.reset().obs.tolist())
+    """
+    result = run_pool_script(tmp_path, code)
+    assert result.stdout == "interrupted 2 [1, 1]\n[2, 2]\n[0, 0]\n", result.stderr
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+@pytest.mark.parametrize("batch_size", [4, 2])
+def test_after_ctrl_c_a_reset_drops_what_was_interrupted(tmp_path, backend, batch_size):
+    code = f"""
+        pool = envfleet.make_pool(SleepyEnv, num_envs=4, batch_size={batch_size}, backend={backend!r})
+        pool.reset()
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.step(slow(800, 800, 800, 800), np.arange(4, dtype=np.int32))
+        except KeyboardInterrupt:
+            print("interrupted")
+        print(pool.reset().obs.tolist(), pool.num_in_flight)
+        print(len(pool.step(slow(1, 1, 1, 1), np.arange(4, dtype=np.int32))))
+    """
+    result = run_pool_script(tmp_path, code)
+    assert result.stdout == f"interrupted\n[0, 0, 0, 0] 0\n{batch_size}\n", result.stderr
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("backend", ["threads", "processes"])
+def test_ctrl_c_in_close_leaves_nothing(tmp_path, backend):
+    code = f"""
+        pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend={backend!r})
+        pool.reset()
+        pool.send(slow(1500, 1500))
+        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        try:
+            pool.close()
+            time.sleep(1)
+        except KeyboardInterrupt:
+            print("interrupted")
+        pool.close()
+        print(pool.closed)
+    """
+    result = run_pool_script(tmp_path, code)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\nTrue\n", "")
+
+
+def test_ctrl_c_while_a_pool_is_made_leaves_nothing(tmp_path):
+    code = """
+        class SlowToMake(SleepyEnv):
+            def __init__(self):
+                time.sleep(2)
+        threading.Timer(0.7, lambda: os.kill(0, signal.SIGINT)).start()
+        try:
+            envfleet.make_pool(SlowToMake, num_envs=4, num_workers=2, backend="processes")
+        except KeyboardInterrupt:
+            print("interrupted")
+        with envfleet.make_pool(SleepyEnv, num_envs=2, backend="processes") as pool:
+            print(pool.reset().obs.tolist())
+    """
+    result = run_pool_script(tmp_path, code)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\n[0, 0]\n", "")
+
+
+def test_signal_handlers_are_left_alone():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
+    with envfleet.make_pool(TroubleEnv, num_envs=2, backend="processes") as pool:
+        pool.reset()
+        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)] == before

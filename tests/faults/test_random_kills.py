@@ -1,0 +1,112 @@
+"""Workers are killed at random while a pool runs: no row is lost, none comes twice, and the run goes on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+
+import numpy as np
+import psutil
+import pytest
+from python_probes import FaultyEnv
+from trouble_pools import on_two_workers, trouble_pools, worker_pids
+
+import envfleet
+
+# CPython says that fork() and threads mix badly; pytest's own timeout thread is one.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+
+
+@pytest.fixture
+def make():
+    with trouble_pools(**on_two_workers("processes")) as make:
+        yield make
+
+
+class Ledger:
+    """Holds every row against the one before it: +1 within an episode, 0 after its end."""
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_rows = np.zeros(num_envs, dtype=np.int64)
+        self.num_errors = 0
+        self._elapsed = np.zeros(num_envs, dtype=np.int64)
+        self._ended = np.zeros(num_envs, dtype=bool)
+
+    def enter(self, batch: envfleet.Batch) -> None:
+        has_error = batch.info.get("_error", np.zeros(len(batch), dtype=bool))
+        assert len(set(batch.env_id.tolist())) == len(batch)
+        for row, env_id in enumerate(batch.env_id.tolist()):
+            self.num_rows[env_id] += 1
+            ended = bool(batch.terminated[row] or batch.truncated[row])
+            if has_error[row]:
+                self.num_errors += 1
+                assert batch.truncated[row]
+            else:
+                expected = 0 if self._ended[env_id] else self._elapsed[env_id] + 1
+                assert batch.elapsed_step[row] == expected, f"env {env_id}, its row {self.num_rows[env_id]}"
+                assert batch.obs[row, 1] == expected
+                # An episode of FaultyEnv(length=50) ends by itself.
+                assert bool(batch.terminated[row]) == (expected == 50)
+            self._elapsed[env_id], self._ended[env_id] = batch.elapsed_step[row], ended
+
+
+def long_run(make, num_steps: int, batch_size: int) -> None:
+    num_envs, rng = 8, np.random.default_rng(0)
+    pool = make(
+        FaultyEnv,
+        num_envs=num_envs,
+        batch_size=batch_size,
+        num_workers=4,
+        length=50,
+        on_error="restart",
+        max_restarts=10**9,
+    )
+    first = pool.reset(seed=0)
+    assert first.elapsed_step.tolist() == [0] * num_envs
+    ledger, num_kills, stop = Ledger(num_envs), 0, threading.Event()
+
+    def kill_one(number: float) -> None:
+        pids = worker_pids(pool)
+        pid = pids[int(number * len(pids))]
+        # Not one that is being replaced: its number may belong to somebody else by now.
+        if pid > 0 and pid in {child.pid for child in psutil.Process().children(recursive=True)}:
+            with contextlib.suppress(ProcessLookupError):  # it was gone between the look and the shot
+                os.kill(pid, signal.SIGKILL)
+
+    def kill_at_random() -> None:
+        own = np.random.default_rng(1)
+        while not stop.wait(float(own.uniform(0.02, 0.2))):
+            kill_one(float(own.random()))
+
+    killer = threading.Thread(target=kill_at_random, daemon=True)
+    killer.start()
+    try:
+        pool.send(np.zeros(num_envs, dtype=np.int64), np.arange(num_envs, dtype=np.int32))
+        for step in range(num_steps):
+            batch = pool.recv(timeout=60)
+            ledger.enter(batch)
+            if rng.random() < 0.005:
+                kill_one(float(rng.random()))  # between two steps, beside those in the midst of one
+                num_kills += 1
+            if step < num_steps - 1:
+                pool.send(np.zeros(len(batch), dtype=np.int64), batch.env_id)
+    finally:
+        stop.set()
+        killer.join()
+    assert ledger.num_rows.sum() == num_steps * batch_size
+    # Most kills are seen: one may meet a worker that was killed a moment ago.
+    assert ledger.num_errors >= num_kills // 2 > 0
+
+
+@pytest.mark.parametrize("batch_size", [8, 3])
+def test_a_run_goes_on_while_workers_are_killed_at_random(make, batch_size):
+    long_run(make, 3000, batch_size)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("batch_size", [8, 3])
+def test_a_long_run_goes_on_while_workers_are_killed_at_random(make, batch_size):
+    long_run(make, 100_000, batch_size)
