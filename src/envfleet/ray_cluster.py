@@ -20,6 +20,9 @@ from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError, PoolC
 
 _PURPOSE = "backend='ray'"
 _CONNECT_TIMEOUT_S = 10.0
+_HTTP2_HEAD_BYTES = 9  # of a frame: its length, its type, flags, its stream
+_HTTP2_SETTINGS = 4
+_HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _lock = threading.RLock()
 # Of the session that join() began: which it is, and how many leases are on it.
 _own_session: list[Any] = [None, 0]
@@ -137,10 +140,27 @@ def _begin(ray: ModuleType, address: str, purpose: str) -> None:
 
 
 def _check_somebody_is_there(address: str) -> None:
-    """Raises where nobody listens: Ray itself would try for minutes."""
+    """Raises where nobody listens, or somebody who is not Ray: Ray itself would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    if host and port.isdigit():
-        socket.create_connection((host, int(port)), _CONNECT_TIMEOUT_S).close()
+    if not host or not port.isdigit():
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S) as connection:
+        if is_encrypted():
+            return
+        # Ray's ports speak HTTP/2: both sides begin with their settings.
+        connection.sendall(_HTTP2_GREETING)
+        connection.settimeout(_CONNECT_TIMEOUT_S)
+        try:
+            answer = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
+        except OSError:
+            answer = b""
+        if len(answer) < _HTTP2_HEAD_BYTES or answer[3] != _HTTP2_SETTINGS:
+            raise ConnectionError(f"what listens there does not answer as Ray does ({answer!r})")
+
+
+def is_encrypted() -> bool:
+    """Whether Ray was told to encrypt what it sends."""
+    return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def _check_same(ray: ModuleType, address: str | None) -> None:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.line import SECRET_BYTES, CallerLine, dial
+from envfleet.ray_cluster import is_encrypted
 
 _DIAL_TIMEOUT_S = 3.0
 
@@ -22,7 +23,7 @@ class Lines:
         self._workers: dict[int, Worker] = {}
         self._slow: set[CallerLine] = set()
         # Others on the network must not read along where Ray was told to see to that.
-        self._is_wanted = os.environ.get("RAY_USE_TLS", "0").lower() not in ("1", "true")
+        self._is_wanted = not is_encrypted()
 
     def connect(self, workers: Sequence[Worker]) -> None:
         """Lines to these, or to none of them: then their messages go through Ray."""
