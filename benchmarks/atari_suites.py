@@ -17,7 +17,7 @@ from options import Options
 from peers import actions_for, async_loop, sync_loop
 
 ENVFLEET, ENVPOOL, ALE = "envfleet", "EnvPool", "ale-py AtariVectorEnv"
-BARE = "bare emulation"
+BARE, BARE_IN_BATCHES = "bare emulation", "bare emulation, in batches"
 _NUM_ACTIONS = 6
 _WORKERS = 2
 # By num_envs: at least so many times as fast as each of the peers, and this part of the emulator's own speed.
@@ -31,7 +31,13 @@ def atari(options: Options) -> list[Case]:
 
 
 def _sync(num_envs: int, bound: float) -> Case:
-    contenders = [(ENVFLEET, envfleet_sync), (ENVPOOL, envpool_sync), (ALE, ale_sync), (BARE, bare_emulation)]
+    contenders = [
+        (ENVFLEET, envfleet_sync),
+        (ENVPOOL, envpool_sync),
+        (ALE, ale_sync),
+        (BARE, bare_emulation),
+        (BARE_IN_BATCHES, bare_in_batches),
+    ]
     return Case(
         f"Pong-v5, {num_envs} envs, {_WORKERS} workers, synchronous",
         "steps/s",
@@ -41,6 +47,7 @@ def _sync(num_envs: int, bound: float) -> Case:
             Target("ratio", ENVFLEET, bound, ENVPOOL),
             Target("ratio", ENVFLEET, bound, ALE),
             Target("ratio", ENVFLEET, _BARE_TARGET, BARE),
+            Target("ratio", ENVFLEET, _BARE_TARGET, BARE_IN_BATCHES),
         ],
         facts={"num_envs": num_envs, "num_workers": _WORKERS},
     )
@@ -140,6 +147,17 @@ def bare_emulation(num_envs: int) -> Loop:
             process.join()
 
     return Loop(run, num_envs, close)
+
+
+def bare_in_batches(num_envs: int) -> Loop:
+    """The same processes, which meet after every batch: as fast as any synchronous step can be."""
+    bare = bare_emulation(num_envs)
+
+    def run(num_batches: int) -> None:
+        for _ in range(num_batches):
+            bare.run(1)
+
+    return Loop(run, num_envs, bare.close)
 
 
 def _emulate(pipe: Any, num_consoles: int) -> None:
