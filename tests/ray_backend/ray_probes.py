@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
-from python_probes import FaultyEnv
+from python_probes import FaultyEnv, SleepyEnv
 
 
 class PlacedEnv(FaultyEnv):
@@ -65,3 +65,48 @@ def only_there() -> OnlyThere:
 def leave() -> NoReturn:
     """A constructor that ends its process."""
     os._exit(3)
+
+
+class LargeSleepyEnv(SleepyEnv):
+    """Observations of which no socket holds eight."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (4_000_000,), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros(4_000_000, np.uint8), {}
+
+    def step(self, action: Any) -> Any:
+        super().step(action)
+        return np.full(4_000_000, self.count % 200, np.uint8), 0.0, False, False, {}
+
+
+class BigActionEnv(SleepyEnv):
+    """Actions that no socket holds; the first number is for how long to sleep."""
+
+    action_space = gymnasium.spaces.Box(0, 10_000, (2_000_000,), np.float32)
+
+    def step(self, action: Any) -> Any:
+        return super().step(action[0])
+
+
+class UnpackableEnv(FaultyEnv):
+    """An info that interrupts whoever packs it, once."""
+
+    def step(self, action: Any) -> Any:
+        *row, info = super().step(0)
+        if action == self.THROW:
+            info["odd"] = RaisesOnce()
+        return *row, info
+
+
+class RaisesOnce:
+    """What cannot be pickled the first time."""
+
+    num_tries = 0
+
+    def __reduce__(self) -> Any:
+        RaisesOnce.num_tries += 1
+        if RaisesOnce.num_tries == 1:
+            raise KeyboardInterrupt
+        return int, ()

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
+import time
 
 import numpy as np
 import pytest
 from python_probes import FaultyEnv, SleepyEnv
-from ray_probes import LargeEnv
+from ray_probes import BigActionEnv, LargeEnv, LargeSleepyEnv, UnpackableEnv
 from ray_session import ray_session
 
 import envfleet
-from envfleet import ConfigError, Pool
+from envfleet import ConfigError, Pool, WorkerDied
+from envfleet.errors import RecvTimeout
 from envfleet.executors.ray.line import LEAVE, SECRET_BYTES, CallerLine, Door, LineLostError, dial
 from envfleet.executors.ray.lines import Lines
 
@@ -112,10 +115,63 @@ def test_rows_larger_than_any_buffer_neither_block_the_worker_nor_the_caller(mak
     assert seen == [0, 1, 2, 3]
 
 
+def test_a_broken_line_of_a_busy_worker_keeps_nobody_waiting(make):
+    pool = make(SleepyEnv, num_workers=2, envs_per_worker=1, batch_size=1, step_timeout=30)
+    pool.reset()
+    pool.send(np.array([4000, 1], dtype=np.float32), np.arange(2, dtype=np.int32))
+    break_line(pool, 0)
+    assert pool.recv().env_id.tolist() == [1]
+    with pytest.raises(RecvTimeout):
+        pool.recv(timeout=0.2)
+    assert pool.recv().env_id.tolist() == [0]
+    # It is there again after a reset.
+    pool.reset()
+    assert None not in lines_of(pool)
+
+
+def test_a_worker_that_answers_while_nobody_listens_is_not_overdue(make):
+    """Its reply fits into no buffer, so that most of it is still to come when step_timeout is over."""
+    pool = make(LargeSleepyEnv, num_workers=2, envs_per_worker=8, step_timeout=1.0)
+    pool.reset()
+    pool.send(np.ones(16, dtype=np.float32))
+    time.sleep(1.5)
+    assert pool.recv().obs[:, 0].tolist() == [1] * 16
+
+
+def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
+    pool = make(BigActionEnv, num_workers=1, envs_per_worker=4, batch_size=1)
+    pool.reset()
+
+    def send(milliseconds: int, env_id: int) -> None:
+        actions = np.zeros((1, 2_000_000), dtype=np.float32)
+        actions[0, 0] = milliseconds
+        pool.send(actions, [env_id])
+
+    send(600, 0)
+    send(1, 1)
+    send(1, 2)
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        [pool.stats() for _ in range(1000)]
+    assert [pool.recv().env_id.tolist() for _ in range(3)] == [[0], [1], [2]]
+    send(1, 3)
+    assert pool.recv().env_id.tolist() == [3]
+    assert pool.stats().num_steps == 4
+
+
+def test_what_fails_after_its_envs_stepped_is_not_done_again(make):
+    pool = make(UnpackableEnv, num_workers=2, envs_per_worker=1)
+    pool.reset(seed=0)
+    with pytest.raises(WorkerDied, match=r"env 0 raised in step\(\).*it was begun, and failed"):
+        pool.step([UnpackableEnv.THROW, STEP])
+    pool.reset([0])
+    assert pool.step([STEP] * 2).obs[:, 1].tolist() == [1, 2]
+
+
 def test_where_ray_encrypts_nothing_travels_in_the_open(make, monkeypatch):
     pool = make(FaultyEnv, num_workers=1, num_envs=1, ray_direct=False)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    Lines(ray).connect(pool.executor._workers)
+    Lines(ray, True).connect(pool.executor._workers)
     assert lines_of(pool) == [None]
 
 
@@ -146,7 +202,7 @@ def test_who_does_not_know_the_secret_is_not_let_in():
         line.pump()
     assert list(line.inbox) == [(5, b"reply")]
     # One caller, and no other after it.
-    assert dial({"door": (door.address, SECRET)}, 1.0) is None
+    assert dial({"door": (door.address, SECRET)}, 1.0) == {}
     line.close()
     with pytest.raises(LineLostError):
         opened[0].take()
@@ -170,7 +226,7 @@ def test_frames_of_all_sizes_arrive_whole_and_in_order():
     for number, data in frames.items():
         caller.put(number, data)
     caller.put(LEAVE, b"")
-    caller.flush()
+    assert caller.flush(30.0)
     thread.join()
     while len(caller.inbox) < len(frames):
         caller.pump()
@@ -184,4 +240,4 @@ def test_frames_of_all_sizes_arrive_whole_and_in_order():
 def test_a_door_where_nobody_listens_is_no_line():
     door = Door("127.0.0.1", SECRET)
     door.close()
-    assert dial({0: (door.address, SECRET)}, 5.0) is None
+    assert dial({0: (door.address, SECRET)}, 5.0) == {}

@@ -1,5 +1,6 @@
 """The ray executor: envs on actors of a Ray cluster, an inner executor in each, one message a worker and step.
 
-messages.py and infos.py are what travels, host.py is the actor's side, the rest is the caller's: actors.py starts
-and loses actors, flights.py knows which rows are under way, executor.py is the Executor.
+messages.py and infos.py are what travels, line.py is on what. host.py is the actor's side, the rest is the caller's:
+actors.py starts and loses actors, flights.py makes batches of what came back, books.py knows what is under way,
+tower.py sends and waits, on lines.py or through Ray, traffic.py puts it in order, executor.py is the Executor.
 """

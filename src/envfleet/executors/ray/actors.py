@@ -16,7 +16,7 @@ from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
 from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
 from envfleet.executors.ray.host import Host
-from envfleet.executors.ray.line import LEAVE, CallerLine
+from envfleet.executors.ray.line import LEAVE, TURN, CallerLine
 from envfleet.executors.ray.messages import PART_BYTES, cut, num_parts_for
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.portrait import Portrait
@@ -24,6 +24,7 @@ from envfleet.ray_options import refused_by_ray
 
 # While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
 _MAX_BIRTHS = 5
+_HEARTBEAT_S = 1.0
 BUILD_REMEDY = "its constructor must not raise"
 
 
@@ -41,8 +42,9 @@ class Making:
 class Worker:
     """One actor and its share of the envs.
 
-    orders: what it is to be told with its next message. death: how its actor ended, "" while one lives.
-    line: on which its messages travel; None: through Ray. serving: what Ray will say when it no longer listens there.
+    orders: what it is to be told with its next message, numbered. death: how its actor ended, "" while one lives.
+    line: on which its messages travel; None: through Ray. turn: counts the calls that have the actor listen there;
+    serving: what Ray will say when the last has ended, None when it was asked to.
     """
 
     making: Making
@@ -51,11 +53,13 @@ class Worker:
     handle: Any = None
     run: Any = None
     line: CallerLine | None = None
+    turn: int = 0
     serving: Any = None
     pid: int = -1
     death: str = ""
     last_death: str = ""
     orders: list[tuple[Any, ...]] = field(default_factory=list)
+    num_orders: int = 0
     next_number: int = 0
     outstanding: deque[Any] = field(default_factory=deque)  # its flights, oldest first
 
@@ -64,21 +68,56 @@ class Worker:
         """Whether it has no actor."""
         return bool(self.death)
 
+    @property
+    def head(self) -> Any:
+        """The flight that it has in hand; None: none."""
+        while self.outstanding and self.outstanding[0].arrival is not None:  # an interruption left it
+            self.outstanding.popleft()
+        return self.outstanding[0] if self.outstanding else None
+
+    def silent_since(self) -> float:
+        """Since when it could have answered, and has not."""
+        head = self.head
+        if head is None:
+            return time.monotonic()
+        return max(head.turn_at, self.line.moved_at) if self.line is not None else float(head.turn_at)
+
+    def order(self, *what: Any) -> None:
+        """Has something told to it with its next message."""
+        self.num_orders += 1
+        self.orders.append((self.num_orders, *what))
+
+    def take_turn(self) -> None:
+        """Has the actor listen on its line, if it does not."""
+        if self.serving is None:
+            self.turn += 1
+            self.serving = self.handle.serve.remote(self.turn)
+
     def send_on_line(self, number: int, request: bytes) -> CallerLine:
         """Sends a request on the line; which that was."""
         assert self.line is not None
-        if self.serving is None:
-            self.serving = self.handle.serve.remote()
+        self.take_turn()
         self.line.put(number, request)
         return self.line
 
     def ask(self, method: str, *arguments: Any) -> Any:
         """Calls a method of the actor through Ray, after what is on the line; the reference to its answer."""
-        if self.serving is not None and self.line is not None:
-            self.line.put(LEAVE, b"")
-            self.line.flush()
-        self.serving = None
+        if self.line is not None:
+            self._leave(self.line)
         return getattr(self.handle, method).remote(*arguments)
+
+    def _leave(self, line: CallerLine) -> None:
+        if self.serving is None:
+            return
+        try:
+            line.put(LEAVE, TURN.pack(self.turn))
+            while not line.flush(_HEARTBEAT_S):
+                if self.making.ray.wait([self.serving], timeout=0)[0]:
+                    line.close()  # it died without a word
+            self.serving = None
+        except BaseException:
+            line.close()  # whether it was told to leave, nobody knows: now it will
+            raise
 
     def call_in_parts(self, request: bytes, num_parts: int) -> list[Any]:
         """Sends a request through Ray; the references to the parts of its reply."""
@@ -160,6 +199,7 @@ def _create(worker: Worker) -> None:
     with refused_by_ray(making.options):
         worker.handle = actor.options(**making.options).remote(worker.share.start)
     worker.run = worker.handle.run
+    worker.turn = 0
     worker.death = ""
     worker.next_number = 0
     worker.outstanding.clear()

@@ -12,11 +12,11 @@ import numpy as np
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, StateError
 from envfleet.executors.ray.actors import Worker, how_it_died
+from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.faults import AnswerError, unpacked
 from envfleet.executors.ray.messages import RowForm
 from envfleet.executors.ray.shares import Shares
 from envfleet.executors.ray.statistics import Counts
-from envfleet.executors.ray.tower import Tower
 from envfleet.spaces import join, split
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
@@ -26,13 +26,13 @@ class Asking:
     """Calls of the executors inside the workers."""
 
     def __init__(
-        self, ray: ModuleType, spec: EnvSpec, workers: Sequence[Worker], shares: Shares, tower: Tower, rows: RowForm
+        self, ray: ModuleType, spec: EnvSpec, workers: Sequence[Worker], shares: Shares, books: Books, rows: RowForm
     ) -> None:
         self._ray = ray
         self._spec = spec
         self._workers = workers
         self._shares = shares
-        self._tower = tower
+        self._books = books
         self._rows = rows
         self.counts = Counts([worker.share for worker in workers])
 
@@ -91,7 +91,7 @@ class Asking:
         return join(self._spec.observation_space)(whole)
 
     def _is_lost(self, worker: Worker) -> bool:
-        return bool(self._tower.is_lost[worker.share.start : worker.share.stop].any())
+        return bool(self._books.is_lost[worker.share.start : worker.share.stop].any())
 
     def _nothing(self, worker: Worker) -> list[Any]:
         count = len(worker.share)
@@ -108,7 +108,7 @@ class Asking:
                 (stats, age_ns), _ = unpacked(self._ray.get(ref), "")
                 self.counts.note(self._workers.index(worker), stats, age_ns)
             except self._ray.exceptions.RayError as error:
-                self._tower.bury(worker, how_it_died(error))
+                self._books.bury(worker, how_it_died(error))
         return self.counts.stats()
 
     def ask(
@@ -123,18 +123,18 @@ class Asking:
         faults: list[Fault] = []
         refs: dict[Worker, Any] = {}
         for worker, own in env_ids.items():
-            gone = [env_id for env_id in own if self._tower.is_lost[env_id]]
+            gone = [env_id for env_id in own if self._books.is_lost[env_id]]
             if gone:
                 faults += [worker.fault(env_id, method) for env_id in gone]
                 continue
-            orders, worker.orders = worker.orders, []
             details_of = cloudpickle.dumps(details[worker])
-            refs[worker] = worker.ask("ask", orders, what, details_of, _local(worker, own))
+            refs[worker] = worker.ask("ask", worker.orders, what, details_of, _local(worker, own))
+            worker.orders = []
         answers: dict[Worker, Any] = {}
         for worker, ref in refs.items():
             try:
                 answers[worker], phases = unpacked(self._ray.get(ref), remedy)
-                self._tower.phases[list(env_ids[worker])] = phases
+                self._books.phases[list(env_ids[worker])] = phases
             except EnvError as error:
                 faults += [
                     Fault(own.env_id, method, own.message, own.traceback, own.cause, own.exit_code)
@@ -143,7 +143,7 @@ class Asking:
             except AnswerError as error:
                 faults.append(Fault(int(env_ids[worker][0]), method, str(error), error.traceback))
             except self._ray.exceptions.RayError as error:
-                self._tower.bury(worker, how_it_died(error))
+                self._books.bury(worker, how_it_died(error))
                 faults += [worker.fault(int(env_id), method) for env_id in env_ids[worker]]
         if faults:
             raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause

@@ -10,7 +10,7 @@ from envfleet.ray_cluster import Lease
 
 
 class Entrance:
-    """Held, as a context, while a call is inside. Raises when the call has no business there."""
+    """A lock that is held while a call is inside."""
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
@@ -23,27 +23,23 @@ class Entrance:
         """Whether this is a child of the process that made it."""
         return os.getpid() != self._pid
 
-    def __enter__(self) -> None:
+    def opened(self) -> threading.Lock:
+        """The lock, to be held as a context; Ctrl-C cannot get in between its halves. Raises when the call has no
+        business here.
+        """
         if self.is_forked:
             raise ForkedPoolError(
                 "this pool was made before fork() and its workers belong to the parent; "
                 "expected it to be used there, got a call in the child: make a new pool in the child"
             )
-        if not self._busy.acquire(blocking=False):
+        if self._busy.locked():
             raise CallOrderError(
                 "two threads called this pool at once; expected one caller at a time: use a lock or a pool a thread"
             )
         if self.is_closed:
-            self._busy.release()
             raise PoolClosedError("this pool is closed; make a new one")
-        try:
-            self._lease.check()
-        except BaseException:
-            self._busy.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._busy.release()
+        self._lease.check()
+        return self._busy
 
     def close(self, patience_s: float) -> bool:
         """Lets nobody in any more, once who is inside has left or the time is over. False: it was closed before."""

@@ -25,6 +25,7 @@ from envfleet.spaces import batched_leaf, join
 class Flight:
     """A message to a worker. arrival: what became of it, when that is known.
 
+    local_ids: None for the worker's whole share. number, num_parts, request: from the books, when it is sent.
     refs, line: how it was sent, through Ray or on a line; None until then.
     turn_at: since when nothing is before it on its worker.
     """
@@ -32,6 +33,9 @@ class Flight:
     worker: Worker
     env_ids: NDArray[np.int32]
     kind: int
+    local_ids: NDArray[np.int32] | None = None
+    actions: list[NDArray[Any]] = field(default_factory=list)
+    extras: dict[str, Any] = field(default_factory=dict)
     number: int = -1
     num_parts: int = 1
     request: bytes = b""

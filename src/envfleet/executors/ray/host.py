@@ -19,7 +19,7 @@ from envfleet.errors import StateError
 from envfleet.executors.base import Executor, Refused
 from envfleet.executors.ray.faults import Note, note_of, packed_error, packed_value
 from envfleet.executors.ray.infos import Tree, taken_apart
-from envfleet.executors.ray.line import LEAVE, ActorLine, Address, Door, LineLostError
+from envfleet.executors.ray.line import LEAVE, TURN, ActorLine, Address, Door, LineLostError
 from envfleet.executors.ray.messages import RESET, ActionForm, Request, RowForm, cut, glued
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.executor import RowsExecutor
@@ -40,6 +40,10 @@ class Host:
         self._executor: Executor | None = None
         # Replies that the caller may ask for again, by number.
         self._kept: dict[int, list[bytes]] = {}
+        self._last_begun = -1
+        self._failure = ""
+        self._last_order = 0
+        self._left = 0  # the last turn on the line that is over
         self._door: Door | None = None
         self._line: ActorLine | None = None
 
@@ -92,7 +96,14 @@ class Host:
         for number in [number for number in self._kept if number < request.acknowledged]:
             del self._kept[number]
         if request.number not in self._kept:
-            self._kept[request.number] = self._answer(request)
+            if request.number <= self._last_begun:
+                raise RuntimeError(f"it was begun, and failed: {self._failure}")
+            self._last_begun = request.number
+            try:
+                self._kept[request.number] = self._answer(request)
+            except BaseException as error:
+                self._failure = message_of(error)
+                raise
         return self._kept[request.number]
 
     def _answer(self, request: Request) -> list[bytes]:
@@ -117,10 +128,13 @@ class Host:
         return executor.step(LeafColumns(leaves), request.local_ids, _NO_TIMEOUT)
 
     def _obey(self, orders: Sequence[tuple[Any, ...]]) -> None:
-        """What the caller has decided since its last message."""
+        """What the caller has decided since its last message; what it told twice is done once."""
         executor = self._executor
         assert executor is not None
-        for what, *details in orders:
+        for number, what, *details in orders:
+            if number <= self._last_order:
+                continue
+            self._last_order = number
             if what == "seed":
                 executor.seed(*details)
             else:
@@ -138,24 +152,27 @@ class Host:
         """Where the caller may dial; None where nobody can be let in."""
         import ray
 
+        self._hang_up()
         try:
             self._door = Door(str(ray.util.get_node_ip_address()), secret)  # type: ignore[no-untyped-call]
         except OSError:
             return None
         return self._door.address
 
-    def serve(self) -> None:
+    def serve(self, turn: int) -> None:
         """Answers the requests on the line, here in the thread that built the envs, until the caller has something
-        to say through Ray or is gone.
+        to say through Ray, which ends this turn and all before it, or is gone.
         """
         try:
             if self._line is None and self._door is not None:
-                self._line = self._door.open()
-            while self._line is not None:
+                door, self._door = self._door, None
+                self._line = door.open()
+            while self._line is not None and turn > self._left:
                 number, data = self._line.take()
                 if number == LEAVE:
-                    return
-                self._line.give(number, self._reply(self._decoded(data)))
+                    self._left = max(self._left, TURN.unpack(data)[0])
+                else:
+                    self._line.give(number, self._reply(self._decoded(data)))
         except LineLostError:
             self._hang_up()
         except BaseException:

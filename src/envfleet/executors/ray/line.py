@@ -6,7 +6,7 @@ ends the actors all the same, and where no line can be made everything goes thro
 caller                                actor
 ------                                -----
                                       door = Door(secret)           # listens, and tells where
-line = dial([door's address], ...)    line = door.open()            # the first who knows the secret
+line = dial({0: (address, secret)})   line = door.open()            # the first who knows the secret
 line.put(number, data)                number, data = line.take()
 line.pump(); line.inbox               line.give(number, runs)
 """
@@ -22,12 +22,13 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 _HEADER = struct.Struct("<QQ")  # bytes that follow, number
-# The number of a frame that asks the actor to listen to Ray again.
+# The number of a frame that asks the actor to listen to Ray again; it holds which turn that ends.
 LEAVE = (1 << 64) - 1
+TURN = struct.Struct("<Q")
 SECRET_BYTES = 32
 _READ_BYTES = 1 << 17
 _MAX_RUNS = 64  # that go to the system as they are
@@ -48,7 +49,7 @@ class LineLostError(Exception):
 class CallerLine:
     """Never waits, but in flush(). Whatever interrupts it in the middle of a frame, Ctrl-C too, ends it.
 
-    inbox: the frames that have come, oldest first.
+    inbox: the frames that have come, oldest first. moved_at: when something last came, or went that had to wait.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,6 +61,7 @@ class CallerLine:
         self._large: tuple[int, bytearray, int] | None = None  # a frame that does not fit there: number, bytes, filled
         self.inbox: deque[tuple[int, memoryview]] = deque()
         self.is_lost = False
+        self.moved_at = time.monotonic()
 
     def fileno(self) -> int:
         """The socket's descriptor; -1 when it is lost."""
@@ -75,27 +77,38 @@ class CallerLine:
         head = _HEADER.pack(len(data), number)
         # Small ones as one piece: one call, one packet.
         self._unsent.extend(map(memoryview, (head + data,) if len(data) < _READ_BYTES else (head, data)))
-        self.pump(reads=False)
+        self._do(self._send)
 
-    def pump(self, reads: bool = True) -> None:
+    def pump(self) -> None:
         """Sends and reads what goes without waiting. A loss shows in is_lost."""
+        if self.has_unsent:
+            self._do(self._send)
+            self.moved_at = time.monotonic()
+        self._do(self._read)
+
+    def _do(self, what: Callable[[], None]) -> None:
         if self.is_lost:
             return
         try:
-            self._send()
-            if reads:
-                self._read()
+            what()
         except (LineLostError, OSError):
             self.close()
         except BaseException:
             self.close()  # nobody knows how far it got
             raise
 
-    def flush(self) -> None:
-        """Waits until all is sent, and takes in what comes meanwhile: the other end may be waiting for that."""
+    def flush(self, timeout_s: float) -> bool:
+        """Waits until all is sent, and takes in what comes meanwhile: the other end may be waiting for that. False
+        when nothing moved for so long.
+        """
+        poll = select.poll()
+        if not self.is_lost:
+            poll.register(self, select.POLLIN | select.POLLOUT)
         while self.has_unsent and not self.is_lost:
-            select.select([self], [self], [])
+            if not poll.poll(timeout_s * 1000):
+                return False
             self.pump()
+        return True
 
     def close(self) -> None:
         """Ends it, for forks of this process too."""
@@ -146,6 +159,7 @@ class CallerLine:
         count = self._socket.recv_into(target)
         if count == 0:
             raise LineLostError
+        self.moved_at = time.monotonic()
         return count
 
     def _cut_frames(self) -> None:
@@ -166,9 +180,10 @@ class CallerLine:
         self._num_read = end - start
 
 
-def dial(doors: Mapping[Key, tuple[Address, bytes]], timeout_s: float) -> dict[Key, CallerLine] | None:
-    """A line to each of these (address, secret), all at once; None when one of them cannot be reached in time."""
+def dial(doors: Mapping[Key, tuple[Address, bytes]], timeout_s: float) -> dict[Key, CallerLine]:
+    """A line to each of these (address, secret) that can be reached in time, all at once."""
     sockets: dict[Key, socket.socket] = {}
+    lines: dict[Key, CallerLine] = {}
     try:
         poll = select.poll()
         waiting: dict[int, Key] = {}
@@ -180,27 +195,28 @@ def dial(doors: Mapping[Key, tuple[Address, bytes]], timeout_s: float) -> dict[K
             waiting[sock.fileno()] = key
             poll.register(sock, select.POLLOUT)
         deadline = time.monotonic() + timeout_s
-        while waiting:
-            ready = poll.poll(max(0.0, deadline - time.monotonic()) * 1000)
-            if not ready:
-                raise TimeoutError
+        while waiting and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
             for fd, _ in ready:
                 poll.unregister(fd)
-                sock = sockets[waiting.pop(fd)]
-                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
-                    raise ConnectionError
-        for key, sock in sockets.items():
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.sendall(doors[key][1])
-    except OSError:
+                key = waiting.pop(fd)
+                with contextlib.suppress(OSError):
+                    if sockets[key].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
+                        _tune(sockets[key])
+                        sockets[key].sendall(doors[key][1])
+                        lines[key] = CallerLine(sockets.pop(key))
+    finally:
         for sock in sockets.values():
             sock.close()
-        return None
-    except BaseException:
-        for sock in sockets.values():
-            sock.close()
-        raise
-    return {key: CallerLine(sock) for key, sock in sockets.items()}
+    return lines
+
+
+def _tune(sock: socket.socket) -> None:
+    """Frames go at once, and that an idle end vanished without a word is noticed in half a minute."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):  # each system has its own
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 # --- the actor's end -----------------------------------------------------------------------------
@@ -246,7 +262,7 @@ class ActorLine:
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(True)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        _tune(sock)
         self._socket = sock
         self._outbox: queue.SimpleQueue[Sequence[Any] | None] | None = None
 

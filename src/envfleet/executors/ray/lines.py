@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 from collections.abc import Sequence
@@ -15,42 +16,61 @@ _DIAL_TIMEOUT_S = 3.0
 
 
 class Lines:
-    """Which line belongs to which worker."""
+    """Which line belongs to which worker. is_wanted: False when every message is to go through Ray."""
 
-    def __init__(self, ray: ModuleType) -> None:
+    def __init__(self, ray: ModuleType, is_wanted: bool) -> None:
         self._ray = ray
         self._poll = select.poll()
-        self._workers: dict[int, Worker] = {}
+        self._open: dict[int, tuple[Worker, CallerLine]] = {}  # by descriptor
         self._slow: set[CallerLine] = set()
         # Others on the network must not read along where Ray was told to see to that.
-        self._is_wanted = not is_encrypted()
+        self._is_wanted = is_wanted and not is_encrypted()
 
     def connect(self, workers: Sequence[Worker]) -> None:
-        """Lines to these, or to none of them: then their messages go through Ray."""
-        if not self._is_wanted:
+        """Lines to those of these that live, have none and nothing to do. Where one cannot be reached, to none of
+        them, and never again: it would be tried, in vain, at each reset.
+        """
+        workers = [worker for worker in workers if worker.line is None and not worker.is_dead and worker.head is None]
+        if not self._is_wanted or not workers:
             return
         secrets = {worker: os.urandom(SECRET_BYTES) for worker in workers}
-        refs = {worker: worker.handle.listen.remote(secret) for worker, secret in secrets.items()}
-        doors = {}
-        for worker, ref in refs.items():
-            try:
-                address = self._ray.get(ref)
-            except self._ray.exceptions.RayError:
-                continue  # it died since: its next message tells how
-            if address is None:
-                self._is_wanted = False
-                return
-            doors[worker] = ((address[0], address[1]), secrets[worker])
+        answers = self._ask(workers, secrets)
+        doors = {worker: ((address[0], address[1]), secrets[worker]) for worker, address in answers.items() if address}
         lines = dial(doors, _DIAL_TIMEOUT_S)
-        if lines is None:
-            self._is_wanted = False  # it would be tried, in vain, at each restart
+        # Who was not reached and does not answer either has died since: its next message tells how.
+        silent = [worker for worker in answers if worker not in lines]
+        if self._alive(silent):
+            self._is_wanted = False
+            for line in lines.values():
+                line.close()
             return
         for worker, line in lines.items():
-            worker.line = line
-            self._workers[line.fileno()] = worker
+            self._open[line.fileno()] = (worker, line)
             self._poll.register(line, select.POLLIN)
+            worker.line = line
+            worker.take_turn()  # so that the door closes behind it
 
-    def wait(self, timeout_s: float | None) -> list[Worker]:
+    def _ask(self, workers: Sequence[Worker], secrets: dict[Worker, bytes]) -> dict[Worker, tuple[str, int] | None]:
+        refs = {worker: worker.ask("listen", secrets[worker]) for worker in workers}
+        answers = {}
+        for worker, ref in refs.items():
+            try:
+                answers[worker] = self._ray.get(ref)
+            except self._ray.exceptions.RayError:
+                continue  # it died since
+        return answers
+
+    def _alive(self, workers: Sequence[Worker]) -> bool:
+        """Whether any of these is."""
+        for ref in [worker.ask("ping") for worker in workers]:
+            try:
+                self._ray.get(ref)
+                return True
+            except self._ray.exceptions.RayError:
+                continue
+        return False
+
+    def wait(self, timeout_s: float) -> list[Worker]:
         """The workers whose lines have news, a loss too, at the latest after this time; what has come is in their
         inboxes.
         """
@@ -58,35 +78,34 @@ class Lines:
         for line in self._slow:
             self._poll.modify(line, select.POLLIN | select.POLLOUT)
         try:
-            ready = self._poll.poll(None if timeout_s is None else timeout_s * 1000)
+            ready = self._poll.poll(timeout_s * 1000)
         finally:
             for line in self._slow:
                 self._poll.modify(line, select.POLLIN)
         news = []
         for fd, _ in ready:
-            worker = self._workers[fd]
-            assert worker.line is not None
-            worker.line.pump()
-            if worker.line.is_lost:
+            if fd not in self._open:
+                self._poll.unregister(fd)
+                continue
+            worker, line = self._open[fd]
+            line.pump()
+            if line.is_lost:
                 self._forget(fd)
             news.append(worker)
         return news
 
-    def note_slow(self, worker: Worker) -> None:
+    def note_slow(self, line: CallerLine) -> None:
         """That a line has more to send than went at once."""
-        if worker.line is not None:
-            self._slow.add(worker.line)
+        self._slow.add(line)
 
     def end(self, worker: Worker) -> None:
         """Ends the line of a worker, if it has one."""
-        line: CallerLine | None = worker.line
-        if line is None:
-            return
-        for fd in [fd for fd, own in self._workers.items() if own is worker]:
+        for fd in [fd for fd, (own, _) in self._open.items() if own is worker]:
             self._forget(fd)
+        worker.hang_up()
         worker.line = None
-        line.close()
 
     def _forget(self, fd: int) -> None:
-        del self._workers[fd]
-        self._poll.unregister(fd)
+        with contextlib.suppress(KeyError):  # interrupted the last time
+            self._poll.unregister(fd)
+        del self._open[fd]

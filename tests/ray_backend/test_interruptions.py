@@ -1,0 +1,80 @@
+"""Ctrl-C at every odd moment: the pool goes on, and no env has stepped twice or been left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from python_probes import FaultyEnv
+from test_lines import break_line
+
+from envfleet.executors.ray.actors import Worker
+from envfleet.executors.ray.books import Books
+from envfleet.executors.ray.flights import Flight
+from envfleet.executors.ray.line import CallerLine
+from envfleet.executors.ray.lines import Lines
+from envfleet.executors.ray.tower import Tower
+from envfleet.executors.ray.traffic import Traffic
+
+pytest.importorskip("ray")
+
+STEP = FaultyEnv.STEP
+PLACES = [
+    (Books, "enter"),
+    (Books, "land"),
+    (Flight, "land"),
+    (Worker, "take_turn"),
+    (Worker, "send_on_line"),
+    (CallerLine, "put"),
+    (CallerLine, "_send"),
+    (CallerLine, "_read"),
+    (Lines, "wait"),
+    (Tower, "_send"),
+    (Tower, "_take_in"),
+    (Tower, "_arrive"),
+    (Traffic, "_flights"),
+    (Traffic, "_mark"),
+]
+
+
+@pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0].__name__}.{place[1]}")
+def test_an_interruption_anywhere_leaves_every_row_in_its_place(make, monkeypatch, place, when):
+    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2)
+    owner, name = place
+    for turn in range(2):  # with the first worker's part, then with the second's
+        pool.reset(seed=0)
+        num_before = pool.stats().num_steps // 4  # this also has the next step begin a new turn on the lines
+        with monkeypatch.context() as patch:
+            calls = interrupt(patch, owner, name, when, turn)
+            try:
+                pool.step([STEP] * 4)
+            except KeyboardInterrupt:
+                assert len(calls) > turn
+        if pool.num_in_flight:
+            pool.recv()
+        first = pool.step([STEP] * 4).obs[:, 1]
+        assert len(set(first.tolist())) == 1
+        if pool.executor._workers[0].line is not None:
+            break_line(pool, 0)
+        np.testing.assert_array_equal(pool.step([STEP] * 4).obs[:, 1], first + 1)
+        assert [own.num_steps for own in pool.stats().envs] == (num_before + first + 1).tolist()
+        assert [len(worker.outstanding) for worker in pool.executor._workers] == [0, 0]
+
+
+def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, when: str, turn: int) -> list[int]:
+    """Has a method raise KeyboardInterrupt once, at its first or second call."""
+    real = getattr(owner, name)
+    calls: list[int] = []
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(1)
+        if len(calls) != turn + 1:
+            return real(*args, **kwargs)
+        if when == "after":
+            real(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    patch.setattr(owner, name, interrupted)
+    return calls
