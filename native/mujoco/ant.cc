@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cctype>
 
-#include "mujoco_env.h"
+#include "locomotion.h"
 
 namespace envfleet::mujoco {
 
@@ -49,14 +49,13 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
     main_body(model, config);
   }
   static int observation_size(const Model& model, const Config& config) {
-    const int state = Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 2 : 0);
+    const int state = Base::state_size(model, skipped_positions(config, 2));
     if (kVersion == 5) return state + (config.flag("include_cfrc_ext_in_observation") ? 6 * (model->nbody - 1) : 0);
     return state + (config.flag("use_contact_forces") ? 6 * model->nbody : 0);
   }
   static void infos(const Model&, const Config& config, Spec& spec) {
     if (kVersion == 5) {
-      for (const char* name : {"x_position", "y_position", "distance_from_origin"}) spec.info(name, scalar<double>());
-      for (const char* name : {"x_velocity", "y_velocity", "reward_forward"}) spec.info(name, scalar<double>(), EF_ON_STEP);
+      Travel::infos(spec, true);
       spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
       for (const char* name : {"reward_contact", "reward_survive"}) spec.info(name, scalar<double>(), EF_ON_STEP);
       return;
@@ -64,10 +63,8 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
     spec.info("reward_forward", scalar<double>(), EF_ON_STEP);
     // Gymnasium's v4 reports the contact cost under this name when it counts it.
     spec.info("reward_ctrl", config.flag("use_contact_forces") ? scalar<double>() : scalar<float>(), EF_ON_STEP);
-    for (const char* name : {"reward_survive", "x_position", "y_position", "distance_from_origin", "x_velocity",
-                             "y_velocity", "forward_reward"}) {
-      spec.info(name, scalar<double>(), EF_ON_STEP);
-    }
+    spec.info("reward_survive", scalar<double>(), EF_ON_STEP);
+    Travel::infos(spec, false);
   }
 
   explicit Ant(const Config& config)
@@ -75,13 +72,12 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
         forward_reward_weight_(kVersion == 5 ? config.real("forward_reward_weight") : 1.0),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         contact_cost_weight_(config.real("contact_cost_weight")),
-        healthy_reward_(config.real("healthy_reward")),
         reset_noise_scale_(checked_scale(config)),
+        health_(config),
         healthy_z_(config, "healthy_z_range"),
         contact_force_(config, "contact_force_range"),
         main_body_(main_body(sim_.model(), config)),
-        skipped_(config.flag("exclude_current_positions_from_observation") ? 2 : 0),
-        terminate_when_unhealthy_(config.flag("terminate_when_unhealthy")),
+        skipped_(skipped_positions(config, 2)),
         shows_forces_(config.flag(kVersion == 5 ? "include_cfrc_ext_in_observation" : "use_contact_forces")) {}
 
   void start(Rng& rng) { this->start_normally(rng, reset_noise_scale_); }
@@ -96,27 +92,25 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
   }
 
   void tell_start(Out& out) {
-    if (kVersion == 5) tell_place(out);
+    InfoRow row(out);
+    if (kVersion == 5) tell_place(row, sim_.data().qpos);
   }
 
   void score(const float* action, Out& out) {
     const double* after = this->body_position(main_body_);
-    const double x_velocity = (after[0] - marks_[0]) / sim_.dt();
-    const double y_velocity = (after[1] - marks_[1]) / sim_.dt();
-    const double forward = x_velocity * forward_reward_weight_;
+    const Travel travel(after, marks_, sim_.dt(), forward_reward_weight_);
     const bool healthy = is_healthy();
-    const bool counts = healthy || (kVersion == 4 && terminate_when_unhealthy_);
-    const double survive = counts ? healthy_reward_ : 0.0 * healthy_reward_;
-    const double rewards = forward + survive;
-    const float ctrl_cost = static_cast<float>(ctrl_cost_weight_) * sum_of_squares(action, sim_.model()->nu);
-    out.terminated = !healthy && terminate_when_unhealthy_;
+    const double survive = health_.survive(healthy);
+    const double rewards = travel.forward + survive;
+    const float ctrl_cost = control_cost(ctrl_cost_weight_, action, sim_);
+    out.terminated = health_.ends(healthy);
+    InfoRow row(out);
     if constexpr (kVersion == 5) {
       const double contact_cost = this->contact_cost();
       out.reward = rewards - (ctrl_cost + contact_cost);
-      tell_place(out).real(x_velocity).real(y_velocity).real(forward).real32(-ctrl_cost).real(-contact_cost).real(survive);
+      travel.tell(row, sim_.data().qpos).real32(-ctrl_cost).real(-contact_cost).real(survive);
     } else {
-      InfoRow row(out);
-      row.real(forward);
+      row.real(travel.forward);
       if (shows_forces_) {
         const double contact_cost = this->contact_cost();
         out.reward = rewards - (ctrl_cost + contact_cost);
@@ -125,7 +119,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
         out.reward = rewards - ctrl_cost;
         row.real32(-ctrl_cost);
       }
-      row.real(survive).real(after[0]).real(after[1]).real(norm(after, 2)).real(x_velocity).real(y_velocity).real(forward);
+      travel.tell(row.real(survive), after);
     }
   }
 
@@ -144,13 +138,6 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
     return std::stoi(given);
   }
 
-  InfoRow tell_place(Out& out) {
-    const double* qpos = sim_.data().qpos;
-    InfoRow row(out);
-    row.real(qpos[0]).real(qpos[1]).real(norm(qpos, 2));
-    return row;
-  }
-
   bool is_healthy() {
     const double z = sim_.qpos()[2];
     return all_finite(sim_.data().qpos, sim_.model()->nq) && all_finite(sim_.data().qvel, sim_.model()->nv) &&
@@ -164,11 +151,12 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
     return contact_cost_weight_ * pairwise_sum<double>(square, 0, static_cast<std::ptrdiff_t>(forces.size()));
   }
 
-  double forward_reward_weight_, ctrl_cost_weight_, contact_cost_weight_, healthy_reward_, reset_noise_scale_;
+  double forward_reward_weight_, ctrl_cost_weight_, contact_cost_weight_, reset_noise_scale_;
+  HealthTerms<kVersion> health_;
   Range healthy_z_, contact_force_;
   int main_body_;
   int skipped_;
-  bool terminate_when_unhealthy_, shows_forces_;
+  bool shows_forces_;
 };
 
 }  // namespace

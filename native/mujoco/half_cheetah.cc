@@ -1,5 +1,5 @@
 // HalfCheetah: Gymnasium's HalfCheetah-v5 and -v4.
-#include "mujoco_env.h"
+#include "locomotion.h"
 
 namespace envfleet::mujoco {
 
@@ -23,7 +23,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
     return with_common_params(task, own);
   }
   static int observation_size(const Model& model, const Config& config) {
-    return Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 1 : 0);
+    return Base::state_size(model, skipped_positions(config, 1));
   }
   static void infos(const Model&, const Config&, Spec& spec) {
     spec.info("x_position", scalar<double>(), kVersion == 5 ? EF_ON_STEP | EF_ON_RESET : EF_ON_STEP);
@@ -37,7 +37,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         reset_noise_scale_(checked_scale(config)),
-        skipped_(config.flag("exclude_current_positions_from_observation") ? 1 : 0) {}
+        skipped_(skipped_positions(config, 1)) {}
 
   void start(Rng& rng) { this->start_normally(rng, reset_noise_scale_); }
   void remember() { this->marks_[0] = sim_.data().qpos[0]; }
@@ -51,7 +51,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
     const double x = sim_.data().qpos[0];
     const double velocity = (x - this->marks_[0]) / sim_.dt();
     const double forward = forward_reward_weight_ * velocity;
-    const float ctrl_cost = static_cast<float>(ctrl_cost_weight_) * sum_of_squares(action, sim_.model()->nu);
+    const float ctrl_cost = control_cost(ctrl_cost_weight_, action, sim_);
     out.reward = forward - ctrl_cost;
     InfoRow(out).real(x).real(velocity).real(forward).real32(-ctrl_cost);
   }

@@ -1,16 +1,16 @@
 // Humanoid: Gymnasium's Humanoid-v5 and -v4.
-#include "humanoid_parts.h"
+#include "humanoid_env.h"
+#include "locomotion.h"
 
 namespace envfleet::mujoco {
 
 namespace {
 
 constexpr double kHumanoidZ[2] = {1.0, 2.0};
-constexpr double kHumanoidCosts[2] = {-infinity, 10.0};
 
 template <int kVersion>
-class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
-  using Base = MujocoEnv<Humanoid>;
+class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
+  using Base = HumanoidEnv<Humanoid, kVersion>;
   using Base::marks_;
   using Base::sim_;
 
@@ -33,8 +33,7 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
     HumanoidParts::add_params(own);
     return with_common_params(task, own);
   }
-  static void check(const Model& model, const Config&) { model.expect_sizes(3, HumanoidParts::kRootVelocities); }
-  static int observation_size(const Model& model, const Config& config) { return parts(config).size(model); }
+  static bool excludes_positions(const Config& config) { return config.flag("exclude_current_positions_from_observation"); }
   static void infos(const Model& model, const Config&, Spec& spec) {
     if (kVersion == 5) {
       for (const char* name : {"x_position", "y_position"}) spec.info(name, scalar<double>());
@@ -46,69 +45,27 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
       }
       return;
     }
-    for (const char* name : {"reward_linvel", "reward_quadctrl", "reward_alive", "x_position", "y_position",
-                             "distance_from_origin", "x_velocity", "y_velocity", "forward_reward"}) {
+    for (const char* name : {"reward_linvel", "reward_quadctrl", "reward_alive"}) {
       spec.info(name, scalar<double>(), EF_ON_STEP);
     }
+    Travel::infos(spec, false);
   }
 
   explicit Humanoid(const Config& config)
-      : Base(config, true),
+      : Base(config, checked_scale(config), config.real("ctrl_cost_weight"),
+             kVersion == 5 ? config.real("contact_cost_weight") : 0.0,
+             kVersion == 5 ? Range(config, "contact_cost_range") : Range(kHumanoidCosts)),
         forward_reward_weight_(config.real("forward_reward_weight")),
-        ctrl_cost_weight_(config.real("ctrl_cost_weight")),
-        contact_cost_weight_(kVersion == 5 ? config.real("contact_cost_weight") : 0.0),
-        contact_cost_range_(kVersion == 5 ? Range(config, "contact_cost_range") : Range(kHumanoidCosts)),
-        healthy_reward_(config.real("healthy_reward")),
-        healthy_z_(config, "healthy_z_range"),
-        reset_noise_scale_(checked_scale(config)),
-        parts_(parts(config)),
-        terminate_when_unhealthy_(config.flag("terminate_when_unhealthy")) {
+        health_(config),
+        healthy_z_(config, "healthy_z_range") {
     const double* masses = sim_.model()->body_mass;
     total_mass_ = pairwise_sum<double>([masses](std::ptrdiff_t i) { return masses[i]; }, 0, sim_.model()->nbody);
   }
 
-  void start(Rng& rng) { this->start_uniformly(rng, reset_noise_scale_); }
   void remember() {
     for (int axis = 0; axis < 2; ++axis) marks_[axis] = mass_center(axis);
   }
-  void write(double* observation) const { parts_.write(sim_, observation); }
-
-  void tell_start(Out& out) {
-    if (kVersion == 5) tell_place(out);
-  }
-
-  void score(const float*, Out& out) {
-    const double after[2] = {mass_center(0), mass_center(1)};
-    const double x_velocity = (after[0] - marks_[0]) / sim_.dt();
-    const double y_velocity = (after[1] - marks_[1]) / sim_.dt();
-    const double forward = forward_reward_weight_ * x_velocity;
-    const bool healthy = healthy_z_.encloses(sim_.data().qpos[2]);
-    const bool counts = healthy || (kVersion == 4 && terminate_when_unhealthy_);
-    const double survive = counts ? healthy_reward_ : 0.0 * healthy_reward_;
-    const double rewards = forward + survive;
-    const double ctrl_cost = ctrl_cost_weight_ * sum_of_squares(sim_.data().ctrl, sim_.model()->nu);
-    out.terminated = !healthy && terminate_when_unhealthy_;
-    if (kVersion == 5) {
-      const std::span<const double> forces = sim_.contact_forces();
-      const double raw_cost =
-          contact_cost_weight_ * sum_of_squares(forces.data(), static_cast<std::ptrdiff_t>(forces.size()));
-      const double contact_cost = clip(raw_cost, contact_cost_range_.low, contact_cost_range_.high);
-      out.reward = rewards - (ctrl_cost + contact_cost);
-      tell_place(out).real(x_velocity).real(y_velocity).real(survive).real(forward).real(-ctrl_cost).real(-contact_cost);
-    } else {
-      out.reward = rewards - ctrl_cost;
-      InfoRow row(out);
-      row.real(forward).real(-ctrl_cost).real(survive).real(after[0]).real(after[1]).real(norm(after, 2));
-      row.real(x_velocity).real(y_velocity).real(forward);
-    }
-  }
-
- private:
-  static HumanoidParts parts(const Config& config) {
-    return {config, kVersion == 5, config.flag("exclude_current_positions_from_observation")};
-  }
-
-  InfoRow tell_place(Out& out) {
+  InfoRow tell_place(Out& out) const {
     const double* qpos = sim_.data().qpos;
     InfoRow row(out);
     row.real(qpos[0]).real(qpos[1]);
@@ -116,6 +73,27 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
     return row;
   }
 
+  void score(const float*, Out& out) {
+    const double after[2] = {mass_center(0), mass_center(1)};
+    const Travel travel(after, marks_, sim_.dt(), forward_reward_weight_);
+    const bool healthy = healthy_z_.encloses(sim_.data().qpos[2]);
+    const double survive = health_.survive(healthy);
+    const double rewards = travel.forward + survive;
+    const double ctrl_cost = this->control_cost();
+    out.terminated = health_.ends(healthy);
+    if (kVersion == 5) {
+      const double contact_cost = this->contact_cost();
+      out.reward = rewards - (ctrl_cost + contact_cost);
+      InfoRow row = tell_place(out).real(travel.x_velocity).real(travel.y_velocity);
+      row.real(survive).real(travel.forward).real(-ctrl_cost).real(-contact_cost);
+    } else {
+      out.reward = rewards - ctrl_cost;
+      InfoRow row(out);
+      travel.tell(row.real(travel.forward).real(-ctrl_cost).real(survive), after);
+    }
+  }
+
+ private:
   double mass_center(int axis) const {
     double total = 0;
     for (int body = 0; body < sim_.model()->nbody; ++body) {
@@ -124,13 +102,9 @@ class Humanoid : public MujocoEnv<Humanoid<kVersion>> {
     return total / total_mass_;
   }
 
-  double forward_reward_weight_, ctrl_cost_weight_, contact_cost_weight_;
-  Range contact_cost_range_;
-  double healthy_reward_;
+  double forward_reward_weight_, total_mass_ = 0;
+  HealthTerms<kVersion> health_;
   Range healthy_z_;
-  double reset_noise_scale_, total_mass_ = 0;
-  HumanoidParts parts_;
-  bool terminate_when_unhealthy_;
 };
 
 }  // namespace

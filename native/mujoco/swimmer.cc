@@ -1,5 +1,5 @@
 // Swimmer: Gymnasium's Swimmer-v5 and -v4.
-#include "mujoco_env.h"
+#include "locomotion.h"
 
 namespace envfleet::mujoco {
 
@@ -25,21 +25,14 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
   }
   static void check(const Model& model, const Config&) { model.expect_sizes(2, 1); }
   static int observation_size(const Model& model, const Config& config) {
-    return Base::state_size(model, config.flag("exclude_current_positions_from_observation") ? 2 : 0);
+    return Base::state_size(model, skipped_positions(config, 2));
   }
   static void infos(const Model&, const Config&, Spec& spec) {
-    if (kVersion == 5) {
-      for (const char* name : {"x_position", "y_position", "distance_from_origin"}) spec.info(name, scalar<double>());
-      for (const char* name : {"x_velocity", "y_velocity", "reward_forward"}) spec.info(name, scalar<double>(), EF_ON_STEP);
-      spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
-      return;
+    if (kVersion == 4) {
+      spec.info("reward_fwd", scalar<double>(), EF_ON_STEP).info("reward_ctrl", scalar<float>(), EF_ON_STEP);
     }
-    spec.info("reward_fwd", scalar<double>(), EF_ON_STEP);
-    spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
-    for (const char* name :
-         {"x_position", "y_position", "distance_from_origin", "x_velocity", "y_velocity", "forward_reward"}) {
-      spec.info(name, scalar<double>(), EF_ON_STEP);
-    }
+    Travel::infos(spec, kVersion == 5);
+    if (kVersion == 5) spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
   }
 
   explicit Swimmer(const Config& config)
@@ -47,36 +40,29 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
         forward_reward_weight_(config.real("forward_reward_weight")),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         reset_noise_scale_(checked_scale(config)),
-        skipped_(config.flag("exclude_current_positions_from_observation") ? 2 : 0) {}
+        skipped_(skipped_positions(config, 2)) {}
 
   void start(Rng& rng) { this->start_uniformly(rng, reset_noise_scale_); }
   void remember() { std::copy_n(sim_.data().qpos, 2, marks_.begin()); }
   void write(double* observation) const { this->write_state(observation, skipped_); }
 
   void tell_start(Out& out) {
-    if (kVersion == 5) tell_place(InfoRow(out));
+    InfoRow row(out);
+    if (kVersion == 5) tell_place(row, sim_.data().qpos);
   }
 
   void score(const float* action, Out& out) {
     const double* after = sim_.data().qpos;
-    const double x_velocity = (after[0] - marks_[0]) / sim_.dt();
-    const double y_velocity = (after[1] - marks_[1]) / sim_.dt();
-    const double forward = forward_reward_weight_ * x_velocity;
-    const float ctrl_cost = static_cast<float>(ctrl_cost_weight_) * sum_of_squares(action, sim_.model()->nu);
-    out.reward = forward - ctrl_cost;
-    if (kVersion == 5) {
-      tell_place(InfoRow(out)).real(x_velocity).real(y_velocity).real(forward).real32(-ctrl_cost);
-    } else {
-      tell_place(InfoRow(out).real(forward).real32(-ctrl_cost)).real(x_velocity).real(y_velocity).real(forward);
-    }
+    const Travel travel(after, marks_, sim_.dt(), forward_reward_weight_);
+    const float ctrl_cost = control_cost(ctrl_cost_weight_, action, sim_);
+    out.reward = travel.forward - ctrl_cost;
+    InfoRow row(out);
+    if (kVersion == 4) row.real(travel.forward).real32(-ctrl_cost);
+    travel.tell(row, after);
+    if (kVersion == 5) row.real32(-ctrl_cost);
   }
 
  private:
-  InfoRow tell_place(InfoRow row) const {
-    const double* qpos = sim_.data().qpos;
-    return row.real(qpos[0]).real(qpos[1]).real(norm(qpos, 2));
-  }
-
   double forward_reward_weight_, ctrl_cost_weight_, reset_noise_scale_;
   int skipped_;
 };

@@ -1,0 +1,110 @@
+// What a NativePool does between batches, and what it tells of itself.
+#include <algorithm>
+
+#include "caller.h"
+#include "fields_access.h"
+#include "given_arrays.h"
+#include "native_pool.h"
+#include "timeouts.h"
+
+namespace nb = nanobind;
+
+namespace envfleet::bindings {
+
+bool NativePool::abandon(double timeout_s) {
+  CallerGuard guard(*engine_);
+  const std::int64_t timeout_ns = to_ns(timeout_s);
+  const bool done = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->abandon(slice); });
+  if (!done) return false;
+  const std::int32_t num_envs = engine_->options().num_envs;
+  std::fill_n(engine_->in_flight(), num_envs, 0);
+  engine_->num_in_flight = 0;
+  engine_->take_faults(nullptr, 0);
+  return true;
+}
+
+void NativePool::seed(nb::handle env_ids, nb::handle words) {
+  CallerGuard guard(*engine_);
+  const Ids ids = checked_ids(env_ids);
+  const std::uint32_t* data = read_seeds(words, ids.count);
+  for (std::int64_t i = 0; i < ids.count; ++i) engine_->seed(ids.data != nullptr ? ids.data[i] : i, data + 4 * i);
+}
+
+void NativePool::rebuild(std::int32_t env_id, std::uint8_t phase) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  engine_->rebuild(env_id, phase);
+}
+
+void NativePool::set_reset_options(std::vector<std::pair<std::string, double>> options) {
+  CallerGuard guard(*engine_);
+  engine_->set_reset_options(std::move(options));
+}
+
+nb::bytes NativePool::get_state(std::int32_t env_id) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  const std::string state = engine_->get_state(env_id);
+  return nb::bytes(state.data(), state.size());
+}
+
+void NativePool::set_state(std::int32_t env_id, nb::bytes state) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  engine_->set_state(env_id, state.c_str(), static_cast<std::int64_t>(state.size()));
+}
+
+nb::tuple NativePool::render(std::int32_t env_id) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  struct Drawn {
+    std::int32_t height = 0, width = 0;
+    std::vector<std::uint8_t> rgb;
+  } drawn;
+  const auto sink = [](void* context, std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
+    *static_cast<Drawn*>(context) = {height, width, {rgb, rgb + static_cast<std::size_t>(height) * width * 3}};
+  };
+  ef_error error{};
+  const engine::FleetHandle& fleet = engine_->fleet();
+  if (fleet.type().render(fleet.raw(), env_id, sink, &drawn, &error) != 0) throw engine::FleetError(error.message);
+  return nb::make_tuple(drawn.height, drawn.width, nb::bytes(drawn.rgb.data(), drawn.rgb.size()));
+}
+
+nb::dict NativePool::get_fields(std::int32_t env_id) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  return read_fields(engine_->fleet(), env_id);
+}
+
+bool NativePool::set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
+  CallerGuard guard(*engine_);
+  check_range(env_id);
+  return write_field(engine_->fleet(), env_id, name, value);
+}
+
+nb::bytes NativePool::phases() {
+  CallerGuard guard(*engine_);
+  return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
+}
+
+nb::bytes NativePool::in_flight() {
+  CallerGuard guard(*engine_);
+  return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
+}
+
+nb::list NativePool::env_statistics() {
+  CallerGuard guard(*engine_);
+  nb::list all;
+  for (const engine::EnvTally& own : engine_->tally()) {
+    all.append(nb::make_tuple(own.num_steps, own.num_resets, own.num_episodes, own.return_sum, own.return_min,
+                              own.return_max, own.length_sum, own.length_min, own.length_max, 0, 0));
+  }
+  return all;
+}
+
+double NativePool::ns_per_step() {
+  CallerGuard guard(*engine_);
+  return engine_->expected_ns(engine::Request::step, 1);
+}
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,177 @@
+// EnvSlots<Env>: the envs of a fleet, and what is done to one of them between batches: seeds, a
+// new start after a fault, its state, its fields, its picture.
+//
+// Thread safety: as in abi.h; a slot is touched by one thread at a time.
+// Invariant: a slot is never moved, and empty only after a rebuild that threw.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <vector>
+
+#include "envfleet/abi.h"
+#include "envfleet/action_type.h"
+#include "envfleet/env_concepts.h"
+#include "envfleet/env_config.h"
+#include "envfleet/fields.h"
+#include "envfleet/fleet_rows.h"
+#include "envfleet/out.h"
+#include "envfleet/rng.h"
+#include "envfleet/spec.h"
+
+#pragma GCC visibility push(hidden)  // see env.h
+
+namespace envfleet {
+
+namespace detail {
+
+template <class Env>
+class EnvSlots {
+ public:
+  EnvSlots(const EnvSlots&) = delete;
+  EnvSlots& operator=(const EnvSlots&) = delete;
+
+  void seed(std::int32_t env_id, const std::uint32_t words[4]) { slots_[env_id].rng.seed(words); }
+
+  // A constructor that throws leaves the slot empty and the env broken; the next rebuild tries again.
+  void rebuild(std::int32_t env_id) {
+    phases_[env_id] = EF_BROKEN;
+    Slot& slot = slots_[env_id];
+    slot.env.reset();
+    emplace(slot, env_id);
+    slot.elapsed_step = 0;
+    phases_[env_id] = EF_UNSTARTED;
+  }
+
+  void get_state(std::int32_t env_id, StateWriter& writer) {
+    if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
+      Slot& slot = slots_[env_id];
+      writer.put(slot.rng.save());
+      writer.put(slot.elapsed_step);
+      writer.put(phases_[env_id]);
+      for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+        writer.put_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
+      }
+      if constexpr (HasSaveLoad<Env>) {
+        built(env_id).save(writer);
+      } else {
+        built(env_id).fields(writer);
+      }
+    } else {
+      throw std::logic_error("this env declares neither fields() nor save() and load()");
+    }
+  }
+
+  void set_state(std::int32_t env_id, StateReader& reader) {
+    if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
+      Slot& slot = slots_[env_id];
+      slot.rng.load(reader.get<Rng::State>());
+      slot.elapsed_step = reader.get<std::int32_t>();
+      const auto phase = reader.get<std::uint8_t>();
+      if (phase > EF_BROKEN) throw std::invalid_argument("the state holds no valid phase");
+      phases_[env_id] = phase;
+      for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+        reader.get_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
+      }
+      if constexpr (HasSaveLoad<Env>) {
+        built(env_id).load(reader);
+      } else {
+        built(env_id).fields(reader);
+      }
+      if (!reader.rest().empty()) throw std::invalid_argument("the state is longer than this env's");
+      if constexpr (HasFieldsChanged<Env>) built(env_id).fields_changed();
+    } else {
+      throw std::logic_error("this env declares neither fields() nor save() and load()");
+    }
+  }
+
+  void render(std::int32_t env_id, Frame& frame) {
+    if constexpr (HasRender<Env>) {
+      built(env_id).render(frame);
+    } else {
+      throw std::logic_error("this env declares no render()");
+    }
+  }
+
+  void visit_fields(std::int32_t env_id, ef_field_visitor visit, void* context) {
+    if constexpr (HasFields<Env>) {
+      if (!slots_[env_id].env) return;
+      FieldViewer viewer(visit, context);
+      slots_[env_id].env->fields(viewer);
+      // The visitor may have written one.
+      if constexpr (HasFieldsChanged<Env>) slots_[env_id].env->fields_changed();
+    }
+  }
+
+ protected:
+  struct Slot {
+    Slot() = default;
+    // Never moved after the fleet is built; std::vector's constructor asks for it all the same.
+    Slot(Slot&&) { std::terminate(); }
+    std::int32_t elapsed_step = 0;  // first: in one cache line with the env's first members
+    std::optional<Env> env;         // empty only after a rebuild that threw
+    Rng rng;
+  };
+
+  explicit EnvSlots(const ef_fleet_options& options)
+      : num_envs_(options.num_envs), phases_(options.phases), slots_(options.num_envs) {
+    const auto num_params = static_cast<std::int32_t>(params_of<Env>().size());
+    for (std::int32_t i = 0; i < options.num_configs; ++i) configs_.emplace_back(options.configs[i], num_params);
+    Spec spec;
+    const ef_spec* raw = finish_spec<Env>(spec, configs_[0].data());
+    check_action_type<Env>(raw->action);
+    obs_columns_ = columns_of(raw->obs, raw->num_obs);
+    info_columns_ = columns_of(raw->info, raw->num_info);
+    action_bytes_ = action_row_bytes(raw->action);
+    if constexpr (!HasObserve<Env>) {
+      for (const Column& column : obs_columns_) last_obs_.emplace_back(column.row_bytes * num_envs_);
+    }
+    for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+      slots_[env_id].rng.set_host(options.host);
+      emplace(slots_[env_id], env_id);
+    }
+  }
+  ~EnvSlots() = default;
+
+  Env& built(std::int32_t env_id) {
+    if (!slots_[env_id].env) throw std::logic_error("this env could not be rebuilt; reset it first");
+    return *slots_[env_id].env;
+  }
+
+  void remember_obs(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    for (std::size_t k = 0; k < last_obs_.size(); ++k) {
+      const std::int64_t bytes = obs_columns_[k].row_bytes;
+      std::memcpy(last_obs_[k].data() + bytes * env_id, row_at(rows.obs[k], bytes, row), bytes);
+    }
+  }
+
+  const std::int32_t num_envs_;
+  std::uint8_t* const phases_;
+  std::vector<OwnedValues> configs_;
+  std::vector<Column> obs_columns_, info_columns_;
+  std::int64_t action_bytes_ = 0;
+  std::vector<std::vector<char>> last_obs_;  // empty when the env can observe()
+  std::vector<Slot> slots_;
+
+ private:
+  void emplace(Slot& slot, std::int32_t env_id) {
+    if constexpr (std::constructible_from<Env, const Config&>) {
+      slot.env.emplace(config_of<Env>(config_values(env_id)));
+    } else {
+      slot.env.emplace();
+    }
+  }
+
+  const ef_value* config_values(std::int32_t env_id) const { return configs_[configs_.size() == 1 ? 0 : env_id].data(); }
+};
+
+}  // namespace detail
+
+}  // namespace envfleet
+
+#pragma GCC visibility pop
