@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import warnings
 
@@ -127,21 +128,24 @@ def test_a_constructor_that_raises_leaves_nothing(make):
         assert caught.value.method == "__init__"
 
 
-def test_the_constructor_of_one_env_that_raises(make):
-    built, closed = [], []  # what happened in this process; a worker has copies of its own
+def test_the_constructor_of_one_env_that_raises(make, tmp_path):
+    """Every other env is closed, also those of another worker."""
 
     class Closing(FaultyEnv):
         def __init__(self, **kwargs):
             super().__init__(**kwargs)
-            built.append(id(self))
+            (tmp_path / f"built {os.getpid()} {id(self)}").touch()
 
         def close(self):
-            closed.append(id(self))
+            (tmp_path / f"closed {os.getpid()} {id(self)}").touch()
 
     kwargs = [{}, {}, {"fail_construction": True}, {}]
     with pytest.raises(EnvError, match="no licence for this simulator") as caught:
         make(Closing, env_kwargs=kwargs)
     assert (caught.value.env_id, caught.value.method) == (2, "__init__")
+    names = [path.name.split(" ", 1) for path in tmp_path.iterdir()]
+    built, closed = ([own for deed, own in names if deed == wanted] for wanted in ("built", "closed"))
+    assert len(built) >= 2
     assert sorted(closed) == sorted(built)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import socket
 import struct
 from collections.abc import Sequence
@@ -57,6 +58,11 @@ class Channel:
     def fileno(self) -> int:
         """The socket's descriptor."""
         return self._socket.fileno()
+
+    def hang_up(self) -> None:
+        """Says that nothing more will be sent."""
+        with contextlib.suppress(OSError):  # the other end is gone
+            self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Closes this end."""

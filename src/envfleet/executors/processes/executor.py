@@ -31,6 +31,7 @@ from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
+_DISMISS_TIMEOUT_S = 1.0
 _MAX_BIRTHS = 5
 
 
@@ -79,7 +80,7 @@ class ProcessesExecutor(RowsExecutor):
             for worker in range(num_workers):
                 self._watch(worker)
         except BaseException:
-            self._kill_all()
+            self._dismiss()
             raise
 
     # --- starting ----------------------------------------------------------------------------
@@ -210,6 +211,17 @@ class ProcessesExecutor(RowsExecutor):
             if kind == "closed":
                 return list(detail)
         return []
+
+    def _dismiss(self) -> None:
+        """Ends workers of a pool that cannot be made. Those who have built their envs get to close them."""
+        deadline = time.monotonic() + _DISMISS_TIMEOUT_S
+        try:
+            for process in self._workers:
+                process.channel.hang_up()
+            for process in self._workers:
+                process.wait(max(0.0, deadline - time.monotonic()))
+        finally:
+            self._kill_all()
 
     def _kill_all(self) -> None:
         for process in self._workers:

@@ -22,7 +22,7 @@ from typing import Any
 from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.rows.building import build_all
+from envfleet.executors.rows.building import build_all, close_all
 from envfleet.executors.rows.faults import trouble_of
 from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import FileMailbox, dump
@@ -148,7 +148,8 @@ def _serve(channel: Channel, share: Share) -> None:
             return
     channel.send(dump(("built", _portraits(envs))))
     message = channel.recv()
-    if message is None:
+    if message is None:  # another worker could not be made, and the pool with it
+        close_all(envs.values())
         return
     plan: BoardPlan = pickle.loads(message[0])
     (board_fd,) = message[1]
