@@ -56,6 +56,7 @@ class Pool:
         seeds = [int(own) for own in given if own is not None]
         self._restarts = Restarts(executor, config, seeds)
         self._closed = False
+        self._is_ended = False
         executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
 
@@ -242,9 +243,10 @@ class Pool:
 
     def close(self) -> None:
         """Ends the workers. Idempotent; also run by `with`, garbage collection and at exit."""
-        if not self._closed:
-            self._closed = True
+        self._closed = True
+        if not self._is_ended:  # also a second time, after Ctrl-C in the first
             self._executor.close()
+            self._is_ended = True
             _open_pools.discard(self)
 
     def __enter__(self) -> Pool:

@@ -43,8 +43,8 @@ class Worker:
     """One actor and its share of the envs.
 
     orders: what it is to be told with its next message, numbered. death: how its actor ended, "" while one lives.
-    line: on which its messages travel; None: through Ray. turn: counts the calls that have the actor listen there;
-    serving: what Ray will say when the last has ended, None when it was asked to.
+    line: on which its messages travel; None: through Ray. turn: counts the calls that have the actor listen there,
+    left: the last of them that was asked to end; serving: what Ray will say when the present one has.
     """
 
     making: Making
@@ -54,6 +54,7 @@ class Worker:
     run: Any = None
     line: CallerLine | None = None
     turn: int = 0
+    left: int = 0
     serving: Any = None
     pid: int = -1
     death: str = ""
@@ -89,9 +90,15 @@ class Worker:
 
     def take_turn(self) -> None:
         """Has the actor listen on its line, if it does not."""
-        if self.serving is None:
-            self.turn += 1
+        if self.serving is not None:
+            return
+        self.turn += 1
+        try:
             self.serving = self.handle.serve.remote(self.turn)
+        except BaseException:
+            if self.line is not None:
+                self.line.close()  # whether it listens, nobody knows: now it will not
+            raise
 
     def send_on_line(self, number: int, request: bytes) -> CallerLine:
         """Sends a request on the line; which that was."""
@@ -107,14 +114,17 @@ class Worker:
         return getattr(self.handle, method).remote(*arguments)
 
     def _leave(self, line: CallerLine) -> None:
-        if self.serving is None:
+        if line.is_lost:
+            line.close()  # once more: the last time may have been interrupted
+            return
+        if self.left == self.turn:
             return
         try:
             line.put(LEAVE, TURN.pack(self.turn))
             while not line.flush(_HEARTBEAT_S):
-                if self.making.ray.wait([self.serving], timeout=0)[0]:
+                if self.serving is None or self.making.ray.wait([self.serving], timeout=0)[0]:
                     line.close()  # it died without a word
-            self.serving = None
+            self.left, self.serving = self.turn, None
         except BaseException:
             line.close()  # whether it was told to leave, nobody knows: now it will
             raise
@@ -139,9 +149,9 @@ class Worker:
 
     def hang_up(self) -> None:
         """Ends the line. Who waits on its other end comes back to Ray."""
-        self.serving = None
         if self.line is not None:
             self.line.close()
+        self.serving = None
 
     def end(self) -> None:
         """Kills the actor."""
@@ -182,7 +192,7 @@ def end_all(workers: list[Worker], timeout_s: float) -> list[str]:
     ray = workers[0].making.ray
     texts: list[str] = []
     try:
-        refs = [worker.handle.close.remote() for worker in workers if not worker.is_dead]
+        refs = [worker.handle.close.remote() for worker in workers if worker.handle is not None]
         ready = ray.wait(refs, num_returns=len(refs), timeout=timeout_s)[0] if refs else []
         for ref in ready:
             with contextlib.suppress(ray.exceptions.RayError):  # it died before it was asked
@@ -199,7 +209,7 @@ def _create(worker: Worker) -> None:
     with refused_by_ray(making.options):
         worker.handle = actor.options(**making.options).remote(worker.share.start)
     worker.run = worker.handle.run
-    worker.turn = 0
+    worker.turn = worker.left = 0
     worker.death = ""
     worker.next_number = 0
     worker.outstanding.clear()

@@ -65,6 +65,7 @@ class RayExecutor(Executor):
         self.num_envs = config.num_envs
         self._check_options = check_options
         self._entrance = Entrance(lease)
+        self._is_ended = False
         making = Making(
             lease.ray,
             {"scheduling_strategy": "SPREAD", **_runtime_env(config), **(config.ray_options or {})},
@@ -265,10 +266,14 @@ class RayExecutor(Executor):
     # --- life ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        if not self._entrance.close(_CLOSE_TIMEOUT_S):
+        # Again, if the last time was interrupted.
+        if self._is_ended or self._entrance.is_forked:
             return
+        self._entrance.close(_CLOSE_TIMEOUT_S)
+        texts = self._end()
+        self._is_ended = True
         _open_executors.discard(self)
-        for text in self._end():
+        for text in texts:
             warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def _end(self) -> list[str]:

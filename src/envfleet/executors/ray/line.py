@@ -14,6 +14,7 @@ line.pump(); line.inbox               line.give(number, runs)
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import hmac
 import queue
 import select
@@ -74,6 +75,8 @@ class CallerLine:
 
     def put(self, number: int, data: bytes) -> None:
         """Sends a frame, or as much of it as goes; pump() sends the rest."""
+        if self.is_lost:
+            return
         head = _HEADER.pack(len(data), number)
         # Small ones as one piece: one call, one packet.
         self._unsent.extend(map(memoryview, (head + data,) if len(data) < _READ_BYTES else (head, data)))
@@ -182,32 +185,45 @@ class CallerLine:
 
 def dial(doors: Mapping[Key, tuple[Address, bytes]], timeout_s: float) -> dict[Key, CallerLine]:
     """A line to each of these (address, secret) that can be reached in time, all at once."""
-    sockets: dict[Key, socket.socket] = {}
+    sockets: dict[int, tuple[Key, socket.socket]] = {}
     lines: dict[Key, CallerLine] = {}
+    poll = select.poll()
     try:
-        poll = select.poll()
-        waiting: dict[int, Key] = {}
         for key, (address, _) in doors.items():
-            family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-            sock = sockets[key] = socket.socket(family, socket.SOCK_STREAM)
-            sock.setblocking(False)
-            sock.connect_ex(address)
-            waiting[sock.fileno()] = key
-            poll.register(sock, select.POLLOUT)
+            with contextlib.suppress(OSError):
+                family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
+                sock = socket.socket(family, socket.SOCK_STREAM)
+                sockets[sock.fileno()] = (key, sock)
+                sock.setblocking(False)
+                sock.connect_ex(address)
+                poll.register(sock, select.POLLOUT)
         deadline = time.monotonic() + timeout_s
-        while waiting and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
-            for fd, _ in ready:
+        while len(lines) < len(sockets) and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
+            for fd, event in ready:
+                key, sock = sockets[fd]
+                try:
+                    if event & select.POLLOUT:
+                        _tune(sock)
+                        sock.sendall(doors[key][1])
+                        poll.modify(fd, select.POLLIN)
+                        continue
+                    said = sock.recv(SECRET_BYTES)
+                except OSError:
+                    said = b""
                 poll.unregister(fd)
-                key = waiting.pop(fd)
-                with contextlib.suppress(OSError):
-                    if sockets[key].getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0:
-                        _tune(sockets[key])
-                        sockets[key].sendall(doors[key][1])
-                        lines[key] = CallerLine(sockets.pop(key))
+                # Somebody else may answer at any address.
+                if hmac.compare_digest(said, _proof(doors[key][1])):
+                    lines[key] = CallerLine(sock)
     finally:
-        for sock in sockets.values():
-            sock.close()
+        for key, sock in sockets.values():
+            if key not in lines:
+                sock.close()
     return lines
+
+
+def _proof(secret: bytes) -> bytes:
+    """What an actor answers to who knows its secret."""
+    return hashlib.sha256(b"envfleet " + secret).digest()
 
 
 def _tune(sock: socket.socket) -> None:
@@ -223,36 +239,46 @@ def _tune(sock: socket.socket) -> None:
 
 
 class Door:
-    """Where an actor waits for its caller. Raises OSError when it cannot listen there."""
+    """Where an actor waits for its caller, in a thread: it may have other things to do. Raises OSError when it cannot
+    listen there.
+    """
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family)
         self.address: Address = (host, self._socket.getsockname()[1])
+        self._line: ActorLine | None = None
+        self._thread = threading.Thread(target=self._admit, name="envfleet-door", daemon=True)
+        self._thread.start()
 
     def open(self) -> ActorLine:
-        """The line to the first who knows the secret. Nobody comes in after that. Raises LineLostError."""
+        """The line to the first who knew the secret. Raises LineLostError."""
+        self._thread.join()
+        if self._line is None:
+            raise LineLostError
+        return self._line
+
+    def _admit(self) -> None:
+        """Lets one in, and nobody after that."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
-        try:
-            while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(OSError), self._socket:  # closed, or nobody came in time
+            while self._line is None and (left := deadline - time.monotonic()) > 0:
                 self._socket.settimeout(left)
                 sock, _ = self._socket.accept()
-                sock.settimeout(min(left, _SECRET_TIMEOUT_S))
                 with contextlib.suppress(OSError):
-                    said = sock.recv(SECRET_BYTES, socket.MSG_WAITALL)
-                    if hmac.compare_digest(said, self._secret):
-                        return ActorLine(sock)
+                    sock.settimeout(min(left, _SECRET_TIMEOUT_S))
+                    if hmac.compare_digest(sock.recv(SECRET_BYTES, socket.MSG_WAITALL), self._secret):
+                        sock.sendall(_proof(self._secret))
+                        self._line = ActorLine(sock)
+                        continue
                 sock.close()
-        except OSError as error:
-            raise LineLostError from error
-        finally:
-            self.close()
-        raise LineLostError
 
     def close(self) -> None:
         """Lets nobody in any more."""
-        self._socket.close()
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone would not wake who waits there
+        self._thread.join()
 
 
 class ActorLine:

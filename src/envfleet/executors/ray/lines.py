@@ -74,14 +74,15 @@ class Lines:
         """The workers whose lines have news, a loss too, at the latest after this time; what has come is in their
         inboxes.
         """
-        self._slow = {line for line in self._slow if line.has_unsent}
+        self._slow = {line for line in self._slow if line.has_unsent and not line.is_lost}
         for line in self._slow:
             self._poll.modify(line, select.POLLIN | select.POLLOUT)
         try:
             ready = self._poll.poll(timeout_s * 1000)
         finally:
             for line in self._slow:
-                self._poll.modify(line, select.POLLIN)
+                if not line.is_lost:
+                    self._poll.modify(line, select.POLLIN)
         news = []
         for fd, _ in ready:
             if fd not in self._open:

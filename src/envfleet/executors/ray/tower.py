@@ -24,7 +24,7 @@ _GLANCE_S = 0.002
 
 
 class Tower:
-    """The flights of all workers. lines: None when every message goes through Ray."""
+    """The flights of all workers, on lines where there are some, else through Ray."""
 
     def __init__(self, ray: ModuleType, books: Books, rows: RowForm, lines: Lines, step_timeout: float | None) -> None:
         self._ray = ray
@@ -46,6 +46,12 @@ class Tower:
                 self._after_loss(worker)
             if flight.arrival is None and not flight.is_under_way:
                 self._books.enter(flight)
+                self._send_in_order(worker)
+
+    def _send_in_order(self, worker: Worker) -> None:
+        """What an interruption, or the loss of a line, left behind goes before what is new."""
+        for flight in list(worker.outstanding):
+            if flight.arrival is None and not flight.is_under_way:
                 self._send(flight)
 
     def _send(self, flight: Flight) -> None:
@@ -65,9 +71,9 @@ class Tower:
     def _after_loss(self, worker: Worker) -> None:
         """Its line has ended, and nobody knows yet whether it lives: what is under way is sent again, through Ray."""
         self._lines.end(worker)
-        for flight in list(worker.outstanding):
-            if flight.arrival is None and not flight.is_under_way:
-                self._send(flight)
+        if worker.head is not None:
+            worker.head.turn_at = time.monotonic()
+        self._send_in_order(worker)
 
     # --- arrivals ------------------------------------------------------------------------------
 
@@ -96,19 +102,15 @@ class Tower:
             return True
         by_ray = {flight.refs[0]: flight for flight in pending if flight.refs}
         patience = self._patience(pending, deadline)
-        num_wanted = count
         if self._books.awaited:
-            if self._listen(min(_GLANCE_S, patience or _GLANCE_S) if by_ray else patience):
-                return not _is_over(deadline)
-            patience, num_wanted = 0.0, 1
+            self._listen(min(_GLANCE_S, patience or _GLANCE_S) if by_ray else patience)
+            patience, count = 0.0, 1
         if by_ray:
-            ready, _ = self._ray.wait(list(by_ray), num_returns=num_wanted, timeout=patience)
+            ready, _ = self._ray.wait(list(by_ray), num_returns=min(count, len(by_ray)), timeout=patience)
             landing = [by_ray[ref] for ref in ready if by_ray[ref].arrival is None]
             if landing and not self._take_at_once(landing, None):
                 for flight in landing:
                     self._await_one(flight, None)
-            if len(landing) >= num_wanted:
-                return True
         self._give_up_the_overdue(pending)
         return not _is_over(deadline)
 
@@ -121,8 +123,8 @@ class Tower:
     def _listen(self, patience: float | None) -> bool:
         """Waits on lines for any flight that is awaited; whether there was news of any worker."""
         news = self._lines.wait(_HEARTBEAT_S if patience is None else min(patience, _HEARTBEAT_S))
-        if not news and time.monotonic() - self._asked_at >= _HEARTBEAT_S:
-            news = self._gone()
+        if time.monotonic() - self._asked_at >= _HEARTBEAT_S:
+            news += self._gone()
         for worker in news:
             self._take_in(worker)
         self._give_up_the_overdue(list(self._books.awaited))
@@ -135,7 +137,7 @@ class Tower:
         serving = {worker.serving: worker for worker in awaited if worker.serving is not None}
         if not serving:
             return []
-        ended, _ = self._ray.wait(list(serving), num_returns=1, timeout=0)
+        ended, _ = self._ray.wait(list(serving), num_returns=len(serving), timeout=0)
         gone = [serving[ref] for ref in ended]
         for worker in gone:
             if worker.line is not None:

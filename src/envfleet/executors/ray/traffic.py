@@ -144,10 +144,10 @@ class Traffic:
         while (have := sum(rows.stop - rows.start for _, rows in self._landed)) < wanted:
             # As many as it takes at least: after each, the next may already be there.
             largest = max(len(flight.env_ids) for flight in self._loose)
-            if not self._tower.await_some(self._loose, -(-(wanted - have) // largest), deadline):
-                self._note_landed()
-                return None
+            is_in_time = self._tower.await_some(self._loose, -(-(wanted - have) // largest), deadline)
             self._note_landed()
+            if not is_in_time and sum(rows.stop - rows.start for _, rows in self._landed) < wanted:
+                return None
         pieces, env_ids, filled = [], [], 0
         rest = deque(self._landed)
         while filled < wanted:
