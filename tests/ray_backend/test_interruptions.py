@@ -34,7 +34,8 @@ PLACES = [
     (Tower, "_take_in"),
     (Tower, "_arrive"),
     (Traffic, "_flights"),
-    (Traffic, "_mark"),
+    (Traffic, "depart_in_order"),
+    (Traffic, "ordered_batch"),
 ]
 
 

@@ -235,8 +235,7 @@ class RayExecutor(Executor):
         return self._traffic.has_ordered
 
     def in_flight(self) -> NDArray[np.bool_]:
-        in_flight: NDArray[np.bool_] = self._traffic.is_in_flight.copy()
-        return in_flight
+        return self._traffic.in_flight()
 
     def phases(self) -> NDArray[np.uint8]:
         phases: NDArray[np.uint8] = self._books.phases.copy()

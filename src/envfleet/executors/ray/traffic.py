@@ -43,8 +43,6 @@ class Traffic:
         self._action_leaves = action_leaves
         self._batch_size = batch_size
         self._is_async = is_async
-        self.is_in_flight: NDArray[np.bool_] = np.zeros(len(shares.all_ids), dtype=np.bool_)
-        self.num_in_flight = 0
         # A batch in order, with the rows where each flight's go; and asynchronous flights, then their rows.
         self._ordered: tuple[NDArray[np.int32], list[tuple[Flight, Rows]]] | None = None
         self._loose: list[Flight] = []
@@ -55,6 +53,26 @@ class Traffic:
         """Whether a batch in order is under way."""
         return self._ordered is not None
 
+    # What is in flight follows from these alone: beside them, a count could be left behind by an interruption.
+
+    @property
+    def num_in_flight(self) -> int:
+        """How many envs are."""
+        num_ordered = len(self._ordered[0]) if self._ordered is not None else 0
+        num_loose = sum(len(flight.env_ids) for flight in self._loose)
+        return int(num_ordered + num_loose + sum(rows.stop - rows.start for _, rows in self._landed))
+
+    def in_flight(self) -> NDArray[np.bool_]:
+        """Which envs are."""
+        is_in_flight: NDArray[np.bool_] = np.zeros(len(self._shares.all_ids), dtype=np.bool_)
+        if self._ordered is not None:
+            is_in_flight[self._ordered[0]] = True
+        for flight in self._loose:
+            is_in_flight[flight.env_ids] = True
+        for arrival, rows in self._landed:
+            is_in_flight[arrival.env_ids[rows]] = True
+        return is_in_flight
+
     # --- departures ------------------------------------------------------------------------
 
     def depart(self, kind: int, env_ids: Any, actions: LeafColumns | None, options: Mapping[str, Any] | None) -> None:
@@ -64,7 +82,6 @@ class Traffic:
             return
         flights = [flight for flight, _ in self._flights(kind, env_ids, actions, options)]
         self._loose += flights
-        self._mark(self._shares.all_ids if env_ids is None else env_ids, True)
         self._tower.send(flights)
 
     def depart_in_order(
@@ -75,13 +92,7 @@ class Traffic:
         ids = self._shares.all_ids if env_ids is None else env_ids
         # Noted before it is sent: after Ctrl-C in between, recv() sends the rest.
         self._ordered = (ids, flights)
-        self._mark(ids, True)
         self._tower.send(flight for flight, _ in flights)
-
-    def _mark(self, env_ids: NDArray[np.int32], is_in_flight: bool) -> None:
-        self.is_in_flight[env_ids] = is_in_flight
-        # Counted anew: after an interruption it may be done twice.
-        self.num_in_flight = int(np.count_nonzero(self.is_in_flight))
 
     def _flights(
         self, kind: int, env_ids: Any, actions: LeafColumns | None, options: Mapping[str, Any] | None
@@ -132,7 +143,6 @@ class Traffic:
             if flight.arrival is not None
         ]
         batch = self._batches.batch(pieces, env_ids)
-        self._mark(env_ids, False)
         self._ordered = None
         return batch
 
@@ -163,7 +173,6 @@ class Traffic:
                 rest[0] = (arrival, slice(taken.stop, rows.stop))
         ids = np.concatenate(env_ids)
         batch = self._batches.batch(pieces, ids)
-        self._mark(ids, False)
         self._landed = rest
         return batch
 
@@ -182,7 +191,6 @@ class Traffic:
         self._ordered = None
         self._loose.clear()
         self._landed.clear()
-        self._mark(self._shares.all_ids, False)
         return True
 
 
