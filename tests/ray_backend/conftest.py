@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,16 +12,21 @@ import envfleet
 from envfleet import Pool
 
 
-@pytest.fixture(params=["on lines", pytest.param("by Ray", marks=pytest.mark.soak)])
-def make(request):
+@pytest.fixture
+def make_on_lines():
+    """The same with lines, whatever the run."""
     ray_session()
     pools: list[Pool] = []
 
     def make(env: Any, **options: Any) -> Pool:
-        options.setdefault("ray_direct", request.param == "on lines")
         pools.append(envfleet.make_pool(env, backend="ray", **options))
         return pools[-1]
 
     yield make
     for pool in pools:
         pool.close()
+
+
+@pytest.fixture(params=["on lines", pytest.param("by Ray", marks=pytest.mark.soak)])
+def make(request, make_on_lines):
+    return partial(make_on_lines, ray_direct=False) if request.param == "by Ray" else make_on_lines

@@ -216,11 +216,7 @@ def test_what_ray_refuses_is_told_as_an_option(make, options):
         make("CartPole-v1", num_workers=1, **options)
 
 
-def test_what_a_forked_child_drops_harms_nobody():
-    """A child that lets a handle go would speak to Ray on its parent's connections."""
-    done = run(
-        """
-import gc, os, warnings
+POOL_AND_RUNNER = """
 import envfleet
 from envfleet.sampling import Runner
 from functools import partial
@@ -231,6 +227,15 @@ pool.reset(seed=0)
 runner = Runner([partial(counting, 0)], backend="ray")
 stream = runner.trajs()
 next(stream)
+"""
+
+
+def test_what_a_forked_child_drops_harms_nobody():
+    """A child that lets a handle go would speak to Ray on its parent's connections."""
+    done = run(
+        POOL_AND_RUNNER
+        + """
+import gc, os, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, which is the subject
 for _ in range(3):
     pid = os.fork()
@@ -255,17 +260,9 @@ for own in (other, pool, runner):
 def test_after_ray_shutdown_no_other_session_is_begun():
     """Ray would start one at the next call, whatever it is."""
     done = run(
-        """
-import envfleet, ray
-from envfleet.sampling import Runner
-from sampling.sampling_probes import counting
-from functools import partial
-
-pool = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
-pool.reset(seed=0)
-runner = Runner([partial(counting, 0)], backend="ray")
-stream = runner.trajs()
-next(stream)
+        POOL_AND_RUNNER
+        + """
+import ray
 ray.shutdown()
 def refused(call, *arguments):
     try:

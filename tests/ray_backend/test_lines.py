@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from python_probes import FaultyEnv, SleepyEnv
 from ray_probes import BigActionEnv, LargeEnv, LargeSleepyEnv, UnpackableEnv
-from ray_session import ray_session
 
 import envfleet
 from envfleet import ConfigError, Pool, WorkerDied
@@ -27,17 +26,8 @@ SECRET = bytes(range(SECRET_BYTES))
 
 
 @pytest.fixture
-def make():
-    ray_session()
-    pools: list[Pool] = []
-
-    def make(env, **options):
-        pools.append(envfleet.make_pool(env, backend="ray", **options))
-        return pools[-1]
-
-    yield make
-    for pool in pools:
-        pool.close()
+def make(make_on_lines):
+    return make_on_lines
 
 
 def lines_of(pool: Pool) -> list[CallerLine | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -22,7 +23,7 @@ class NamedRequest(dict[str, Any]):
         return int(value.__index__())
 
 
-class _CompatRunner(Runner):
+class _CompatRunner(Runner, ABC):
     """The signature of both, and their requests."""
 
     def __init__(
@@ -35,9 +36,9 @@ class _CompatRunner(Runner):
     ) -> None:
         super().__init__(gen_fns, *args, context_fn=context_fn, **self._settings(context), **kwargs)
 
+    @abstractmethod
     def _settings(self, context: str | None) -> dict[str, Any]:
         """What Runner is told."""
-        raise NotImplementedError
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         request = super()._request(args, kwargs)

@@ -24,7 +24,9 @@ from envfleet.ray_options import refused_by_ray
 
 # While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
 _MAX_BIRTHS = 5
-_HEARTBEAT_S = 1.0
+# How long to wait on a line before Ray is asked whether a silent worker lives: a machine that lost its power ends no
+# connection.
+HEARTBEAT_S = 1.0
 BUILD_REMEDY = "its constructor must not raise"
 
 
@@ -121,7 +123,7 @@ class Worker:
             return
         try:
             line.put(LEAVE, TURN.pack(self.turn))
-            while not line.flush(_HEARTBEAT_S):
+            while not line.flush(HEARTBEAT_S):
                 if self.serving is None or self.making.ray.wait([self.serving], timeout=0)[0]:
                     line.close()  # it died without a word
             self.left, self.serving = self.turn, None

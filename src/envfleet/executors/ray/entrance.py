@@ -41,12 +41,11 @@ class Entrance:
         self._lease.check()
         return self._busy
 
-    def close(self, patience_s: float) -> bool:
-        """Lets nobody in any more, once who is inside has left or the time is over. False: it was closed before."""
-        if self.is_closed or self.is_forked:
-            return False
+    def close(self, patience_s: float) -> None:
+        """Lets nobody in any more, once who is inside has left or the time is over."""
+        if self.is_closed:
+            return
         is_mine = self._busy.acquire(timeout=patience_s)
         self.is_closed = True
         if is_mine:
             self._busy.release()
-        return True

@@ -9,17 +9,15 @@ import time
 from collections.abc import Iterable, Sequence
 from types import ModuleType
 
-from envfleet.executors.ray.actors import Worker, how_it_died
+from envfleet.executors.ray.actors import HEARTBEAT_S, Worker, how_it_died
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.flights import Flight, arrived
 from envfleet.executors.ray.lines import Lines
 from envfleet.executors.ray.messages import PART_BYTES, RowForm, glued
 from envfleet.executors.rows.faults import message_of
 
-# How long to wait on lines before Ray is asked whether a silent worker lives: a machine that lost its power ends no
-# connection.
-_HEARTBEAT_S = 1.0
-# The same while some messages go through Ray, as they do after a line was lost: nothing waits for both at once.
+# How long to wait on lines while some messages go through Ray, as they do after a line was lost: nothing waits for
+# both at once.
 _GLANCE_S = 0.002
 
 
@@ -120,15 +118,14 @@ class Tower:
         for worker in {flight.worker for flight in self._books.awaited}:
             self._take_in(worker)
 
-    def _listen(self, patience: float | None) -> bool:
-        """Waits on lines for any flight that is awaited; whether there was news of any worker."""
-        news = self._lines.wait(_HEARTBEAT_S if patience is None else min(patience, _HEARTBEAT_S))
-        if time.monotonic() - self._asked_at >= _HEARTBEAT_S:
+    def _listen(self, patience: float | None) -> None:
+        """Waits on lines for any flight that is awaited, and takes in what came."""
+        news = self._lines.wait(HEARTBEAT_S if patience is None else min(patience, HEARTBEAT_S))
+        if time.monotonic() - self._asked_at >= HEARTBEAT_S:
             news += self._gone()
         for worker in news:
             self._take_in(worker)
         self._give_up_the_overdue(list(self._books.awaited))
-        return bool(news)
 
     def _gone(self) -> list[Worker]:
         """Workers that are awaited on their lines, and of whom Ray knows that they are not there."""
