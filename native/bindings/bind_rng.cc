@@ -4,7 +4,7 @@
 
 #include "bindings.h"
 #include "envfleet/rng.h"
-#include "numpy_random.h"
+#include "numpy_host.h"
 
 namespace nb = nanobind;
 

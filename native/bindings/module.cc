@@ -10,6 +10,7 @@ namespace nb = nanobind;
 
 NB_MODULE(_native, module) {
   if (_import_array() < 0) throw nb::python_error();
+  envfleet::bindings::borrow_numpy_loops();
   // A daemon thread that still stands in a frame at exit keeps what it holds, and that is no bug.
   nb::set_leak_warnings(false);
   module.doc() = "The C++ side of envfleet; not a public interface.";

@@ -8,7 +8,7 @@
 #include "cores.h"
 #include "envfleet/fleet.h"
 #include "forks.h"
-#include "numpy_random.h"
+#include "numpy_host.h"
 #include "wait.h"
 
 namespace envfleet::engine {

@@ -1,9 +1,7 @@
 // Acrobot (Sutton; the equations of the book): Gymnasium's Acrobot-v1.
 //
-// Double precision and Gymnasium's order of operations. The motion is chaotic: a last bit
-// grows to the size of the observation within one episode, so every rounding counts. One
-// cannot be had: numpy takes the first observation's sine and cosine in float32, by an
-// algorithm that depends on the CPU; here the double result is rounded once.
+// Double precision, Gymnasium's order of operations, numpy's own sine and cosine. The motion is chaotic: a last bit
+// grows to the size of the observation within one episode, so every rounding counts.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,6 +16,7 @@ using envfleet::Config;
 using envfleet::Out;
 using envfleet::Rng;
 using envfleet::Spec;
+using envfleet::numpy::squared;
 using std::numbers::pi;
 
 constexpr double kLinkLength1 = 1.0;
@@ -31,24 +30,21 @@ constexpr double kTimeStep = 0.2;
 constexpr double kMaxVelocity1 = 4 * pi;
 constexpr double kMaxVelocity2 = 9 * pi;
 
-// numpy's x**2 is the C library's pow(), which in one case of a thousand rounds otherwise
-// than x * x. Volatile, or the compiler makes a multiplication of it again.
-const volatile double kTwo = 2.0;
-double squared(double value) { return std::pow(value, kTwo); }
-
 // theta1, theta2, and their velocities.
 using State = std::array<double, 4>;
 
 State derivative(const State& state, double torque) {
   constexpr double m1 = kLinkMass1, m2 = kLinkMass2, l1 = kLinkLength1, lc1 = kLinkCom1, lc2 = kLinkCom2;
   const auto [theta1, theta2, dtheta1, dtheta2] = state;
-  const double sine2 = std::sin(theta2);
-  const double cosine2 = std::cos(theta2);
+  const double sine2 = envfleet::numpy::sin(theta2);
+  double cosines[3] = {theta2, theta1 + theta2 - pi / 2, theta1 - pi / 2};
+  envfleet::numpy::cos(cosines, cosines, 3);
+  const double cosine2 = cosines[0];
   const double d1 = m1 * (lc1 * lc1) + m2 * (l1 * l1 + lc2 * lc2 + 2 * l1 * lc2 * cosine2) + kLinkInertia + kLinkInertia;
   const double d2 = m2 * (lc2 * lc2 + l1 * lc2 * cosine2) + kLinkInertia;
-  const double phi2 = m2 * lc2 * kGravity * std::cos(theta1 + theta2 - pi / 2);
+  const double phi2 = m2 * lc2 * kGravity * cosines[1];
   const double phi1 = -m2 * l1 * lc2 * squared(dtheta2) * sine2 - 2 * m2 * l1 * lc2 * dtheta2 * dtheta1 * sine2 +
-                      (m1 * lc1 + m2 * l1) * kGravity * std::cos(theta1 - pi / 2) + phi2;
+                      (m1 * lc1 + m2 * l1) * kGravity * cosines[2] + phi2;
   const double ddtheta2 = (torque + d2 / d1 * phi1 - m2 * l1 * lc2 * squared(dtheta1) * sine2 - phi2) /
                           (m2 * (lc2 * lc2) + kLinkInertia - squared(d2) / d1);
   const double ddtheta1 = -(d2 * ddtheta2 + phi1) / d1;
@@ -107,19 +103,21 @@ class Acrobot {
     state_[1] = wrapped(state_[1]);
     state_[2] = std::clamp(state_[2], -kMaxVelocity1, kMaxVelocity1);
     state_[3] = std::clamp(state_[3], -kMaxVelocity2, kMaxVelocity2);
-    out.terminated = -std::cos(state_[0]) - std::cos(state_[1] + state_[0]) > 1.0;
+    double heights[2] = {state_[0], state_[1] + state_[0]};
+    envfleet::numpy::cos(heights, heights, 2);
+    out.terminated = -heights[0] - heights[1] > 1.0;
     out.reward = out.terminated ? 0.0 : -1.0;
     observe(out);
   }
 
   void observe(Out& out) {
-    float* obs = out.obs<float>();
-    obs[0] = static_cast<float>(std::cos(state_[0]));
-    obs[1] = static_cast<float>(std::sin(state_[0]));
-    obs[2] = static_cast<float>(std::cos(state_[1]));
-    obs[3] = static_cast<float>(std::sin(state_[1]));
-    obs[4] = static_cast<float>(state_[2]);
-    obs[5] = static_cast<float>(state_[3]);
+    // Gymnasium's initial state is a float32 array, and numpy computes its sines in float32, which rounds
+    // differently. No state that a step has computed fits into float32.
+    if (std::all_of(state_.begin(), state_.end(), [](double value) { return static_cast<float>(value) == value; })) {
+      observe_as<float>(out);
+    } else {
+      observe_as<double>(out);
+    }
   }
 
   template <class Visitor>
@@ -128,6 +126,20 @@ class Acrobot {
   }
 
  private:
+  template <class Real>
+  void observe_as(Out& out) const {
+    const Real angles[2] = {static_cast<Real>(state_[0]), static_cast<Real>(state_[1])};
+    Real sines[2], cosines[2];
+    envfleet::numpy::sin(angles, sines, 2);
+    envfleet::numpy::cos(angles, cosines, 2);
+    float* obs = out.obs<float>();
+    for (int i = 0; i < 2; ++i) {
+      obs[2 * i] = static_cast<float>(cosines[i]);
+      obs[2 * i + 1] = static_cast<float>(sines[i]);
+      obs[4 + i] = static_cast<float>(state_[2 + i]);
+    }
+  }
+
   State state_ = {};
 };
 

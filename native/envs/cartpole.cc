@@ -1,7 +1,8 @@
 // CartPole (Barto, Sutton and Anderson): Gymnasium's CartPole-v0 and v1.
 //
-// The arithmetic follows Gymnasium's in double precision and in the same order, so
-// trajectories agree to the float32 of the observation.
+// The default arithmetic is Gymnasium's: double precision, the same operations in the same order, numpy's own sine
+// and cosine. An upright pole amplifies a difference in the last bit to the size of the observation within an
+// episode, so nothing less stays on Gymnasium's trajectory. fast_math trades that for speed.
 #include <cmath>
 #include <numbers>
 
@@ -19,13 +20,12 @@ struct SineAndCosine {
   double sine, cosine;
 };
 
-// Up to where the series below is exact to the last bit or two of a double: twice the lean at
-// which a pole counts as fallen.
+// fast_math: up to where the series below is exact to the last bit or two of a double. Twice the lean at which a
+// pole counts as fallen.
 constexpr double kSeriesLimit = 0.42;
 
-// The Taylor series, which unlike the library's functions is inlined into the loop over envs.
-// Summed in pairs and not from the inside out: the loop waits for the longest chain of
-// operations, not for their number.
+// The Taylor series, which unlike numpy's functions is inlined into the loop over envs. Summed in pairs and not from the
+// inside out: the loop waits for the longest chain of operations, not for their number.
 inline SineAndCosine series(double angle) {
   const double x2 = angle * angle;
   const double x4 = x2 * x2;
@@ -53,16 +53,21 @@ struct Physics {
   bool operator==(const Physics&) const = default;
 };
 
+enum class Arithmetic { exact, fast };
+
 // One step of the equations of motion, the same for one pole and for several side by side.
+template <Arithmetic arithmetic>
 inline void move(const Physics& physics, SineAndCosine lean, int action, double& x, double& x_dot, double& theta,
                  double& theta_dot) {
+  const auto over_mass = [&](double value) {
+    // The fast way is one division that waits for nothing, then products.
+    return arithmetic == Arithmetic::fast ? value * (1.0 / physics.total_mass) : value / physics.total_mass;
+  };
   const double force = physics.force_mag * (2 * (action == 1) - 1);  // no branch: actions are as good as random
-  // Gymnasium divides three times by the mass; this waits for one division that waits for nothing.
-  const double inverse_mass = 1.0 / physics.total_mass;
-  const double temp = (force + physics.polemass_length * (theta_dot * theta_dot) * lean.sine) * inverse_mass;
+  const double temp = over_mass(force + physics.polemass_length * (theta_dot * theta_dot) * lean.sine);
   const double theta_acc = (physics.gravity * lean.sine - lean.cosine * temp) /
-                           (physics.length * (4.0 / 3.0 - physics.masspole * (lean.cosine * lean.cosine) * inverse_mass));
-  const double x_acc = temp - physics.polemass_length * theta_acc * lean.cosine * inverse_mass;
+                           (physics.length * (4.0 / 3.0 - over_mass(physics.masspole * (lean.cosine * lean.cosine))));
+  const double x_acc = temp - over_mass(physics.polemass_length * theta_acc * lean.cosine);
   x += physics.tau * x_dot;
   x_dot += physics.tau * x_acc;
   theta += physics.tau * theta_dot;
@@ -76,14 +81,24 @@ struct Poles {
   double x[kLanes], x_dot[kLanes], theta[kLanes], theta_dot[kLanes];
 };
 
-ENVFLEET_VECTOR_CLONES void move_side_by_side(Poles& poles, const std::int32_t* actions, std::uint8_t* fallen) {
+template <Arithmetic arithmetic, class LeanOf>
+inline void move_all(Poles& poles, const LeanOf& lean_of, const std::int32_t* actions, std::uint8_t* fallen) {
   constexpr Physics physics;
   for (int i = 0; i < kLanes; ++i) {
-    move(physics, series(poles.theta[i]), actions[i], poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]);
+    move<arithmetic>(physics, lean_of(i), actions[i], poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]);
   }
   for (int i = 0; i < kLanes; ++i) {
     fallen[i] = (std::abs(poles.x[i]) > physics.x_threshold) | (std::abs(poles.theta[i]) > physics.theta_threshold);
   }
+}
+
+ENVFLEET_VECTOR_CLONES void move_fast(Poles& poles, const std::int32_t* actions, std::uint8_t* fallen) {
+  move_all<Arithmetic::fast>(poles, [&](int i) { return series(poles.theta[i]); }, actions, fallen);
+}
+
+ENVFLEET_VECTOR_CLONES void move_exact(Poles& poles, const double* sines, const double* cosines, const std::int32_t* actions,
+                                       std::uint8_t* fallen) {
+  move_all<Arithmetic::exact>(poles, [&](int i) { return SineAndCosine{sines[i], cosines[i]}; }, actions, fallen);
 }
 
 class CartPole {
@@ -92,12 +107,14 @@ class CartPole {
   static constexpr int lanes = kLanes;
 
   static envfleet::Params params() {
-    return {{"sutton_barto_reward", false, "reward 0 a step and -1 at the end, instead of 1 a step"}};
+    return {{"sutton_barto_reward", false, "reward 0 per step and -1 at the end, instead of 1 per step"},
+            {"fast_math", false, "faster arithmetic that leaves Gymnasium's trajectory in the last bit"}};
   }
 
   static void spec(const Config&, Spec& spec) { describe(spec, 500, 475.0); }
 
-  explicit CartPole(const Config& config) : sutton_barto_reward_(config.flag("sutton_barto_reward")) {}
+  explicit CartPole(const Config& config)
+      : sutton_barto_reward_(config.flag("sutton_barto_reward")), is_fast_(config.flag("fast_math")) {}
 
   void reset(Rng& rng, Out& out) {
     const auto [low, high] = envfleet::reset_bounds(out, -0.05, 0.05);
@@ -107,9 +124,12 @@ class CartPole {
 
   void step(int action, Out& out) {
     const double theta = state_[2];
-    const bool is_near = std::abs(theta) < kSeriesLimit;
-    const SineAndCosine lean = is_near ? series(theta) : SineAndCosine{std::sin(theta), std::cos(theta)};
-    move(physics_, lean, action, state_[0], state_[1], state_[2], state_[3]);
+    if (is_fast_ && std::abs(theta) < kSeriesLimit) {
+      move<Arithmetic::fast>(physics_, series(theta), action, state_[0], state_[1], state_[2], state_[3]);
+    } else {
+      const SineAndCosine lean{envfleet::numpy::sin(theta), envfleet::numpy::cos(theta)};
+      move<Arithmetic::exact>(physics_, lean, action, state_[0], state_[1], state_[2], state_[3]);
+    }
     out.terminated = std::abs(state_[0]) > physics_.x_threshold || std::abs(state_[2]) > physics_.theta_threshold;
     out.reward = reward(out.terminated);
     observe(out);
@@ -118,17 +138,26 @@ class CartPole {
   template <class Self>
   static bool step_lanes(Self* const* envs, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out) {
     Poles poles;
-    bool all_take_it = true;
+    bool all_are_standard = true, all_are_fast = true, any_is_fast = false;
     for (int i = 0; i < kLanes; ++i) {
       const CartPole& env = *envs[i];
       poles.x[i] = env.state_[0];
       poles.x_dot[i] = env.state_[1];
       poles.theta[i] = env.state_[2];
       poles.theta_dot[i] = env.state_[3];
-      all_take_it &= env.is_standard_ & (std::abs(env.state_[2]) < kSeriesLimit);
+      all_are_standard &= env.is_standard_;
+      all_are_fast &= env.is_fast_ & (std::abs(env.state_[2]) < kSeriesLimit);
+      any_is_fast |= env.is_fast_;
     }
-    if (!all_take_it) return false;
-    move_side_by_side(poles, actions, out.terminated);
+    if (!all_are_standard || any_is_fast != all_are_fast) return false;
+    if (all_are_fast) {
+      move_fast(poles, actions, out.terminated);
+    } else {
+      double sines[kLanes], cosines[kLanes];
+      envfleet::numpy::sin(poles.theta, sines, kLanes);
+      envfleet::numpy::cos(poles.theta, cosines, kLanes);
+      move_exact(poles, sines, cosines, actions, out.terminated);
+    }
     float* obs = out.template obs<float>();
     for (int i = 0; i < kLanes; ++i) {
       CartPole& env = *envs[i];
@@ -183,6 +212,7 @@ class CartPole {
   double state_[4] = {0, 0, 0, 0};  // first: with the flags all that most steps touch
   bool is_standard_ = true;
   bool sutton_barto_reward_;
+  bool is_fast_;
   Physics physics_;
 };
 

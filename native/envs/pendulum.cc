@@ -1,6 +1,6 @@
 // Pendulum swing-up: Gymnasium's Pendulum-v1.
 //
-// The state is double and follows Gymnasium's order of operations. The torque is float32,
+// The state is double and follows Gymnasium's order of operations, with numpy's own sine and cosine. The torque is float32,
 // as the action that carries it, and what is computed from it alone stays float32.
 #include <algorithm>
 #include <cmath>
@@ -16,6 +16,7 @@ using envfleet::Config;
 using envfleet::Out;
 using envfleet::Rng;
 using envfleet::Spec;
+using envfleet::numpy::squared;
 
 // Into [-pi, pi), by Python's modulo: its result takes the divisor's sign.
 double normalized_angle(double angle) {
@@ -58,8 +59,8 @@ class Pendulum {
     double& theta_dot = state_[1];
     const float torque = std::clamp(action[0], -static_cast<float>(max_torque_), static_cast<float>(max_torque_));
     const double lean = normalized_angle(theta);
-    out.reward = -(lean * lean + 0.1 * (theta_dot * theta_dot) + 0.001f * (torque * torque));
-    const double gravity_part = 3 * g_ / (2 * l_) * std::sin(theta);
+    out.reward = -(squared(lean) + 0.1 * squared(theta_dot) + 0.001f * squared(torque));
+    const double gravity_part = 3 * g_ / (2 * l_) * envfleet::numpy::sin(theta);
     const float torque_part = static_cast<float>(3.0 / (m_ * (l_ * l_))) * torque;
     theta_dot = std::clamp(theta_dot + (gravity_part + torque_part) * dt_, -max_speed_, max_speed_);
     theta += theta_dot * dt_;
@@ -69,8 +70,8 @@ class Pendulum {
 
   void observe(Out& out) {
     float* obs = out.obs<float>();
-    obs[0] = static_cast<float>(std::cos(state_[0]));
-    obs[1] = static_cast<float>(std::sin(state_[0]));
+    obs[0] = static_cast<float>(envfleet::numpy::cos(state_[0]));
+    obs[1] = static_cast<float>(envfleet::numpy::sin(state_[0]));
     obs[2] = static_cast<float>(state_[1]);
   }
 

@@ -53,8 +53,9 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
     const double x = sim_.data().site_xpos[0];
     const double y = sim_.data().site_xpos[2];
     const double* velocity = sim_.data().qvel;
-    const double distance_penalty = 0.01 * squared_by_power(x) + squared_by_power(y - 2);
-    const double velocity_penalty = 1e-3 * squared_by_power(velocity[1]) + 5e-3 * squared_by_power(velocity[2]);
+    const double distance_penalty = 0.01 * envfleet::numpy::squared(x) + envfleet::numpy::squared(y - 2);
+    const double velocity_penalty =
+        1e-3 * envfleet::numpy::squared(velocity[1]) + 5e-3 * envfleet::numpy::squared(velocity[2]);
     out.terminated = y <= 1;
     // Version 4 pays for the last step too.
     const double alive = healthy_reward_ * (kVersion == 5 && out.terminated ? 0 : 1);

@@ -51,12 +51,6 @@ inline double norm(const double* values, int count) {
   return std::sqrt(total);
 }
 
-// numpy's scalar ** 2, which is libm's pow; the compiler would make a product of it.
-inline double squared_by_power(double value) {
-  static double (*const volatile power)(double, double) = static_cast<double (*)(double, double)>(&std::pow);
-  return power(value, 2.0);
-}
-
 inline bool all_finite(const double* values, int count) {
   return std::all_of(values, values + count, [](double value) { return std::isfinite(value); });
 }

@@ -5,7 +5,7 @@
 #include "envfleet/rng.h"
 
 #include "check.h"
-#include "numpy_random.h"
+#include "numpy_host.h"
 
 using envfleet::Rng;
 

@@ -127,7 +127,8 @@ typedef struct ef_bitgen {
   uint64_t (*next_raw)(void* state);
 } ef_bitgen;
 
-/* What the engine lends to an env: numpy's distributions. */
+/* What the engine lends to an env: numpy's distributions, and its sine and cosine, which differ from the C
+ * library's on some CPUs. The latter set out[i] = f(in[i]); in and out may be the same array. */
 typedef struct ef_host {
   uint32_t abi_version;
   uint32_t struct_size;
@@ -137,6 +138,10 @@ typedef struct ef_host {
   double (*standard_gamma)(ef_bitgen*, double shape);
   double (*beta)(ef_bitgen*, double a, double b);
   int64_t (*poisson)(ef_bitgen*, double rate);
+  void (*sin)(const double* in, double* out, int64_t count);
+  void (*cos)(const double* in, double* out, int64_t count);
+  void (*sin_f)(const float* in, float* out, int64_t count);
+  void (*cos_f)(const float* in, float* out, int64_t count);
 } ef_host;
 
 /* One batch of rows. Columns are indexed by row; actions by env. */

@@ -43,6 +43,7 @@
 #include "envfleet/env_type.h"
 #include "envfleet/fields.h"
 #include "envfleet/lanes.h"
+#include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"

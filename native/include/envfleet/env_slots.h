@@ -20,6 +20,7 @@
 #include "envfleet/env_config.h"
 #include "envfleet/fields.h"
 #include "envfleet/fleet_rows.h"
+#include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"
@@ -120,6 +121,7 @@ class EnvSlots {
 
   explicit EnvSlots(const ef_fleet_options& options)
       : num_envs_(options.num_envs), phases_(options.phases), slots_(options.num_envs) {
+    lent_by.store(options.host, std::memory_order_relaxed);
     const auto num_params = static_cast<std::int32_t>(params_of<Env>().size());
     for (std::int32_t i = 0; i < options.num_configs; ++i) configs_.emplace_back(options.configs[i], num_params);
     Spec spec;

@@ -1,4 +1,6 @@
-#include "numpy_random.h"
+#include "numpy_host.h"
+
+#include <cmath>
 
 #include "numpy/random/bitgen.h"
 
@@ -21,7 +23,34 @@ static_assert(sizeof(ef_bitgen) == sizeof(bitgen_t), "abi.h must keep the layout
 
 bitgen_t* as_numpy(ef_bitgen* bitgen) { return reinterpret_cast<bitgen_t*>(bitgen); }
 
+enum Function { kSin, kCos, kSinF, kCosF, kNumFunctions };
+
+UfuncLoops loops[kNumFunctions];
+
+double c_library(Function function, double value) { return function == kSin ? std::sin(value) : std::cos(value); }
+float c_library(Function function, float value) { return function == kSinF ? std::sin(value) : std::cos(value); }
+
+template <Function function, class Real>
+void apply(const Real* in, Real* out, std::int64_t count) {
+  const UfuncLoops& own = loops[function];
+  if (own.loop == nullptr) {  // without Python, in the engine's own tests
+    for (std::int64_t i = 0; i < count; ++i) out[i] = c_library(function, in[i]);
+    return;
+  }
+  char* args[] = {const_cast<char*>(reinterpret_cast<const char*>(in)), reinterpret_cast<char*>(out)};
+  const std::intptr_t size = count;
+  const std::intptr_t steps[] = {sizeof(Real), sizeof(Real)};
+  own.loop(args, &size, steps, own.data);
+}
+
 }  // namespace
+
+void use_numpy_loops(UfuncLoops sin, UfuncLoops cos, UfuncLoops sin_f, UfuncLoops cos_f) {
+  loops[kSin] = sin;
+  loops[kCos] = cos;
+  loops[kSinF] = sin_f;
+  loops[kCosF] = cos_f;
+}
 
 const ef_host* numpy_host() {
   static const ef_host host{
@@ -33,6 +62,10 @@ const ef_host* numpy_host() {
       [](ef_bitgen* bitgen, double shape) { return random_standard_gamma(as_numpy(bitgen), shape); },
       [](ef_bitgen* bitgen, double a, double b) { return random_beta(as_numpy(bitgen), a, b); },
       [](ef_bitgen* bitgen, double rate) { return random_poisson(as_numpy(bitgen), rate); },
+      &apply<kSin, double>,
+      &apply<kCos, double>,
+      &apply<kSinF, float>,
+      &apply<kCosF, float>,
   };
   return &host;
 }
