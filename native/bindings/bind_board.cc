@@ -5,6 +5,7 @@
 #include "board.h"
 #include "board_caller.h"
 #include "map_file.h"
+#include "memory_file.h"
 
 namespace nb = nanobind;
 
@@ -22,6 +23,11 @@ void bind_board(nb::module_& module) {
       },
       nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"));
   module.def("map_file", &map_file, nb::arg("fd"), nb::arg("num_bytes"));
+  nb::class_<MemoryFile>(module, "MemoryFile")
+      .def(nb::init<std::int64_t>(), nb::arg("num_bytes"))
+      .def("fileno", &MemoryFile::fileno)
+      .def("detach", &MemoryFile::detach)
+      .def("close", &MemoryFile::close);
   nb::class_<Board>(module, "Board")
       .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, bool, double, nb::list, nb::list,
                     nb::object, nb::object, nb::object, nb::object, bool, nb::object, nb::object>(),

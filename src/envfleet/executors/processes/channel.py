@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import array
 import contextlib
+import select
 import socket
 import struct
+import time
 from collections.abc import Sequence
 
 _HEADER = struct.Struct("<QI")
 _MAX_FDS = 8
+_FD_BYTES = array.array("i").itemsize
 
 
 class Channel:
-    """One end. Not for two threads at once in the same direction."""
+    """One end. Not for two threads at once in the same direction.
+
+    An exception in the middle of send() or recv() (Ctrl-C, say) leaves a partial message behind: close the channel.
+    """
 
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -24,36 +30,62 @@ class Channel:
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return Channel(one), Channel(other)
 
+    @staticmethod
+    def adopt(fd: int) -> Channel:
+        """The end that this process inherited. Programs that it starts in turn do not get it."""
+        sock = socket.socket(fileno=fd)
+        sock.set_inheritable(False)
+        return Channel(sock)
+
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
         """Sends a message; the descriptors arrive as the receiver's own."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         header = _HEADER.pack(len(data), len(fds))
-        # The header is short enough to go in one piece, and the descriptors with it.
-        sent = self._socket.sendmsg([header], rights)
-        self._socket.sendall(header[sent:] + data)
+        # The descriptors travel with the first byte.
+        sent = self._socket.sendmsg([header, data], rights)
+        if sent < len(header) + len(data):
+            self._socket.sendall(header[sent:])
+            self._socket.sendall(memoryview(data)[max(0, sent - len(header)) :])
 
-    def recv(self) -> tuple[bytes, list[int]] | None:
-        """The next message; None when the other end is gone."""
-        size = array.array("i").itemsize
+    def recv(self, deadline: float | None = None) -> tuple[bytes, list[int]] | None:
+        """The next message; None when the other end is gone.
+
+        deadline: in time.monotonic(); TimeoutError when the message is not complete by then.
+        """
         try:
-            header, ancillary, _, _ = self._socket.recvmsg(_HEADER.size, socket.CMSG_SPACE(_MAX_FDS * size))
+            self._await_data(deadline)
+            # Close-on-exec: a program that an env starts must not keep a pool's memory alive.
+            header, ancillary, _, _ = self._socket.recvmsg(
+                _HEADER.size, socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
+            )
             fds = array.array("i")
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                    fds.frombytes(data[: len(data) - len(data) % size])
-            header += self._exactly(_HEADER.size - len(header))
-            return self._exactly(_HEADER.unpack(header)[0]), list(fds)
+                    fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
+            if not header:
+                return None
+            header += self._exactly(_HEADER.size - len(header), deadline)
+            return self._exactly(_HEADER.unpack(header)[0], deadline), list(fds)
         except (EOFError, ConnectionError):
             return None
 
-    def _exactly(self, count: int) -> bytes:
+    def _exactly(self, count: int, deadline: float | None) -> bytes:
         parts = bytearray()
         while len(parts) < count:
+            self._await_data(deadline)
             part = self._socket.recv(min(count - len(parts), 1 << 20))
             if not part:
                 raise EOFError
             parts += part
         return bytes(parts)
+
+    def _await_data(self, deadline: float | None) -> None:
+        if deadline is None:
+            return
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            raise TimeoutError
 
     def fileno(self) -> int:
         """The socket's descriptor."""
@@ -63,6 +95,11 @@ class Channel:
         """Says that nothing more will be sent."""
         with contextlib.suppress(OSError):  # the other end is gone
             self._socket.shutdown(socket.SHUT_WR)
+
+    def end_input(self) -> None:
+        """Has recv() return None after what has arrived, even if a third process still holds the other end."""
+        with contextlib.suppress(OSError):  # it is closed
+            self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
         """Closes this end."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import pickle
+import select
 import signal
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,8 +18,8 @@ import cloudpickle
 from envfleet import _native
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
-from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
-from envfleet.executors.processes.memory_file import memory_file
+from envfleet.executors.processes.launcher import WorkerProcess, end_of, is_launcher_thread, start_worker
+from envfleet.executors.processes.memory_file import shared_memory
 from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
 from envfleet.executors.rows.building import pickled_factories
 from envfleet.executors.rows.executor import RowsExecutor
@@ -51,13 +52,13 @@ class ProcessesExecutor(RowsExecutor):
             for own in shares
         ]
         self._workers: list[WorkerProcess] = []
-        self._fd = -1
+        self._memory: _native.MemoryFile | None = None
         try:
             portrait = self._start_all()
             self._layout_ = Layout(
                 portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
             )
-            self._fd = memory_file(self._layout_.num_bytes)
+            self._memory = shared_memory(self._layout_.num_bytes)
             self._plan = BoardPlan(self._layout_, 0, recipe.max_episode_steps, max_spinners=_native.usable_cores())
             for worker, process in enumerate(self._workers):
                 self._hand_over(worker, process)
@@ -71,8 +72,8 @@ class ProcessesExecutor(RowsExecutor):
                 config,
                 params,
                 self._layout_,
-                _native.map_file(self._fd, self._layout_.num_bytes),
-                FileMailbox(self._fd, self._layout_.num_bytes, num_envs),
+                _native.map_file(self._memory.fileno(), self._layout_.num_bytes),
+                FileMailbox(self._memory.fileno(), self._layout_.num_bytes, num_envs),
                 may_spin=num_workers < _native.usable_cores(),
                 # Without a reference to this executor: a pool that is dropped must be collected.
                 on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
@@ -87,19 +88,22 @@ class ProcessesExecutor(RowsExecutor):
 
     def _start_all(self) -> Portrait:
         for share in self._shares:
-            process = start_worker(self._config.start_method)
-            self._workers.append(process)
-            process.channel.send(pickle.dumps((Surroundings.here(), share)))
+            self._workers.append(start_worker(self._config.start_method))
+            self._send(self._workers[-1], pickle.dumps((Surroundings.here(), share)))
         portraits: list[Portrait] = []
         for process in self._workers:
             portraits += self._expect(process, "built")
         return one_portrait(portraits)
 
     def _hand_over(self, worker: int, process: WorkerProcess) -> None:
+        assert self._memory is not None, "it is closed with the pool"
         plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.max_spinners)
+        # By cloudpickle: a space may be of a class that the main module defines.
+        self._send(process, cloudpickle.dumps(plan), [self._memory.fileno()])
+
+    def _send(self, process: WorkerProcess, data: bytes, fds: Sequence[int] = ()) -> None:
         with contextlib.suppress(OSError):  # it died: _expect() tells how
-            # By cloudpickle: a space may be of a class that the main module defines.
-            process.channel.send(cloudpickle.dumps(plan), [self._fd])
+            process.channel.send(data, fds)
 
     def _expect(self, process: WorkerProcess, kind: str) -> Any:
         """What a worker answers in its handshake."""
@@ -108,7 +112,7 @@ class ProcessesExecutor(RowsExecutor):
         if message is None:
             process.wait(_KILL_TIMEOUT_S)
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-            fault = Fault(share.env_ids[0], "__init__", f"its worker process {end_of(code)}", exit_code=code)
+            fault = Fault(share.env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
             raise EnvError.of((fault,), None, "an env of this worker ended its process while it was made")
         answer, *details = pickle.loads(message[0])
         if answer == "failed":
@@ -157,12 +161,10 @@ class ProcessesExecutor(RowsExecutor):
         self._lost.update(share.env_ids)
         for attempt in range(_MAX_BIRTHS):
             self._workers[worker].channel.close()
-            process = start_worker(self._config.start_method)
-            self._workers[worker] = process
+            self._workers[worker] = process = start_worker(self._config.start_method)
             try:
                 unbuilt = Share(share.builders, share.env_ids, are_built_now=False)
-                with contextlib.suppress(OSError):  # it died: _expect() tells how
-                    process.channel.send(pickle.dumps((Surroundings.here(), unbuilt)))
+                self._send(process, pickle.dumps((Surroundings.here(), unbuilt)))
                 self._expect(process, "built")
                 # Before the worker looks at its words, after the old one can no longer write them.
                 self._board.revive(worker)
@@ -191,37 +193,53 @@ class ProcessesExecutor(RowsExecutor):
 
     # --- ends ------------------------------------------------------------------------------------
 
+    def close(self) -> None:
+        if is_launcher_thread():
+            # Garbage collection may run here, and this thread must not wait for ends that it reports.
+            threading.Thread(target=super().close, name="envfleet-closing").start()
+        else:
+            super().close()
+
     def _end_workers(self) -> list[tuple[int, str]]:
-        faults: list[tuple[int, str]] = []
         try:
-            deadline = time.monotonic() + _CLOSE_TIMEOUT_S
-            for process in self._workers:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            for process in self._workers:
-                faults += self._last_words(process)
+            return self._await_leaving(_CLOSE_TIMEOUT_S)
         finally:
             self._kill_all()
-        return faults
-
-    def _last_words(self, process: WorkerProcess) -> list[tuple[int, str]]:
-        if not process.wait(0):
-            return []
-        while (message := process.channel.recv()) is not None:
-            kind, detail = pickle.loads(message[0])[:2]
-            if kind == "closed":
-                return list(detail)
-        return []
 
     def _dismiss(self) -> None:
         """Ends workers of a pool that cannot be made. Those who have built their envs get to close them."""
-        deadline = time.monotonic() + _DISMISS_TIMEOUT_S
         try:
             for process in self._workers:
                 process.channel.hang_up()
-            for process in self._workers:
-                process.wait(max(0.0, deadline - time.monotonic()))
+            self._await_leaving(_DISMISS_TIMEOUT_S)
         finally:
             self._kill_all()
+
+    def _await_leaving(self, timeout_s: float) -> list[tuple[int, str]]:
+        """Waits for the workers to leave; what envs raised in close().
+
+        Reads meanwhile: a worker that has more to say than its socket holds would wait for us.
+        """
+        deadline = time.monotonic() + timeout_s
+        faults: list[tuple[int, str]] = []
+        talking = {process.channel.fileno(): process for process in self._workers}
+        poll = select.poll()
+        for fd in talking:
+            poll.register(fd, select.POLLIN)
+        with contextlib.suppress(TimeoutError):
+            while talking and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
+                for fd, _ in ready:
+                    message = talking[fd].channel.recv(deadline)
+                    if message is None:
+                        poll.unregister(fd)
+                        del talking[fd]
+                        continue
+                    kind, *details = pickle.loads(message[0])
+                    if kind == "closed":
+                        faults += details[0]
+        for process in self._workers:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        return faults
 
     def _kill_all(self) -> None:
         for process in self._workers:
@@ -229,9 +247,8 @@ class ProcessesExecutor(RowsExecutor):
         for process in self._workers:
             process.wait(_KILL_TIMEOUT_S)
             process.channel.close()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._memory is not None:
+            self._memory.close()
 
 
 def _bury(board: _native.Board, worker: int) -> None:

@@ -2,68 +2,37 @@
 
 forkserver and spawn go through this process's fork server, which is started at the first need and
 ends with the process; fork forks the process itself. Whoever starts a worker gets a WorkerProcess.
+
+Signal handlers run in the main thread, where they may raise (Ctrl-C) between any two bytecodes. So the launcher has
+a thread of its own, which alone touches the server, the sockets that it opens and the pids that it kills. Everybody
+else asks it through a SimpleQueue, whose put() is one atomic call: a caller who is interrupted leaves at most a
+request that nobody waits for. For the same reason nothing here that is shared with a caller waits for a lock that
+a caller holds: threading.Event and Condition can be left locked by an exception from a signal handler.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import itertools
 import os
 import pickle
+import queue
 import signal
 import subprocess
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable
+from typing import Any
 
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
 
+_LEAVE_TIMEOUT_S = 1.0
 _UNKNOWN_EXIT = -int(signal.SIGKILL)  # the server died, and with it what it would have told
-
-
-class WorkerProcess:
-    """One worker process: how to talk to it, whether it lives, how it ended."""
-
-    def __init__(self, channel: Channel, kill: Callable[[], None]) -> None:
-        self.channel = channel
-        self.pid: int | None = None
-        self.exit_code: int | None = None
-        self._kill = kill
-        self._is_over = False
-        self._exited = threading.Event()
-        self._lock = threading.Lock()
-        self._on_exit: Callable[[], None] | None = None
-
-    def on_exit(self, callback: Callable[[], None]) -> None:
-        """Has this called, from another thread, when the process has ended; at once when it has already."""
-        with self._lock:
-            self._on_exit = callback
-            if not self._is_over:
-                return
-        callback()
-
-    def ended(self, exit_code: int) -> None:
-        """For those who watch over it."""
-        self.exit_code = exit_code
-        with self._lock:
-            self._is_over = True
-            callback, self._on_exit = self._on_exit, None
-        if callback is not None:
-            callback()
-        # Last: whoever waits for the end may start a successor, which a late callback would bury.
-        self._exited.set()
-
-    def wait(self, timeout_s: float | None) -> bool:
-        """Whether it has ended within the time."""
-        return self._exited.wait(timeout_s)
-
-    def kill(self) -> None:
-        """Ends it for certain, soon."""
-        if not self._exited.is_set():
-            self._kill()
 
 
 def end_of(exit_code: int) -> str:
@@ -78,130 +47,409 @@ def end_of(exit_code: int) -> str:
 
 def start_worker(start_method: str) -> WorkerProcess:
     """A new worker process that waits for its handshake."""
-    if start_method == "fork":
-        return _fork()
-    return _the_server().start_worker(start_method)
+    return _launcher.start(start_method)
 
 
-# --- the fork server, seen from the process it serves ------------------------------------------------
+def is_launcher_thread() -> bool:
+    """Whether this thread reports the ends of workers, and so must not wait for one.
+
+    Garbage collection may run a finalizer in any thread.
+    """
+    return getattr(_thread_state, "is_launchers", False)
 
 
-class _ServerClient:
+def _start_error(error: Exception) -> EnvfleetError:
+    return EnvfleetError(
+        f"a worker process could not be started: {error}; close other pools, or raise the limit "
+        "(ulimit -n for open files, ulimit -u for processes)"
+    )
+
+
+class WorkerProcess:
+    """One worker process: how to talk to it, whether it lives, how it ended.
+
+    Belongs to who started it. When it is dropped, the process is killed and its channel closed.
+    """
+
+    def __init__(self, launcher: _Launcher, state: _WorkerState) -> None:
+        self._launcher = launcher
+        self._state = state
+
+    def __del__(self) -> None:
+        if hasattr(self, "_state"):  # or Ctrl-C came in its constructor
+            self.drop()
+
+    @property
+    def channel(self) -> Channel:
+        """To the process."""
+        assert self._state.channel is not None, "start() returned"
+        return self._state.channel
+
+    @property
+    def pid(self) -> int | None:
+        """None until it is known, soon after the start."""
+        return self._state.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """None until it has ended."""
+        return self._state.exit_code
+
+    @property
+    def exit_reason(self) -> str:
+        """How it ended, in words."""
+        if self._state.start_error is not None:
+            return f"could not be started: {self._state.start_error}"
+        return end_of(_UNKNOWN_EXIT if self.exit_code is None else self.exit_code)
+
+    def on_exit(self, callback: Callable[[], None]) -> None:
+        """Has this called, from another thread, when the process has ended; at once when it has already."""
+        self._state.callbacks.append(callback)
+        if self._state.is_over:
+            self._state.run_callbacks()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Whether it has ended within the time."""
+        return self._state.wait(timeout_s)
+
+    def kill(self) -> None:
+        """Ends it for certain, soon."""
+        if not self._state.has_ended:
+            self._launcher.requests.put((self._launcher.kill, self._state))
+
+    def drop(self) -> None:
+        """Ends it, and closes its channel when it has ended."""
+        self._launcher.requests.put((self._launcher.drop, self._state))
+
+
+class _WorkerState:
+    """What is known of a worker. Written by the launcher thread, read by all.
+
+    is_over: it has ended; has_ended: and its callbacks were run.
+    """
+
     def __init__(self) -> None:
-        self.owner = os.getpid()
-        self._channel, other = Channel.pair()
+        self.channel: Channel | None = None
+        self.worker_end: Channel | None = None  # of a worker that is about to be forked
+        self.server: _Server | None = None
+        self.token = -1
+        self.pid: int | None = None
+        self.exit_code: int | None = None
+        self.start_error: str | None = None
+        self.is_over = False
+        self.has_ended = False
+        self.is_dropped = False
+        self.started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+        self.callbacks: collections.deque[Callable[[], None]] = collections.deque()
+        self._waiters: collections.deque[threading.Lock] = collections.deque()
+
+    def wait(self, timeout_s: float | None) -> bool:
+        if not self.has_ended:
+            waiter = threading.Lock()
+            waiter.acquire()
+            self._waiters.append(waiter)
+            # Looked at again: who ended it meanwhile may not have seen the waiter.
+            if not self.has_ended:
+                waiter.acquire(timeout=-1 if timeout_s is None else timeout_s)
+                with contextlib.suppress(ValueError, IndexError):  # it was woken, or another one is
+                    self._waiters.remove(waiter)
+        return self.has_ended
+
+    def run_callbacks(self) -> None:
+        """Runs each once, whoever comes first."""
+        while True:
+            try:
+                callback = self.callbacks.popleft()
+            except IndexError:
+                return
+            callback()
+
+    def ended(self, exit_code: int) -> None:
+        """In the launcher thread, once."""
+        self.exit_code = exit_code
+        self.is_over = True
+        if self.channel is not None:
+            # A process that an env forked may hold the other end, and whoever reads would wait for it.
+            self.channel.end_input()
+            if self.is_dropped:
+                self.channel.close()
+        try:
+            self.run_callbacks()
+        finally:
+            # Last: whoever waits for the end may start a successor, which a late callback would bury.
+            self.has_ended = True
+            while self._waiters:
+                self._waiters.popleft().release()
+
+
+class _Launcher:
+    """Starts and ends workers. One for each process.
+
+    requests: what its thread has to do, as (function, *arguments).
+    """
+
+    def __init__(self) -> None:
+        self.requests: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+        self._is_running = threading.Lock()  # held by the thread
+        # Below: the thread's alone.
         self._tokens = itertools.count()
-        self._workers: dict[int, WorkerProcess] = {}
-        self._lock = threading.Lock()
-        program = f"from envfleet.executors.processes import server; server.main({other.fileno()}, {self.owner})"
+        self._server: _Server | None = None
+        self._open_channels: set[Channel] = set()
+
+    # --- any thread ----------------------------------------------------------------------------------
+
+    def start(self, start_method: str) -> WorkerProcess:
+        self._run()
+        state = _WorkerState()
+        worker = WorkerProcess(self, state)
+        try:
+            if start_method == "fork":
+                self.requests.put((self._prepare_fork, state))
+                self._await_start(state)
+                self._fork(state)
+            else:
+                self.requests.put((self._start, state, start_method))
+                self._await_start(state)
+        except BaseException:
+            worker.drop()
+            raise
+        return worker
+
+    def _await_start(self, state: _WorkerState) -> None:
+        error = state.started.get()
+        if error is not None:
+            raise _start_error(error) from error
+
+    def _run(self) -> None:
+        # The thread that gets the lock serves; one too many leaves.
+        if not self._is_running.locked():
+            try:
+                threading.Thread(target=self._serve, name="envfleet-launcher", daemon=True).start()
+            except RuntimeError as error:  # no more threads
+                raise _start_error(error) from error
+
+    def _fork(self, state: _WorkerState) -> None:
+        # In the caller's thread: its thread-local state and the locks that it holds are what a fork is for.
+        assert state.worker_end is not None, "_prepare_fork() opened it"
+        caller_pid = os.getpid()
+        # Asked for by name; that threads do not survive a fork is what the default is for. For this module alone, so
+        # that there is nothing to restore.
+        warnings.filterwarnings("ignore", category=DeprecationWarning, module=__name__.replace(".", r"\."))
+        fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
+        try:
+            # All in C: no signal handler can run between the fork and the request to look after the child.
+            collections.deque(map(self.requests.put, fork_once), maxlen=0)
+            if os.getpid() != caller_pid:
+                worker_module.start_forked(state.worker_end.fileno(), caller_pid)
+        except OSError as error:
+            if os.getpid() == caller_pid:
+                raise _start_error(error) from error
+        finally:
+            # The child must never return into the caller's code.
+            if os.getpid() != caller_pid:
+                os._exit(1)
+
+    # --- the launcher thread -------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        if not self._is_running.acquire(blocking=False):
+            return
+        _thread_state.is_launchers = True
         # A Ctrl-C goes to the whole group, and would reach the server while it still imports: it is blocked, which a
         # new process inherits, until main() ignores it.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        while True:
+            function, *arguments = self.requests.get()
+            try:
+                function(*arguments)
+            except BaseException:  # of a callback, say: it does not concern the next request
+                traceback.print_exc()
+            del function, arguments
+
+    def _start(self, state: _WorkerState, start_method: str) -> None:
+        try:
+            state.channel, worker_end = self._channel_pair()
+            try:
+                self._ask_server(state, start_method, worker_end)
+            finally:
+                worker_end.close()
+        except Exception as error:
+            state.started.put(error)
+        else:
+            state.started.put(None)
+
+    def _ask_server(self, state: _WorkerState, start_method: str, worker_end: Channel) -> None:
+        state.token = next(self._tokens)
+        while True:
+            is_new = self._server is None
+            if self._server is None:
+                self._server = _Server(self)
+                self._open_channels.add(self._server.channel)
+            state.server = self._server
+            state.server.workers[state.token] = state
+            try:
+                state.server.send("start", state.token, start_method, [worker_end.fileno()])
+                return
+            except OSError:
+                # It died, and its listener is about to say so: this worker is not among those that it takes along.
+                del state.server.workers[state.token]
+                state.server = self._server = None
+                if is_new:
+                    raise
+
+    def server_ended(self, server: _Server) -> None:
+        """Its end of the control channel is closed."""
+        if self._server is server:
+            self._server = None
+        self._open_channels.discard(server.channel)
+        exit_code = server.reap()
+        # The system kills a fork server's workers with it.
+        while server.workers:
+            state = server.workers.popitem()[1]
+            if state.pid is None:
+                state.start_error = f"the fork server {end_of(exit_code)}"
+            self._ended(state, _UNKNOWN_EXIT)
+
+    def server_reported(self, server: _Server, what: str, token: int, detail: Any) -> None:
+        """What a server says of a worker."""
+        if what == "pid":
+            server.workers[token].pid = detail
+            return
+        state = server.workers.pop(token)
+        if what == "failed":
+            state.start_error = detail
+        self._ended(state, 1 if what == "failed" else detail)
+
+    def _prepare_fork(self, state: _WorkerState) -> None:
+        try:
+            state.channel, state.worker_end = self._channel_pair()
+        except Exception as error:
+            state.started.put(error)
+        else:
+            state.started.put(None)
+
+    def _adopt(self, state: _WorkerState, pid: int) -> None:
+        """A child was forked."""
+        assert state.worker_end is not None
+        state.pid = pid
+        state.worker_end.close()
+        reaper = threading.Thread(target=self._await_end, args=(state, pid), name=f"envfleet-reaper-{pid}", daemon=True)
+        try:
+            reaper.start()
+        except RuntimeError as error:  # no more threads
+            state.start_error = str(error)
+            os.kill(pid, signal.SIGKILL)
+            self._reap(state, pid)
+
+    def _await_end(self, state: _WorkerState, pid: int) -> None:
+        _thread_state.is_launchers = True
+        with contextlib.suppress(ChildProcessError):  # somebody else took it
+            # Reaped by the launcher thread: while that kills, the pid must stay the child's.
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        self.requests.put((self._reap, state, pid))
+
+    def _reap(self, state: _WorkerState, pid: int) -> None:
+        try:
+            _, status = os.waitpid(pid, 0)
+            code = os.waitstatus_to_exitcode(status)
+        except ChildProcessError:
+            code = _UNKNOWN_EXIT
+        self._ended(state, code)
+
+    def _ended(self, state: _WorkerState, exit_code: int) -> None:
+        if state.channel is not None:
+            self._open_channels.discard(state.channel)
+        state.ended(exit_code)
+
+    def kill(self, state: _WorkerState) -> None:
+        """Ends a worker, if it was started and lives."""
+        with contextlib.suppress(OSError):  # the server is gone, and the worker with it
+            if state.is_over:
+                return
+            if state.server is not None:
+                state.server.send("kill", state.token, None)
+            elif state.pid is not None:
+                os.kill(state.pid, signal.SIGKILL)
+
+    def drop(self, state: _WorkerState) -> None:
+        """Ends a worker that nobody wants any more."""
+        if state.is_dropped:
+            return
+        state.is_dropped = True
+        was_started = state.server is not None or state.pid is not None
+        if state.worker_end is not None:
+            state.worker_end.close()
+        if state.channel is not None and (state.is_over or not was_started):
+            self._open_channels.discard(state.channel)
+            state.channel.close()
+        self.kill(state)
+
+    def _channel_pair(self) -> tuple[Channel, Channel]:
+        mine, theirs = Channel.pair()
+        self._open_channels.add(mine)
+        return mine, theirs
+
+    # --- a forked child ------------------------------------------------------------------------------
+
+    def close_inherited(self) -> None:
+        """In a child of this process, where the launcher has no thread: closes what belongs to the parent."""
+        for channel in self._open_channels:
+            channel.close()
+
+
+class _Server:
+    """The fork server, seen from the process it serves. workers: those that live, by token."""
+
+    def __init__(self, launcher: _Launcher) -> None:
+        self.workers: dict[int, _WorkerState] = {}
+        self.channel, other = Channel.pair()
+        program = f"from envfleet.executors.processes import server; server.main({other.fileno()}, {os.getpid()})"
+        self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
             )
+            threading.Thread(target=self._listen, args=(launcher,), name="envfleet-workers", daemon=True).start()
+        except BaseException:
+            self.reap()
+            raise
         finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             other.close()
-        self.is_alive = True
-        threading.Thread(target=self._listen, name="envfleet-workers", daemon=True).start()
 
-    def start_worker(self, start_method: str) -> WorkerProcess:
-        mine, theirs = Channel.pair()
-        with self._lock:
-            token = next(self._tokens)
-            worker = WorkerProcess(mine, lambda: self._kill(token))
-            self._workers[token] = worker
-            try:
-                self._channel.send(pickle.dumps(("start", token, start_method)), [theirs.fileno()])
-            except OSError as error:
-                self._workers.pop(token, None)
-                mine.close()
-                raise EnvfleetError(f"the fork server is gone ({error}); make the pool again") from error
-            finally:
-                theirs.close()
-        return worker
+    def send(self, what: str, token: int, detail: Any, fds: list[int] | None = None) -> None:
+        self.channel.send(pickle.dumps((what, token, detail)), fds or [])
 
-    def _kill(self, token: int) -> None:
-        with self._lock, contextlib.suppress(OSError):
-            self._channel.send(pickle.dumps(("kill", token, 0)))
+    def reap(self) -> int:
+        """Ends it for certain; its exit code."""
+        self.channel.close()
+        if self._process is None:
+            return _UNKNOWN_EXIT
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            # It has closed its end of the channel, and is about to leave by itself.
+            return self._process.wait(_LEAVE_TIMEOUT_S)
+        self._process.kill()
+        return self._process.wait()
 
-    def _listen(self) -> None:
-        while (message := self._channel.recv()) is not None:
-            what, token, value = pickle.loads(message[0])
-            if what == "pid":
-                worker = self._workers.get(token)
-                if worker is not None:
-                    worker.pid = value
-            else:
-                worker = self._workers.pop(token, None)
-                if worker is not None:
-                    worker.ended(value)
-        self.is_alive = False
-        with self._lock:
-            self._channel.close()
-        # The system kills a fork server's workers with it.
-        for token in list(self._workers):
-            self._workers.pop(token).ended(_UNKNOWN_EXIT)
-        self._process.wait()
-
-
-_server: _ServerClient | None = None
-_server_lock = threading.Lock()
-
-
-def _the_server() -> _ServerClient:
-    global _server
-    with _server_lock:
-        # A fork of this process needs one of its own: the old one belongs to the parent.
-        if _server is None or not _server.is_alive or _server.owner != os.getpid():
-            _server = _ServerClient()
-        return _server
-
-
-def _renew_lock() -> None:
-    global _server_lock
-    _server_lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
-
-
-# --- fork ------------------------------------------------------------------------------------------------
-
-
-def _fork() -> WorkerProcess:
-    mine, theirs = Channel.pair()
-    parent_pid = os.getpid()
-    with warnings.catch_warnings():
-        # Asked for by name; that threads do not survive a fork is what the default is for.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        pid = os.fork()
-    if pid == 0:
+    def _listen(self, launcher: _Launcher) -> None:
+        _thread_state.is_launchers = True
         try:
-            mine.close()
-            worker_module.start_forked(theirs.fileno(), parent_pid)
+            while (message := self.channel.recv()) is not None:
+                launcher.requests.put((launcher.server_reported, self, *pickle.loads(message[0])))
         finally:
-            os._exit(1)
-    theirs.close()
-
-    def kill() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-    worker = WorkerProcess(mine, kill)
-    worker.pid = pid
-    threading.Thread(target=_reap, args=(worker, pid), name=f"envfleet-reaper-{pid}", daemon=True).start()
-    return worker
+            launcher.requests.put((launcher.server_ended, self))
 
 
-def _reap(worker: WorkerProcess, pid: int) -> None:
-    try:
-        _, status = os.waitpid(pid, 0)
-        code = os.waitstatus_to_exitcode(status)
-    except ChildProcessError:  # somebody else took it
-        code = _UNKNOWN_EXIT
-    worker.ended(code)
+_thread_state = threading.local()
+_launcher = _Launcher()
+
+
+def _renew_launcher() -> None:
+    # The fork server, its thread and its workers are the parent's.
+    global _launcher
+    _launcher.close_inherited()
+    _launcher = _Launcher()
+
+
+os.register_at_fork(after_in_child=_renew_launcher)

@@ -3,6 +3,9 @@
 It has numpy and gymnasium loaded and nothing of the user's: a fork of it is a worker that is ready in
 milliseconds, has no threads and never imports the user's main module. It ends with the process it
 serves, however that ends, and its workers end with it.
+
+    caller -> server: (start, token, start method) with the worker's socket, (kill, token, None)
+    server -> caller: (pid, token, pid), (exit, token, exit code), (failed, token, why it was not started)
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ import pickle
 import random
 import select
 import signal
-import socket
-import subprocess
 import sys
+import traceback
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -33,12 +36,14 @@ def main(control_fd: int, parent_pid: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # The mask comes from the caller too, and without SIGCHLD no death would be noticed.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    control = Channel(socket.socket(fileno=control_fd))
-    Server(control, parent_pid).run()
+    Server(Channel.adopt(control_fd), parent_pid).run()
 
 
 class Server:
-    """Forks workers, reaps them, and tells how they ended."""
+    """Forks workers, reaps them, and tells how they ended.
+
+    One thread. All children are reaped in _reap() and nowhere else, so a pid in _tokens is one of a child of ours.
+    """
 
     def __init__(self, control: Channel, parent_pid: int) -> None:
         self._control = control
@@ -58,41 +63,56 @@ class Server:
         if self._parent is not None:
             # The control channel alone does not tell: a fork of the parent may hold its other end.
             poll.register(self._parent, select.POLLIN)
-        while True:
-            ready = {fd for fd, _ in poll.poll()}
-            if self._parent in ready:
-                break
-            if self._wake_read in ready:
-                with contextlib.suppress(BlockingIOError):
-                    while os.read(self._wake_read, 4096):
-                        pass
-                if not self._reap():
+        try:
+            while True:
+                ready = {fd for fd, _ in poll.poll()}
+                if self._parent in ready:
                     break
-            if self._control.fileno() in ready:
-                message = self._control.recv()
-                if message is None:
-                    break
-                self._do(*message)
-        # Workers are killed by the system when this process ends.
-        os._exit(0)
+                if self._wake_read in ready:
+                    self._drain_wake_ups()
+                    self._reap()
+                if self._control.fileno() in ready:
+                    message = self._control.recv()
+                    if message is None:
+                        break
+                    self._handle(*message)
+        except ConnectionError:  # nobody listens any more
+            pass
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            # Workers are killed by the system when this process ends.
+            os._exit(0)
 
-    def _do(self, data: bytes, fds: list[int]) -> None:
+    def _drain_wake_ups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self._wake_read, 4096):
+                pass
+
+    def _handle(self, data: bytes, fds: list[int]) -> None:
         what, token, detail = pickle.loads(data)
         if what == "kill":
-            # Its pid is ours until it is reaped, which happens in this thread only.
             for pid in [pid for pid, own in self._tokens.items() if own == token]:
-                os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(OSError):  # a worker that has changed its user
+                    os.kill(pid, signal.SIGKILL)
             return
         try:
-            pid = self._fork(fds[0]) if detail == "forkserver" else self._spawn(fds[0])
-        except OSError as error:  # no more processes or memory: this worker's trouble, not that of all others
-            print(f"envfleet: a worker could not be started: {error}", file=sys.stderr)
-            self._tell(("exit", token, 1))
+            pid = self._start(detail, fds)
+        except Exception as error:  # whatever it is, it concerns this worker and not all the others
+            if not isinstance(error, OSError):
+                traceback.print_exc()
+            self._tell("failed", token, str(error))
             return
         finally:
-            os.close(fds[0])
+            for fd in fds:
+                os.close(fd)
         self._tokens[pid] = token
-        self._tell(("pid", token, pid))
+        self._tell("pid", token, pid)
+
+    def _start(self, start_method: str, fds: list[int]) -> int:
+        if not fds:
+            raise OSError("the fork server has too many open files; raise the limit (ulimit -n) before the first pool")
+        return self._fork(fds[0]) if start_method == "forkserver" else self._spawn(fds[0])
 
     def _fork(self, fd: int) -> int:
         server_pid = os.getpid()
@@ -106,8 +126,10 @@ class Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for own in (self._wake_read, self._wake_write, self._control.fileno()):
-                os.close(own)
+            self._control.close()
+            for own in (self._wake_read, self._wake_write, self._parent):
+                if own is not None:
+                    os.close(own)
             die_with_parent(server_pid)
             # All workers come from one state of these.
             random.seed()
@@ -117,30 +139,27 @@ class Server:
             os._exit(code)
 
     def _spawn(self, fd: int) -> int:
+        # Not subprocess.Popen: it reaps children of its own accord, and their ends would never be reported.
         program = f"from envfleet.executors.processes import worker; worker.start({fd}, {os.getpid()})"
-        return subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"], pass_fds=[fd]
-        ).pid
+        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"]
+        os.set_inheritable(fd, True)  # and no other descriptor is
+        return os.posix_spawn(sys.executable, command, os.environ)
 
-    def _reap(self) -> bool:
-        """Tells of workers that ended. False: nobody listens any more."""
+    def _reap(self) -> None:
+        """Tells of workers that ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
-                return True
+                return
             if pid == 0:
-                return True
+                return
             token = self._tokens.pop(pid, None)
-            if token is not None and not self._tell(("exit", token, os.waitstatus_to_exitcode(status))):
-                return False
+            if token is not None:
+                self._tell("exit", token, os.waitstatus_to_exitcode(status))
 
-    def _tell(self, message: tuple[str, int, int]) -> bool:
-        try:
-            self._control.send(pickle.dumps(message))
-        except OSError:
-            return False
-        return True
+    def _tell(self, what: str, token: int, detail: Any) -> None:
+        self._control.send(pickle.dumps((what, token, detail)))
 
 
 def die_with_parent(parent_pid: int) -> None:

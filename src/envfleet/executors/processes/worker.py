@@ -12,7 +12,6 @@ import os
 import pickle
 import select
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -107,7 +106,7 @@ def start_forked(fd: int, parent_pid: int) -> None:
 
 def main(fd: int) -> int:
     """Runs one worker from handshake to end; its exit code."""
-    channel = Channel(socket.socket(fileno=fd))
+    channel = Channel.adopt(fd)
     try:
         _run(channel)
     except BaseException:
