@@ -265,3 +265,19 @@ class TroubleEnv(gymnasium.Env[Any, Any]):
         """One that ends with close() alone, and that an interpreter would wait for."""
         threading.Thread(target=self._stop.wait).start()
         return answer
+
+
+class Painter(TroubleEnv):
+    """Its pictures are as large as those of many games."""
+
+    def __init__(self, size=500):
+        super().__init__()
+        self.size = size
+        self.taken = 0
+
+    def render(self):
+        self.taken += 1
+        return np.full((self.size, self.size, 3), self.taken, dtype=np.uint8)
+
+    def take(self, data):
+        self.taken = len(data)

@@ -153,7 +153,7 @@ def _serve(channel: Channel, share: Share) -> None:
     plan: BoardPlan = pickle.loads(message[0])
     (board_fd,) = message[1]
     buffer = _native.map_file(board_fd, plan.layout.num_bytes)
-    mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs)
+    mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs, plan.layout.num_workers)
     runner = EnvRunner(
         plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.max_spinners
     )

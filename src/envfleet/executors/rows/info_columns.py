@@ -10,6 +10,7 @@ import numpy as np
 from envfleet.executors.rows.layout import INFO_BYTES
 
 _MAX_KEYS = 64  # a bit each in a row's mask
+_MAX_KEY_LENGTH = 128  # with which a pickled schema stays well below 64 KiB, its place in shared memory
 _PLAIN = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _ALIASES = {np.float64: float, np.int64: int}
 
@@ -39,7 +40,7 @@ class InfoColumns:
     def _add(self, key: str, value: Any) -> None:
         # Known from now on, column or not: what has no fixed form is not looked at again.
         self._known.add(key)
-        entry = _form_of(value)
+        entry = _form_of(value) if len(key) <= _MAX_KEY_LENGTH else None
         if entry is None or len(self._entries) >= _MAX_KEYS:
             return
         kind, dtype, shape = entry

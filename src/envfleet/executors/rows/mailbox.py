@@ -8,18 +8,27 @@ a letter is written before its env is handed over.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import pickle
-import sys
-from collections.abc import Callable
+import resource
 from typing import Any, Protocol
 
 import cloudpickle
 
-# A box is this much of the file's address space; memory is used only where something was written.
-_BOX_BYTES = 1 << 36
-# A letter this big is given back to the system when it was read.
-_LARGE = 1 << 20
+from envfleet.errors import EnvfleetError
+
+_PAGE_BYTES = 4096
+_SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
+_MAX_SCHEMAS = 64  # kMaxSchemas of native/rows/board.h
+# Memory that is kept for later messages after it was read, for the replies of all envs together, and as much for the
+# requests. What is read beyond that goes back to the system, which costs about a third of the time that a large
+# message takes.
+_KEPT_BYTES = 1 << 24
+
+
+class NoRoomError(EnvfleetError):
+    """What has no fixed size found no room in shared memory."""
 
 
 def dump(content: Any) -> bytes:
@@ -91,65 +100,115 @@ class LocalMailbox:
 
 
 class FileMailbox:
-    """Between processes: pickles in the board's own file, past its mapping."""
+    """Between processes: pickles in the board's own file, past its mapping.
 
-    def __init__(self, fd: int, start: int, num_envs: int) -> None:
+    A message of up to a page lies in a box of a page; one of up to two pages in another area, of boxes of two pages;
+    and so on. So a place follows from env and size alone, and the file ends, at the most, at a small multiple of
+    num_envs times the largest message, which matters where the size of files is limited (ulimit -f). Only what is
+    written takes memory.
+
+        start | schemas | replies, requests of 1 page | replies, requests of 2 pages | of 4 pages | ...
+    """
+
+    def __init__(self, fd: int, start: int, num_envs: int, num_readers: int = 1) -> None:
+        """num_readers: processes that share what may be kept; one for replies, num_workers for requests."""
         self._fd = fd
-        self._start = -(-start // 4096) * 4096
+        self._schema_start = -(-start // _PAGE_BYTES) * _PAGE_BYTES
+        self._start = self._schema_start + (_MAX_SCHEMAS + 1) * _SCHEMA_BYTES
         self._num_envs = num_envs
+        self._max_kept_bytes = _KEPT_BYTES // num_readers
+        self._kept_bytes = 0
+        self._kept_of: dict[int, int] = {}  # offset -> bytes of memory that are kept there
 
     def put_request(self, env_id: int, content: Any) -> int:
         """A pickle of it. By cloudpickle: what the caller's main module defines is not known to a worker."""
-        return self._write(2 * env_id, content, cloudpickle.dumps)
+        return self._put(self._num_envs + env_id, cloudpickle.dumps(content))
 
     def take_request(self, env_id: int, num_bytes: int) -> Any:
         """Unpickles it."""
-        return self._read(2 * env_id, num_bytes)
+        return self._take(self._num_envs + env_id, num_bytes)
 
     def put_reply(self, env_id: int, content: Any) -> int:
         """A pickle of it."""
-        return self._write(2 * env_id + 1, content)
+        return self._put(env_id, dump(content))
 
     def take_reply(self, env_id: int, num_bytes: int) -> Any:
         """Unpickles it."""
-        return self._read(2 * env_id + 1, num_bytes)
+        return self._take(env_id, num_bytes)
 
     def put_schema(self, version: int, schema: list[Any]) -> int:
         """A pickle of it."""
-        return self._write(2 * self._num_envs + version, schema)
+        return self._write(self._schema_start + version * _SCHEMA_BYTES, dump(schema))
 
     def take_schema(self, version: int, num_bytes: int) -> list[Any]:
         """Unpickles it."""
-        schema: list[Any] = self._read(2 * self._num_envs + version, num_bytes)
+        schema: list[Any] = pickle.loads(self._read(self._schema_start + version * _SCHEMA_BYTES, num_bytes))
         return schema
 
-    def _write(self, box: int, content: Any, to_bytes: Callable[[Any], bytes] = dump) -> int:
-        data = memoryview(to_bytes(content))
-        offset = self._start + box * _BOX_BYTES
-        written = 0
-        while written < len(data):
-            written += os.pwrite(self._fd, data[written:], offset + written)
+    def _put(self, box: int, data: bytes) -> int:
+        return self._write(self._offset_of(box, len(data)), data)
+
+    def _take(self, box: int, num_bytes: int) -> Any:
+        offset = self._offset_of(box, num_bytes)
+        content = pickle.loads(self._read(offset, num_bytes))
+        if num_bytes > _PAGE_BYTES:
+            self._keep_or_free(offset, num_bytes)
+        return content
+
+    def _offset_of(self, box: int, num_bytes: int) -> int:
+        num_pages = 1 << ((num_bytes - 1) // _PAGE_BYTES).bit_length()
+        # The areas of smaller boxes, of 1 + 2 + ... pages, lie before.
+        return self._start + (2 * self._num_envs * (num_pages - 1) + box * num_pages) * _PAGE_BYTES
+
+    def _write(self, offset: int, data: bytes) -> int:
+        view, written = memoryview(data), 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._fd, view[written:], offset + written)
+        except OSError as error:
+            raise _no_room(error, offset + len(data), len(data)) from error
         return len(data)
 
-    def _read(self, box: int, num_bytes: int) -> Any:
-        offset = self._start + box * _BOX_BYTES
-        data = bytearray(num_bytes)
-        read = 0
+    def _read(self, offset: int, num_bytes: int) -> bytearray:
+        data, read = bytearray(num_bytes), 0
         while read < num_bytes:
             count = os.preadv(self._fd, [memoryview(data)[read:]], offset + read)
             if count == 0:
-                raise EOFError(f"a letter of {num_bytes} bytes ends after {read}")
+                raise EOFError(f"a message of {num_bytes} bytes ends after {read}")
             read += count
-        content = pickle.loads(data)
-        if num_bytes >= _LARGE:
-            _give_back(self._fd, offset, num_bytes)
-        return content
+        return data
+
+    def _keep_or_free(self, offset: int, num_bytes: int) -> None:
+        kept_bytes = self._kept_of.get(offset, 0)
+        if num_bytes <= kept_bytes:
+            return
+        if self._kept_bytes - kept_bytes + num_bytes <= self._max_kept_bytes:
+            self._kept_of[offset] = num_bytes
+            self._kept_bytes += num_bytes - kept_bytes
+        else:
+            self._kept_of.pop(offset, None)
+            self._kept_bytes -= kept_bytes
+            _free(self._fd, offset, num_bytes)
 
 
-def _give_back(fd: int, offset: int, num_bytes: int) -> None:
-    """Frees the pages of a part of a file. Best effort: without it they are reused by the next letter."""
-    if sys.platform != "linux":
-        return
-    keep_size_punch_hole = 0x01 | 0x02
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate(fd, keep_size_punch_hole, ctypes.c_int64(offset), ctypes.c_int64(num_bytes))
+def _no_room(error: OSError, end: int, num_bytes: int) -> NoRoomError:
+    if error.errno == errno.EFBIG:
+        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+        return NoRoomError(
+            f"expected room for {num_bytes} bytes beside the env's row, which end at byte {end} of the pool's shared "
+            f"memory, but this process may not have files of more than {limit} bytes; raise the limit (ulimit -f), "
+            "use fewer envs per pool, or pass less"
+        )
+    return NoRoomError(
+        f"expected room for {num_bytes} bytes in shared memory, got {error}; free memory, or use fewer envs per pool"
+    )
+
+
+_KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def _free(fd: int, offset: int, num_bytes: int) -> None:
+    """Frees the pages of a part of a file. Best effort: without it they are reused by the next message there."""
+    _fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, offset, num_bytes)

@@ -25,7 +25,7 @@ from envfleet.executors.rows.faults import (
     trouble_of,
 )
 from envfleet.executors.rows.layout import Layout, plain_array_leaf, write_text
-from envfleet.executors.rows.mailbox import LocalMailbox, Mailbox
+from envfleet.executors.rows.mailbox import LocalMailbox, Mailbox, NoRoomError
 from envfleet.factories import EnvBuilder
 from envfleet.spaces import Leaf, join, path_text, split
 
@@ -261,6 +261,8 @@ class EnvRunner:
             return
         try:
             num_bytes = self._mailbox.put_reply(env_id, letter)
+        except NoRoomError:
+            raise
         except Exception as error:
             raise WrongResultError(
                 f"expected infos and observations that can be pickled, got {', '.join(letter)} that cannot: "
