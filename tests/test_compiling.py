@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import platform
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +13,7 @@ import pytest
 
 import envfleet
 from envfleet import CompileError
+from envfleet.compiling import cache_key, cpu_description
 
 COUNTER = """
 #include "envfleet/env.h"
@@ -225,3 +229,236 @@ def test_the_same_file_builds_with_cmake(tmp_path):
     (library,) = (tmp_path / "build").glob("libcounter.*")
     assert envfleet.load_plugin(library) == ["Cmake-v0"]
     assert first_obs("Cmake-v0") == 8
+
+
+# --- the cache: what it notices, and what it trusts ---------------------------------------------
+
+
+def header_env(folder: Path, env_id: str, value: int, header: str = "start.h") -> Path:
+    """An env whose first observation is what a header says; the header is in `folder`."""
+    (folder / header).parent.mkdir(parents=True, exist_ok=True)
+    (folder / header).write_text(f"constexpr float kStart = {value};")
+    return write(folder, "env.cc", env_id=env_id, start="kStart", include='#include "start.h"')
+
+
+def compiler_script(path: Path, text: str) -> str:
+    """A program that compiles as the machine's compiler does, and does something else besides."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_header_that_is_saved_while_the_compiler_runs_is_compiled_again(tmp_path, monkeypatch):
+    source = header_env(tmp_path, "Saved-v0", 3)
+    # The editor saves just after the compiler has read the header, once.
+    text = (
+        f'c++ "$@" || exit\ncase "$*" in *env.so*) [ -e "{tmp_path}/saved" ] || {{ touch "{tmp_path}/saved"; '
+        f"echo 'constexpr float kStart = 4;' > '{tmp_path}/start.h'; }};; esac"
+    )
+    monkeypatch.setenv("CXX", compiler_script(tmp_path / "cxx", text))
+    envfleet.compile(source, flags=["-O0"])
+    assert (tmp_path / "saved").exists()
+    assert first_obs("Saved-v0") == 4
+    envfleet.compile(source, flags=["-O0"])
+    assert first_obs("Saved-v0") == 4
+
+
+@pytest.fixture(scope="module")
+def copying_compiler(tmp_path_factory):
+    """A compiler whose every result is a copy of one, an env that begins with 7: for tests of the cache alone."""
+    folder = tmp_path_factory.mktemp("compiler")
+    source = write(folder, "env.cc", env_id="Copied-v0", start="7")
+    flags = ["-std=c++20", "-O0", "-fPIC", "-shared", f"-I{envfleet.get_include()}"]
+    outputs = ["-MD", "-MT", "env", "-MF", str(folder / "env.d"), "-o", str(folder / "env.so")]
+    subprocess.run(["c++", *flags, *outputs, str(source)], check=True)
+    text = (
+        f'while [ $# -gt 0 ]; do\ncase "$1" in -o) cp "{folder}/env.so" "$2" || exit;; '
+        f'-MF) cp "{folder}/env.d" "$2" || exit;; esac\nshift\ndone'
+    )
+    return compiler_script(folder / "cxx", text)
+
+
+def test_headers_that_never_stay_as_they_are(tmp_path, monkeypatch, cache, copying_compiler):
+    source = write(tmp_path, "env.cc")
+    text = f"""{copying_compiler} "$@"\ncase "$*" in *env.so*) echo '//' >> '{source}';; esac"""
+    monkeypatch.setenv("CXX", compiler_script(tmp_path / "cxx", text))
+    with pytest.raises(CompileError, match="expected headers that stay as they are"):
+        envfleet.compile(source)
+    assert not list(cache.iterdir())
+
+
+def test_relative_flags_are_those_of_the_working_directory(tmp_path, monkeypatch):
+    source = write(tmp_path, "env.cc", env_id="Relative-v0", start="kStart", include="#include <start.h>")
+    for name, value in (("a", 21), ("b", 22)):
+        (tmp_path / name / "inc").mkdir(parents=True)
+        (tmp_path / name / "inc" / "start.h").write_text(f"constexpr float kStart = {value};")
+        monkeypatch.chdir(tmp_path / name)
+        envfleet.compile(source, flags=["-O0", "-Iinc"])
+        assert first_obs("Relative-v0") == value
+
+
+def test_headers_of_the_system_and_links_to_them_are_noticed(tmp_path):
+    source = write(tmp_path, "env.cc", env_id="System-v0", start="kStart", include="#include <start.h>")
+    for name, value in (("v1", 31), ("v2", 32)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "start.h").write_text(f"constexpr float kStart = {value};")
+    link = tmp_path / "current"
+    for name, value in (("v1", 31), ("v2", 32)):
+        link.unlink(missing_ok=True)
+        link.symlink_to(tmp_path / name)
+        envfleet.compile(source, flags=["-O0", "-isystem", str(link)])
+        assert first_obs("System-v0") == value
+
+
+def test_files_that_flags_name_are_noticed(tmp_path):
+    source = write(tmp_path, "env.cc", env_id="Response-v0", start="START")
+    for value in (41, 42):
+        (tmp_path / "flags.txt").write_text(f"-O0 -DSTART={value}")
+        envfleet.compile(source, flags=[f"@{tmp_path / 'flags.txt'}"])
+        assert first_obs("Response-v0") == value
+
+
+def test_the_key_has_the_cpu_the_compiler_and_the_meaning_of_the_flags(tmp_path, monkeypatch):
+    source = write(tmp_path, "env.cc")
+    first = compiler_script(tmp_path / "first", "echo 1.0")
+    second = compiler_script(tmp_path / "second", "echo 1.0")
+
+    def cpu(flags: str, clock: str) -> str:
+        path = tmp_path / "cpuinfo"
+        path.write_text(
+            f"processor\t: 0\nmodel name\t: A\nflags\t\t: {flags}\ncpu MHz\t\t: {clock}\n\nprocessor\t: 1\n"
+        )
+        return cpu_description(str(path))
+
+    def key(compiler: str = first, flags: tuple[str, ...] = ("-march=native",), description: str = "") -> str:
+        return cache_key(source, [compiler], flags, description)
+
+    assert platform.machine() in cpu_description()
+    assert key(description=cpu("fma", "1")) == key(description=cpu("fma", "2"))
+    assert key(description=cpu("fma", "1")) != key(description=cpu("fma avx512f", "1"))
+    assert key(first) != key(second)
+    absolute, relative = ("-O2", "-DX=a/b", f"-I{tmp_path}"), ("-I", "inc")
+    before = key(flags=absolute), key(flags=relative)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert key(flags=absolute) == before[0]
+    assert key(flags=relative) != before[1]
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    assert key(flags=absolute) != before[0]
+
+
+def _swap_bytes(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _make_link(path: Path) -> None:
+    path.rename(path.with_suffix(".moved"))
+    path.symlink_to(path.with_suffix(".moved"))
+
+
+DAMAGES = {
+    "empty": lambda library, manifest: os.truncate(library, 0),
+    "half": lambda library, manifest: os.truncate(library, library.stat().st_size // 2),
+    "one byte": lambda library, manifest: _swap_bytes(library),
+    "missing": lambda library, manifest: library.unlink(),
+    "writable by others": lambda library, manifest: library.chmod(0o666),
+    "manifest writable by others": lambda library, manifest: manifest.chmod(0o664),
+    "a link": lambda library, manifest: _make_link(library),
+    "of another user": lambda library, manifest: os.chown(library, 12345, -1),
+    "manifest of no form": lambda library, manifest: manifest.write_text('{"sha256": [], "inputs": 3}'),
+}
+
+
+def test_a_library_that_does_not_verify_is_built_again(tmp_path, cache, monkeypatch, copying_compiler):
+    """In a process of its own: half a library ends whoever loads it."""
+    monkeypatch.setenv("CXX", copying_compiler)
+    source = write(tmp_path, "env.cc")
+    code = f"import envfleet; envfleet.compile({str(source)!r}); print(envfleet.make('Copied-v0').reset()[0][0, 0])"
+
+    def compile_in_child() -> None:
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "7.0\n", "")
+
+    compile_in_child()
+    (library,), (manifest,) = cache.glob("*.so"), cache.glob("*.json")
+    good = library.read_bytes()
+    for name, damage in DAMAGES.items():
+        if name == "of another user" and os.geteuid() != 0:
+            continue
+        before = library.stat()
+        damage(library, manifest)
+        compile_in_child()
+        after = library.lstat()
+        assert library.read_bytes() == good, name
+        assert (after.st_uid, stat.S_IMODE(after.st_mode)) == (os.geteuid(), 0o644), name
+        assert after.st_ino != before.st_ino, name
+    before = library.stat()
+    compile_in_child()
+    assert library.stat().st_ino == before.st_ino  # what verifies is used as it is
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o1777])
+def test_a_cache_folder_that_others_can_write_to_is_refused(tmp_path, cache, mode):
+    cache.mkdir()
+    cache.chmod(mode)
+    with pytest.raises(CompileError, match=r"that only you can write to, got .*cache.*chmod go-w.*ENVFLEET_CACHE"):
+        envfleet.compile(write(tmp_path, "env.cc"))
+    assert not list(cache.iterdir())
+
+
+def test_a_cache_folder_that_others_can_replace_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setenv("ENVFLEET_CACHE", str(tmp_path / "open" / "cache"))
+    with pytest.raises(CompileError, match=r"which every user can replace, .*chmod go-w '.*/open'"):
+        envfleet.compile(write(tmp_path, "env.cc"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_cache_folder_of_another_user_is_refused(tmp_path, cache, monkeypatch):
+    cache.mkdir()
+    os.chown(cache, 12345, -1)
+    with pytest.raises(CompileError, match="belongs to user 12345"):
+        envfleet.compile(write(tmp_path, "env.cc"))
+    os.chown(cache, 0, -1)
+    link = tmp_path / "link"
+    link.symlink_to(cache)
+    os.chown(link, 12345, -1, follow_symlinks=False)
+    monkeypatch.setenv("ENVFLEET_CACHE", str(link))
+    with pytest.raises(CompileError, match=r"through a link, .*, of user 12345"):
+        envfleet.compile(write(tmp_path, "env.cc"))
+
+
+def test_whatever_the_umask_is_the_cache_is_its_owners(tmp_path, monkeypatch, copying_compiler):
+    monkeypatch.setenv("CXX", copying_compiler)
+    monkeypatch.setenv("ENVFLEET_CACHE", str(tmp_path / "new" / "cache"))
+    umask = os.umask(0)
+    try:
+        envfleet.compile(write(tmp_path, "env.cc"))
+    finally:
+        os.umask(umask)
+    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
+    assert len(made) == 4
+    assert not any(path.stat().st_mode & 0o022 for path in made)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing(tmp_path, cache, monkeypatch, copying_compiler):
+    """The limit on a file's size stands for a full disk. The compiler itself lifts it, and has room."""
+    source = write(tmp_path, "env.cc")
+    monkeypatch.setenv(
+        "CXX", compiler_script(tmp_path / "cxx", f'ulimit -S -f unlimited; exec {copying_compiler} "$@"')
+    )
+    code = f"""
+import resource, envfleet
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+try:
+    envfleet.compile({str(source)!r})
+except envfleet.CompileError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "env.cc could not be built in the cache" in done.stdout, done.stderr
+    assert "File too large" in done.stdout
+    assert not list(cache.iterdir())

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -12,11 +14,13 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from envfleet import _native
+from envfleet.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.errors import CompileError, ConfigError
 from envfleet.native_envs import plugin_files
 from envfleet.registry import make_spec
@@ -24,6 +28,17 @@ from envfleet.registry import make_spec
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
 _FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
 _TIMEOUT_S = 600
+_ATTEMPTS = 3
+_WITHOUT_RELATIVE_PATHS = re.compile(
+    r"-[OgDUmw].*|-std=.*|-f[^=]*|-W(?![apl],).*|-Wl,-[-\w]*|-pthread|-pipe|-(I|L|isystem|iquote)/.*|/.*"
+)
+# What compilers read besides their flags.
+_COMPILER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
+# Of /proc/cpuinfo, on x86 and on ARM: what -march=native looks at.
+_CPU_FIELDS = (
+    *("vendor_id", "cpu family", "model", "model name", "flags"),
+    *("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
+)
 
 
 def get_include() -> Path:
@@ -34,54 +49,58 @@ def get_include() -> Path:
 def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> list[str]:  # noqa: A001 (the name users expect)
     """Builds a C++ env with the machine's compiler, registers its ids and returns them.
 
-    The result is kept in a cache (ENVFLEET_CACHE, or envfleet in the user's cache folder),
-    keyed by the source, the headers it includes, the compiler and the flags: a second call
-    loads in milliseconds. The compiler is CXX, else c++, g++ or clang++; CXXFLAGS is added.
+    The result is kept in a cache (ENVFLEET_CACHE, or envfleet in the user's cache folder), which only
+    you may be able to write to. It is used again, within milliseconds, until the source, a header it
+    includes, the compiler, the flags or the CPU is another. The compiler is CXX, else c++, g++ or
+    clang++; CXXFLAGS is added. Relative paths in flags are relative to the working directory.
     """
-    return load_plugin(build(path, flags=flags, verbose=verbose))
+    with build(path, flags=flags, verbose=verbose) as library:
+        return _load(library.dlopen_path, library.path)
 
 
-def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Path:
-    """What compile() loads: the shared library of a source, from the cache or built."""
+@contextlib.contextmanager
+def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Iterator[CachedLibrary]:
+    """What compile() loads: the shared library of a source, from the cache or built. Load it inside the with block."""
     source = Path(path).resolve()
     if not source.is_file():
         what = "a folder" if source.is_dir() else "not there"
         raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is {what}")
     if isinstance(flags, str):
         raise CompileError(f"compile() expected flags as a list, got the string {flags!r}; pass {flags.split()!r}")
+    for flag in flags:
+        if not isinstance(flag, (str, os.PathLike)):
+            raise CompileError(f"compile() expected each flag as a string, got {flag!r}")
     compiler = find_compiler()
-    all_flags = [*_FLAGS, *shlex.split(os.environ.get("CXXFLAGS", "")), *flags]
-    # The folder too: an equal file elsewhere may include other headers of the same names.
-    parts: list[bytes | str] = [
-        str(source.parent),
-        source.read_bytes(),
-        *_sdk_contents(),
-        _version_of(compiler),
-        *all_flags,
-    ]
-    key = _digest(parts)
-    folder = cache_folder()
-    manifest = folder / f"{source.stem}-{key}.json"
-    library = _cached_library(manifest)
-    if library is None:
+    own_flags = [*shlex.split(os.environ.get("CXXFLAGS", "")), *map(os.fspath, flags)]
+    key = cache_key(source, compiler, own_flags, cpu_description())
+    with contextlib.ExitStack() as stack:
         try:
-            library = _build(source, compiler, all_flags, manifest, verbose)
+            cache = stack.enter_context(LibraryCache(cache_folder()))
+            library = cache.find(key)
+            if library is None:
+                library = cache.store(key, *_build(source, compiler, own_flags, verbose))
         except OSError as error:
             raise CompileError(
-                f"{source.name} could not be built in the cache {folder}: {error}; "
-                "set ENVFLEET_CACHE to a folder that you may write to"
+                f"{source.name} could not be built in the cache {cache_folder()}: {error}; "
+                "set ENVFLEET_CACHE to a folder that you may write to and that has room"
             ) from error
-    return library
+        yield library
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
     """Loads a shared library whose source includes envfleet/env.h; registers and returns its ids."""
+    resolved = Path(path).resolve()
+    return _load(str(resolved), resolved)
+
+
+def _load(dlopen_path: str, path: Path) -> list[str]:
     built_in = set(_native.built_in_ids())
     try:
-        ids = _native.load_plugin(str(Path(path).resolve()))
+        ids = _native.load_plugin(dlopen_path)
     except RuntimeError as error:
-        raise CompileError(f"{path} cannot be loaded as an env: {error}") from error
-    plugin_files.update(dict.fromkeys(ids, Path(path).resolve()))
+        reason = str(error).replace(dlopen_path, str(path))
+        raise CompileError(f"{path} cannot be loaded as an env: {reason}") from error
+    plugin_files.update(dict.fromkeys(ids, path))
     for env_id in ids:
         if env_id in built_in:
             warnings.warn(f"{env_id} now stands for the env in {path}, no longer for the built-in one", stacklevel=3)
@@ -108,75 +127,126 @@ def find_compiler() -> list[str]:
     raise CompileError("compile() found no C++ compiler (c++, g++, clang++); install one, or name it in CXX")
 
 
-def _build(source: Path, compiler: list[str], flags: list[str], manifest: Path, verbose: bool) -> Path:
-    manifest.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=manifest.parent, prefix="build-") as scratch:
+def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: str) -> str:
+    """The name of a build in the cache. What the compiler reads is not in it, but in the build's manifest."""
+    program = shutil.which(compiler[0]) or compiler[0]
+    parts = [str(source), *_FLAGS, *flags, os.path.realpath(program), *compiler, _version_of(compiler), cpu]
+    parts += [f"{name}={os.environ.get(name, '')}" for name in _COMPILER_VARIABLES]
+    searched = [entry for name in _COMPILER_VARIABLES if name in os.environ for entry in os.environ[name].split(":")]
+    # A link may point elsewhere later, and gcc lists what it found in a system folder by its real path.
+    parts += [os.path.realpath(entry) for entry in (*_paths_in(flags), *searched)]
+    if not all(map(_WITHOUT_RELATIVE_PATHS.fullmatch, (*compiler[1:], *flags))) or not all(
+        map(os.path.isabs, searched)
+    ):
+        parts.append(os.getcwd())
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return f"{source.stem}-{digest}"
+
+
+def cpu_description(cpuinfo: str = "/proc/cpuinfo") -> str:
+    """The architecture and what the CPU can do: -march=native means something else on another machine."""
+    lines: list[str] = []
+    with contextlib.suppress(OSError), open(cpuinfo, errors="replace") as file:
+        for line in file:
+            name = line.partition(":")[0].strip()
+            if not name and lines:
+                break  # the first processor stands for all
+            if name in _CPU_FIELDS:
+                lines.append(" ".join(line.split()))
+    return "\n".join([sys.platform, platform.machine(), *lines])
+
+
+def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -> tuple[bytes, dict[str, str]]:
+    """Compile a source, and return the library with the digest of every file that it was built from."""
+    # Not in the cache: a build that is killed leaves nothing there.
+    with tempfile.TemporaryDirectory(prefix="envfleet-compile-") as scratch:
         built, depfile = Path(scratch, "env.so"), Path(scratch, "env.d")
-        command = [
-            *compiler,
-            *flags,
-            f"-I{get_include()}",
-            "-MMD",
-            "-MT",
-            "env",
-            "-MF",
-            str(depfile),
-            str(source),
-            "-o",
-            str(built),
-        ]
-        if verbose:
-            print(shlex.join(command), file=sys.stderr)
-        try:
-            result = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)
-        except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{source.name} did not compile within {_TIMEOUT_S} s: {shlex.join(command)}") from error
-        if result.returncode != 0 or not built.is_file():
-            raise CompileError(
-                f"{source.name} does not compile (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
-                f"The command was: {shlex.join(command)}"
-            )
-        if verbose and result.stderr:
-            print(result.stderr, file=sys.stderr)
-        included = _dependencies(depfile, source)
-        # A name of its own for every build: the loader would give back an old one of the same name.
-        library = manifest.with_name(f"{manifest.stem}-{_digest([built.read_bytes()])}.so")
-        os.replace(built, library)
-        hashes = {str(path): _digest([path.read_bytes()]) for path in included}
-        note = Path(scratch, "manifest.json")
-        note.write_text(json.dumps({"library": library.name, "included": hashes}, indent=1))
-        os.replace(note, manifest)
-    return library
+        base = [*compiler, *_FLAGS, *flags, f"-I{get_include()}", "-MT", "env", "-MF", str(depfile), str(source)]
+        _run(source, [*base, "-M"])  # what fails here fails again below, with the whole command
+        before = _contents(source, depfile, flags)
+        for _ in range(_ATTEMPTS):
+            command = [*base, "-MD", "-o", str(built)]
+            if verbose:
+                print(shlex.join(command), file=sys.stderr)
+            result = _run(source, command)
+            if result.returncode != 0 or not built.is_file():
+                raise CompileError(
+                    f"{source.name} does not compile (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
+                    f"The command was: {shlex.join(command)}"
+                )
+            if verbose and result.stderr:
+                print(result.stderr, file=sys.stderr)
+            # A file that was saved while the compiler ran may be in the library as it was or as it is.
+            after = _contents(source, depfile, flags)
+            if after == before:
+                return built.read_bytes(), {path: contents.sha256 for path, contents in after.items()}
+            before = after
+    raise CompileError(
+        f"{source.name} expected headers that stay as they are while it compiles, but in each of {_ATTEMPTS} attempts "
+        "one of them changed; compile it again when they are saved"
+    )
 
 
-def _cached_library(manifest: Path) -> Path | None:
-    """The library of an earlier build, if what it included is as it was."""
+def _run(source: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        note: dict[str, Any] = json.loads(manifest.read_text())
-        library = manifest.with_name(note["library"])
-        unchanged = all(_digest([Path(name).read_bytes()]) == own for name, own in note["included"].items())
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return library if unchanged and library.is_file() else None
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{source.name} did not compile within {_TIMEOUT_S} s: {shlex.join(command)}") from error
 
 
-def _dependencies(depfile: Path, source: Path) -> list[Path]:
-    """The author's own headers: what the compiler read besides the source and the SDK."""
-    sdk = get_include()
-    listed = depfile.read_text().split(":", 1)[1].replace("\\\n", " ")
+class _Contents(NamedTuple):
+    sha256: str
+    changed_ns: int  # tells a file that was changed and changed back
+
+
+def _contents(source: Path, depfile: Path, flags: Sequence[str]) -> dict[str, _Contents]:
+    """Every file that a build reads, as it is now."""
+    paths = {source, *_dependencies(depfile), *_files_named_in(flags)}
+    found = {}
+    for path in sorted(paths):
+        changed_ns = path.stat().st_ctime_ns if path.exists() else 0
+        found[str(path)] = _Contents(file_digest(path), changed_ns)
+    return found
+
+
+def _dependencies(depfile: Path) -> list[Path]:
+    """Every file that the preprocessor read, those of the SDK and of the system too."""
+    if not depfile.is_file():
+        return []
+    listed = os.fsdecode(depfile.read_bytes()).partition(":")[2].replace("\\\n", " ")
     # make's way of writing names: a space as "\\ ", a dollar as "$$", a hash as "\\#".
     names = re.findall(r"(?:\\[ #]|[^\s])+", listed)
     plain = [name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$") for name in names]
-    resolved = [Path(name).resolve() for name in plain]
-    return [path for path in resolved if path != source and not path.is_relative_to(sdk)]
+    # Not resolved: a link that points elsewhere later is a change too.
+    return [Path.cwd() / name for name in plain]
 
 
-def _sdk_contents() -> list[bytes]:
-    return [header.read_bytes() for header in sorted(get_include().rglob("*.h"))]
+def _files_named_in(flags: Sequence[str]) -> list[Path]:
+    """Libraries, response files and linker scripts: what a build reads besides what the preprocessor lists."""
+    paths = _paths_in(flags)
+    libraries = [following if own == "-l" else own[2:] for own, following in pairwise((*flags, "")) if own[:2] == "-l"]
+    names = [f"lib{name}{suffix}" for name in libraries for suffix in (".so", ".a")]
+    paths += [os.path.join(folder, name) for folder in paths for name in names]
+    return [Path.cwd() / path for path in paths if os.path.isfile(path)]
 
 
-def _version_of(compiler: list[str]) -> str:
-    return subprocess.run([*compiler, "--version"], capture_output=True, text=True, check=False).stdout
+def _paths_in(flags: Sequence[str]) -> list[str]:
+    """The files and folders that flags name, whatever the option."""
+    parts = (re.sub("^-(I|L|isystem|iquote|idirafter)", "", part) for flag in flags for part in re.split("[,=@]", flag))
+    return [part for part in parts if os.path.exists(part)]
+
+
+def _version_of(compiler: Sequence[str]) -> str:
+    try:
+        return subprocess.run(
+            [*compiler, "--version"], capture_output=True, text=True, errors="replace", check=False
+        ).stdout
+    except OSError as error:
+        raise CompileError(
+            f"the compiler {shlex.join(compiler)} cannot be run: {error}; name another in CXX"
+        ) from error
 
 
 def cache_folder() -> Path:
@@ -185,12 +255,3 @@ def cache_folder() -> Path:
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base, "envfleet")
-
-
-def _digest(parts: Iterable[bytes | str]) -> str:
-    state = hashlib.sha256()
-    for part in parts:
-        data = part.encode() if isinstance(part, str) else part
-        state.update(len(data).to_bytes(8, "little"))
-        state.update(data)
-    return state.hexdigest()[:24]

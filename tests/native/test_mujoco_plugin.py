@@ -106,8 +106,10 @@ def test_headers_of_another_version_than_the_library_are_refused(tmp_path: Path,
     sources = plugin_folder() / "mujoco"
     source.write_text("".join(f'#include "{sources / name}.cc"\n' for name in ("plugin", "model", "trap")))
     other = replace(mujoco, include=folder / "mujoco" / "include")
-    plugin = build(source, flags=["-O0", *flags_for(other)])
-    with pytest.raises(
-        envfleet.CompileError, match=r"expected the library that they were built against, got .*libmujoco"
+    with (
+        build(source, flags=["-O0", *flags_for(other)]) as plugin,
+        pytest.raises(
+            envfleet.CompileError, match=r"expected the library that they were built against, got .*libmujoco"
+        ),
     ):
-        _start(plugin, mujoco, asset_folder())
+        _start(plugin.dlopen_path, mujoco, asset_folder())

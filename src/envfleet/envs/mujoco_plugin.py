@@ -5,13 +5,16 @@ libmujoco of the user's wheel -> the plug-in that was built against that version
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from envfleet import _native
+from envfleet.compile_cache import CachedLibrary
 from envfleet.errors import CompileError, MissingExtraError
 
 _lock = threading.Lock()
@@ -54,19 +57,25 @@ def load(asset_folder: Path) -> None:
         except OSError as error:
             raise CompileError(f"MuJoCo's library cannot be loaded: {error}; install mujoco again") from error
         plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
-        if not plugin.is_file():
-            plugin = _build(mujoco)
-        _start(plugin, mujoco, asset_folder)
-        try:
-            _native.load_plugin(str(plugin))
-        except RuntimeError as error:
-            raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
+        if plugin.is_file():
+            _load(str(plugin), mujoco, asset_folder)
+        else:
+            with _built(mujoco) as library:
+                _load(library.dlopen_path, mujoco, asset_folder)
         _is_loaded = True
 
 
-def _start(plugin: Path, mujoco: Installed, asset_folder: Path) -> None:
+def _load(plugin: str, mujoco: Installed, asset_folder: Path) -> None:
+    _start(plugin, mujoco, asset_folder)
     try:
-        start = ctypes.CDLL(str(plugin)).envfleet_mujoco_start
+        _native.load_plugin(plugin)
+    except RuntimeError as error:
+        raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
+
+
+def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> None:
+    try:
+        start = ctypes.CDLL(plugin).envfleet_mujoco_start
     except (OSError, AttributeError) as error:
         raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
     start.argtypes, start.restype = (ctypes.c_char_p,), ctypes.c_int
@@ -83,13 +92,16 @@ def flags_for(mujoco: Installed) -> list[str]:
     return [f"-I{mujoco.include}", "-Wl,--no-as-needed", str(mujoco.library)]
 
 
-def _build(mujoco: Installed) -> Path:
+@contextlib.contextmanager
+def _built(mujoco: Installed) -> Iterator[CachedLibrary]:
     """The plug-in's source, built for a version that none was shipped for."""
     from envfleet.compiling import build
 
-    try:
-        return build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco))
-    except CompileError as error:
-        raise CompileError(
-            f"the native MuJoCo envs must be compiled for MuJoCo {mujoco.version}, and were not: {error}"
-        ) from error
+    with contextlib.ExitStack() as stack:
+        try:
+            library = stack.enter_context(build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco)))
+        except CompileError as error:
+            raise CompileError(
+                f"the native MuJoCo envs must be compiled for MuJoCo {mujoco.version}, and were not: {error}"
+            ) from error
+        yield library
