@@ -159,7 +159,7 @@ def cpu_description(cpuinfo: str = "/proc/cpuinfo") -> str:
 def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -> tuple[bytes, dict[str, str]]:
     """Compile a source, and return the library with the digest of every file that it was built from."""
     # Not in the cache: a build that is killed leaves nothing there.
-    with tempfile.TemporaryDirectory(prefix="envfleet-compile-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="env-build-") as scratch:
         built, depfile = Path(scratch, "env.so"), Path(scratch, "env.d")
         base = [*compiler, *_FLAGS, *flags, f"-I{get_include()}", "-MT", "env", "-MF", str(depfile), str(source)]
         _run(source, [*base, "-M"])  # what fails here fails again below, with the whole command

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 import envfleet
 from envfleet.envs.vizdoom.actions import combined_actions
-from envfleet.envs.vizdoom.ids import envpool_ids
+from envfleet.envs.vizdoom.ids import all_ids, envpool_ids
 from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, Score
 from envfleet.errors import ConfigError, StateError
 
@@ -121,6 +124,72 @@ def test_every_scenario_has_spaces(env_id: str) -> None:
         return
     spec = envfleet.make_spec(env_id)
     assert spec.observation_space.shape[1:] == (84, 84)
+
+
+# --- engines that end while they start: in a process of its own, for ViZDoom takes its caller with it ----------
+
+
+PLAY = """
+import sys, warnings
+import numpy as np
+import envfleet
+
+env_id, options = sys.argv[1], eval(sys.argv[2])
+try:
+    with envfleet.make(env_id, num_envs=2, **options) as envs:
+        envs.reset(seed=3)
+        for _ in range(3):
+            envs.step([envs.single_action_space.sample() for _ in range(2)])
+        print("played")
+except envfleet.ConfigError as error:
+    print("refused:", error)
+"""
+
+
+def play(env_id: str, **options: Any) -> str:
+    """What became of a short game."""
+    command = [sys.executable, "-c", PLAY, env_id, repr(options)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 0, f"{env_id} ended with {done.returncode}: {done.stderr}"
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "options"),
+    [
+        ("Cig-v1", {"backend": "threads"}),
+        ("MultiDuel-v1", {"backend": "serial", "game_args": "+name somebody"}),
+        ("VizdoomBasic-v1", {"scenario_config_file": "cig.cfg", "use_multi_binary_action_space": False}),
+    ],
+)
+def test_a_deathmatch_of_the_package_can_be_played_alone(env_id: str, options: dict[str, Any]) -> None:
+    assert play(env_id, **options) == "played"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"mode": "ASYNC_PLAYER", "ticrate": 0}, {"audio_buffer_enabled": True, "audio_buffer_size": 0}],
+)
+def test_settings_that_end_the_engine_are_refused(options: dict[str, Any]) -> None:
+    assert re.match(
+        "refused: .*cannot play.*it ended while it started.*settings do not fit", play("VizdoomBasic-v1", **options)
+    )
+
+
+def test_a_map_without_a_place_for_one_player_is_refused(tmp_path: Path) -> None:
+    for name in ("cig.cfg", "cig.wad"):
+        shutil.copy(Path(vizdoom.scenarios_path, name), tmp_path)
+    own = {"cfg_path": str(tmp_path / "cig.cfg")}
+    assert re.match(
+        "refused: .*it ended while it started.*game_args='-host 1 -deathmatch'", play("VizdoomCustom-v1", **own)
+    )
+    assert play("VizdoomCustom-v1", game_args="-host 1 -deathmatch", **own) == "played"
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("env_id", sorted(own for own in all_ids() if "-S" not in own or "-S3-" in own))
+def test_every_id_is_played_or_refused(env_id: str) -> None:
+    assert play(env_id).startswith(("played", "refused: "))
 
 
 # --- what is wrong ------------------------------------------------------------------------------------

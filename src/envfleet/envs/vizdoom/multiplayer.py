@@ -19,7 +19,7 @@ from gymnasium.utils import seeding
 
 from envfleet.envs.vizdoom.files import find_cfg
 from envfleet.envs.vizdoom.game import Game, GameError
-from envfleet.envs.vizdoom.options import DoomOptions, make_game
+from envfleet.envs.vizdoom.options import DEATHMATCH_RULES, DoomOptions, make_game
 from envfleet.envs.vizdoom.player import Player
 from envfleet.envs.vizdoom.ports import Port
 from envfleet.errors import ConfigError, MissingExtraError, StateError
@@ -31,10 +31,6 @@ MULTIPLAYER_SCENARIOS = {
     "VizdoomMultiDeathmatch-v1": "multi.cfg",
     "VizdoomCig-v1": "cig.cfg",
 }
-_RULES = (
-    "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
-    "+viz_respawn_delay 1"
-)
 _MAX_PLAYERS = 8  # of the engine
 
 
@@ -153,7 +149,7 @@ class MultiplayerEnv:
         count = len(self.possible_agents)
         seats = []
         for number, name in enumerate(self.possible_agents):
-            hosting = f"-host {count} -port {port} {_RULES}"
+            hosting = f"-host {count} -port {port} {DEATHMATCH_RULES}"
             role = f"{hosting if number == 0 else f'-join 127.0.0.1:{port}'} +name {name} +colorset {number}"
             game = make_game(self.options, role)
             seats.append((game, Player(game, self.options)))

@@ -28,6 +28,13 @@ from envfleet.options import flag_option, integer_option
 _MAX_SIZE = 4096  # of a picture's side, as Atari has it
 _MAX_FRAMES = 10_000  # to stack or to skip
 
+DEATHMATCH_RULES = (
+    "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
+    "+viz_respawn_delay 1"
+)
+# Scenarios of the package whose maps have no place where a single player could start: the engine ends at once.
+_DEATHMATCH_ONLY = ("cig.cfg", "multi_duel.cfg")
+
 # What EnvPool has in its infos.
 INFO_VARIABLES = (
     *(f"AMMO{k}" for k in range(2, 8)),
@@ -107,7 +114,10 @@ def make_game(options: DoomOptions, game_args: str = "") -> Game:
     if options.map_id is not None:
         doom.set_doom_map(options.map_id)
     doom.add_game_args(options.game_args)
-    files = check_files(doom, cfg, options.vzd_path, options.game_args)
+    # As below: what is tried out must be what is played.
+    settings = {"mode": "PLAYER", "sound_enabled": False, "audio_buffer_enabled": False}
+    settings |= {"screen_resolution": "RES_160X120"}  # it says nothing about the files, and is quick
+    files = check_files(doom, cfg, settings, options.vzd_path, is_own=bool(options.game_args))
     doom.set_window_visible(False)
     doom.set_sound_enabled(False)
     doom.set_audio_buffer_enabled(False)
@@ -128,8 +138,15 @@ def make_game(options: DoomOptions, game_args: str = "") -> Game:
         member(vizdoom.GameVariable, name, "reward_config")
     for name in options.variables:
         doom.add_available_game_variable(member(vizdoom.GameVariable, name, "game_variables"))
-    doom.add_game_args(game_args)
+    doom.add_game_args(game_args or hosting_args(cfg, doom.get_game_args()))
     return Game(doom, files.engine)
+
+
+def hosting_args(cfg: str, game_args: str) -> str:
+    """What lets a single player into a deathmatch of the package; empty for other games, or if game_args host one."""
+    is_hosted = "-host" in game_args or "-join" in game_args
+    needs_host = os.path.basename(cfg) in _DEATHMATCH_ONLY and os.path.dirname(cfg) == str(scenarios_folder())
+    return f"-host 1 {DEATHMATCH_RULES}" if needs_host and not is_hosted else ""
 
 
 def load_cfg(doom: Any, path: str) -> str:
@@ -143,8 +160,13 @@ def load_cfg(doom: Any, path: str) -> str:
     return cfg
 
 
-def check_files(doom: Any, cfg: str, engine: str = "", game_args: str = "") -> GameFiles:
-    """The files that this DoomGame is set to, checked; what is not the package's own is tried out."""
+def check_files(
+    doom: Any, cfg: str, settings: Mapping[str, Any], engine: str = "", *, is_own: bool = False
+) -> GameFiles:
+    """The files that this DoomGame is set to, checked; what is not the package's own is tried out.
+
+    settings: those that the game is started with, besides the cfg's. is_own: whether they are the user's.
+    """
     package = package_folder()
     wad = doom.get_doom_scenario_path()
     iwad = doom.get_doom_game_path()
@@ -163,14 +185,15 @@ def check_files(doom: Any, cfg: str, engine: str = "", game_args: str = "") -> G
         doom.set_doom_scenario_path(files.wad)
     check_wads(files.wad, files.iwad, doom.get_doom_map())
     folders = (str(package), str(scenarios_folder()))
-    own = [path for path in (files.cfg, files.wad, files.iwad) if path and os.path.dirname(path) not in folders]
-    if own or engine or game_args:
-        settings = {
-            "doom_scenario_path": files.wad,
-            "doom_game_path": files.iwad,
-            "doom_map": doom.get_doom_map(),
-        }
-        check_starts(files, {key: value for key, value in settings.items() if value}, doom.get_game_args())
+    own_files = [path for path in (files.cfg, files.wad, files.iwad) if path and os.path.dirname(path) not in folders]
+    if own_files or engine or is_own:
+        paths = {"doom_scenario_path": files.wad, "doom_game_path": files.iwad, "doom_map": doom.get_doom_map()}
+        game_args = doom.get_game_args()
+        check_starts(
+            files,
+            {**settings, **{key: value for key, value in paths.items() if value}},
+            f"{game_args} {hosting_args(cfg, game_args)}",
+        )
     return files
 
 

@@ -18,7 +18,7 @@ from envfleet.envs.vizdoom.actions import button_combinations
 from envfleet.envs.vizdoom.env import SingleGameEnv
 from envfleet.envs.vizdoom.files import find_cfg, new_doom
 from envfleet.envs.vizdoom.game import Game
-from envfleet.envs.vizdoom.options import check_files, load_cfg
+from envfleet.envs.vizdoom.options import check_files, hosting_args, load_cfg
 from envfleet.errors import ConfigError
 from envfleet.options import integer_option
 
@@ -52,7 +52,14 @@ class ScenarioEnv(SingleGameEnv):
         doom.set_notifications_buffer_size(kwargs.get("notifications_buffer_size", frame_skip))
         if doom.get_screen_format() not in (vizdoom.ScreenFormat.RGB24, vizdoom.ScreenFormat.GRAY8):
             doom.set_screen_format(vizdoom.ScreenFormat.RGB24)
-        files = check_files(doom, cfg)
+        settings = {
+            **kwargs,
+            "audio_buffer_size": doom.get_audio_buffer_size(),
+            "notifications_buffer_size": doom.get_notifications_buffer_size(),
+        }
+        # A map is looked up, and every skill is played; any other setting may end the engine while it starts.
+        files = check_files(doom, cfg, settings, is_own=not kwargs.keys() <= {"doom_map", "doom_skill"})
+        doom.add_game_args(hosting_args(cfg, doom.get_game_args()))
         super().__init__(Game(doom, files.engine), render_mode)
         self._is_gray = doom.get_screen_format() == vizdoom.ScreenFormat.GRAY8
         self._timeout_truncates = treat_episode_timeout_as_truncation

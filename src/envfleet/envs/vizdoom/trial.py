@@ -1,13 +1,14 @@
 """check_starts(): whether an engine starts with these files, tried out in a process of its own.
 
-For files that are not the package's. A damaged one that passes check_wads() takes down, or hangs,
-whoever starts the engine; here that is a process that nobody misses.
+For files and settings that are not the package's. A damaged file that passes check_wads() takes
+down, or hangs, whoever starts the engine, and so do some settings; here that is a process that nobody misses.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -20,17 +21,15 @@ _TIMEOUT_S = 30.0
 _passed: set[tuple[Any, ...]] = set()
 
 _PROGRAM = """
-import json, resource, sys
+import json, pickle, resource, sys
 given = json.loads(sys.stdin.read())
 sys.path[:] = given["sys_path"]
 import vizdoom
 doom = vizdoom.DoomGame()
 doom.load_config(given["cfg"])
-doom.set_config(given["settings"])
+doom.set_config(pickle.loads(bytes.fromhex(given["settings"])))
 doom.set_window_visible(False)
-doom.set_sound_enabled(False)
-doom.set_mode(vizdoom.Mode.PLAYER)
-doom.set_screen_resolution(vizdoom.ScreenResolution.RES_160X120)
+doom.clear_game_args()
 doom.add_game_args(given["game_args"])
 doom.set_vizdoom_path(given["engine"])
 doom.set_doom_config_path(given["ini"])
@@ -46,24 +45,26 @@ def check_starts(files: GameFiles, settings: dict[str, Any], game_args: str) -> 
     """Raises ConfigError with the paths when a game of these files does not start and take a step."""
     paths = [path for path in (files.cfg, files.wad, files.iwad) if path]
     stamps = [(path, os.stat(path).st_mtime_ns) for path in (*paths, files.engine)]
-    key = (json.dumps(settings, sort_keys=True), game_args, *stamps)
+    pickled = pickle.dumps(settings).hex()
+    key = (pickled, game_args, *stamps)
     if key in _passed:
         return
     folder = Folder(files.engine)
     try:
-        reason = _try(folder, files, settings, game_args)
+        reason = _try(folder, files, pickled, game_args)
         log = folder.log
     finally:
         folder.remove()
     if reason:
         raise ConfigError(
             f"the ViZDoom engine cannot play {' with '.join(paths)}: {reason}{f' ({log})' if log else ''}; "
-            "a file is damaged, or the map or game_args do not fit"
+            "a file is damaged, or the map, game_args or settings do not fit; a map that is for several players only "
+            "takes a single one with game_args='-host 1 -deathmatch'"
         )
     _passed.add(key)
 
 
-def _try(folder: Folder, files: GameFiles, settings: dict[str, Any], game_args: str) -> str:
+def _try(folder: Folder, files: GameFiles, settings: str, game_args: str) -> str:
     given = {
         "sys_path": [str(path) for path in sys.path],
         "cfg": files.cfg,
