@@ -96,7 +96,7 @@ sanitize: $(VENV)/.tools
 	  folder=build/sanitize-$${kind%%,*}; \
 	  $(BIN)/cmake -S . -B $$folder -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	    -DPython_EXECUTABLE=$(abspath $(BIN))/python -DENVFLEET_SANITIZE=$$kind >/dev/null && \
-	  $(BIN)/cmake --build $$folder && $(BIN)/ctest --test-dir $$folder --output-on-failure || exit 1; \
+	  $(BIN)/cmake --build $$folder && $(BIN)/ctest --test-dir $$folder --output-on-failure --timeout 120 || exit 1; \
 	done
 
 $(BENCH)/.peers:

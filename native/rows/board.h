@@ -32,7 +32,8 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> wanted;  // the caller wants to be woken when completed gets here
   // The workers sleep on work_bell, each with its own bit: one call wakes just those who are wanted.
   alignas(64) std::atomic<std::uint32_t> work_bell;
-  std::atomic<std::int32_t> num_spinners;  // workers that look out for work before they sleep
+  // Workers that spin before they sleep, a bit each: one that dies at any instruction leaves the count right.
+  std::atomic<std::uint64_t> spinners;
   alignas(64) std::atomic<std::uint32_t> completed;
   std::atomic<std::uint32_t> order;  // a ticket for each finished row: which came first, across workers
   alignas(64) std::atomic<std::uint32_t> stop;
@@ -49,7 +50,6 @@ struct alignas(64) WorkerWords {
   // Written by the worker.
   alignas(64) std::atomic<std::uint32_t> request_tail;
   std::atomic<std::uint32_t> sleeps;
-  std::atomic<std::uint32_t> spins;
   std::atomic<std::uint32_t> done_head;
   std::atomic<std::int32_t> core;         // where it went to sleep; -1: not known
   std::atomic<std::int32_t> current_env;  // -1: none
@@ -60,6 +60,8 @@ struct alignas(64) WorkerWords {
 
 // The bit of a worker; beyond 32 of them some share one, and wake up for nothing now and then.
 constexpr std::uint32_t bit_of(std::int32_t worker) { return 1u << (worker % 32); }
+// The same among the spinners; beyond 64 workers those who share one are counted once.
+constexpr std::uint64_t spin_bit_of(std::int32_t worker) { return std::uint64_t{1} << (worker % 64); }
 
 struct Statistics {
   std::int64_t num_steps, num_resets, num_episodes;
@@ -134,7 +136,7 @@ class Geometry {
   std::int64_t done_offset() const { return requests_offset() + ring_entries() * 8; }
 };
 
-static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::int64_t>::is_always_lock_free,
+static_assert(std::atomic<std::uint32_t>::is_always_lock_free && std::atomic<std::uint64_t>::is_always_lock_free,
               "words between processes must not hide a lock");
 
 }  // namespace envfleet::rows

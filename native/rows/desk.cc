@@ -11,16 +11,15 @@ namespace {
 
 constexpr std::uint8_t kBroken = 3;  // autoreset.Phase.BROKEN
 constexpr std::int64_t kSpinNs = 30'000;
-// Signals end a wait at once where they reach the waiting thread; this bounds it where they do not.
-constexpr std::int64_t kLongestSleepNs = 1'000'000'000;
 
 }  // namespace
 
-Desk::Desk(std::byte* base, Geometry geometry, bool may_spin, std::int64_t step_timeout_ns)
+Desk::Desk(std::byte* base, Geometry geometry, bool may_spin, std::int64_t step_timeout_ns, std::int64_t longest_sleep_ns)
     : base_(base),
       geometry_(geometry),
       may_spin_(may_spin),
       step_timeout_ns_(step_timeout_ns),
+      longest_sleep_ns_(longest_sleep_ns),
       in_flight_(geometry.num_envs, 0),
       arrived_(geometry.num_envs, 0),
       worker_of_(geometry.num_envs),
@@ -56,7 +55,10 @@ void Desk::post(const std::int32_t* env_ids, std::int64_t count) {
   for (std::int32_t worker = 0; worker < geometry_.num_workers; ++worker) {
     if (touched_[worker] == 0) continue;
     WorkerWords& words = geometry_.worker(base_, worker);
-    words.posted_ns.store(now, std::memory_order_relaxed);
+    // Its time begins when it was idle: another request must not give a worker that is stuck more of it.
+    const bool was_idle =
+        words.done_head.load(std::memory_order_relaxed) == words.request_head.load(std::memory_order_relaxed);
+    if (was_idle) words.posted_ns.store(now, std::memory_order_relaxed);
     words.request_head.store(posted_[worker], std::memory_order_seq_cst);
     if (words.sleeps.load(std::memory_order_seq_cst) == 0) continue;
     const bool is_beside = core >= 0 && words.core.load(std::memory_order_relaxed) == core;
@@ -142,7 +144,7 @@ void Desk::wait(std::int64_t missing, std::int64_t timeout_ns, bool is_watched) 
   const auto is_done = [&] {
     return static_cast<std::int32_t>(header.completed.load(std::memory_order_seq_cst) - target) >= 0 || has_news();
   };
-  std::int64_t limit = timeout_ns < 0 ? kLongestSleepNs : std::min(timeout_ns, kLongestSleepNs);
+  std::int64_t limit = timeout_ns < 0 ? longest_sleep_ns_ : std::min(timeout_ns, longest_sleep_ns_);
   if (is_watched && step_timeout_ns_ > 0) limit = std::min(limit, ns_to_next_deadline());
   if (limit <= 0) return;
   if (may_spin_) {
@@ -187,12 +189,14 @@ void Desk::ring() {
 }
 
 void Desk::revive(std::int32_t worker) {
+  // What the dead one finished and what it left undone must arrive before its queues are emptied.
+  if (is_buried_[worker] == 0) collect();
   WorkerWords& words = geometry_.worker(base_, worker);
   words.request_head.store(0);
   words.request_tail.store(0);
   words.done_head.store(0);
   words.sleeps.store(0);
-  if (words.spins.exchange(0) != 0) geometry_.header(base_).num_spinners.fetch_sub(1);
+  geometry_.header(base_).spinners.fetch_and(~spin_bit_of(worker));
   words.current_env.store(-1);
   words.progress_ns.store(0);
   posted_[worker] = seen_done_[worker] = 0;
@@ -203,7 +207,7 @@ void Desk::revive(std::int32_t worker) {
 
 std::int64_t Desk::ns_to_next_deadline() const {
   const std::int64_t now = engine::now_ns();
-  std::int64_t nearest = kLongestSleepNs;
+  std::int64_t nearest = longest_sleep_ns_;
   for (std::int32_t worker = 0; worker < geometry_.num_workers; ++worker) {
     if (num_requests_pending(worker) == 0 || is_dead(worker) || is_doomed_[worker] != 0) continue;
     const WorkerWords& words = geometry_.worker(base_, worker);

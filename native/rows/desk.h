@@ -15,7 +15,9 @@ namespace envfleet::rows {
 
 class Desk {
  public:
-  Desk(std::byte* base, Geometry geometry, bool may_spin, std::int64_t step_timeout_ns);
+  // longest_sleep_ns: signals end a wait at once where they reach the waiting thread; this bounds it where they do not.
+  Desk(std::byte* base, Geometry geometry, bool may_spin, std::int64_t step_timeout_ns,
+       std::int64_t longest_sleep_ns = 1'000'000'000);
 
   // Hands these idle envs to their workers. The slots' request parts were written before.
   void post(const std::int32_t* env_ids, std::int64_t count);
@@ -59,7 +61,7 @@ class Desk {
   std::byte* base_;
   Geometry geometry_;
   bool may_spin_;
-  std::int64_t step_timeout_ns_;
+  std::int64_t step_timeout_ns_, longest_sleep_ns_;
   std::vector<std::uint8_t> in_flight_, arrived_;
   std::vector<std::int32_t> worker_of_;
   std::vector<std::uint32_t> seen_done_;  // of each worker's done ring

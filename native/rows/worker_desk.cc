@@ -1,6 +1,7 @@
 #include "worker_desk.h"
 
 #include <atomic>
+#include <bit>
 #include <thread>
 
 #include "cores.h"
@@ -35,10 +36,10 @@ void WorkerDesk::sleep(std::int64_t start_ns) {
 template <class IsWanted>
 bool WorkerDesk::spin_until(IsWanted&& is_wanted, std::int64_t start_ns) {
   if (max_spinners_ <= 0) return false;
-  std::atomic<std::int32_t>& num_spinners = header().num_spinners;
+  std::atomic<std::uint64_t>& spinners = header().spinners;
+  const std::uint64_t own = spin_bit_of(worker_);
   bool is_done = false;
-  words_->spins.store(1);
-  if (num_spinners.fetch_add(1) < max_spinners_) {
+  if (std::popcount(spinners.fetch_or(own)) < max_spinners_) {
     do {
       for (int i = 0; i < 32 && !is_done; ++i) {
         is_done = is_wanted();
@@ -48,8 +49,7 @@ bool WorkerDesk::spin_until(IsWanted&& is_wanted, std::int64_t start_ns) {
       std::this_thread::yield();
     } while (engine::now_ns() - start_ns < kSpinNs);
   }
-  num_spinners.fetch_sub(1);
-  words_->spins.store(0);
+  spinners.fetch_and(~own);
   return is_done;
 }
 

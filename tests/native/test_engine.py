@@ -27,4 +27,4 @@ def test_engine(tmp_path):
     python = f"-DPython_EXECUTABLE={sys.executable}"
     run("cmake", "-S", ROOT, "-B", tmp_path, "-G", "Ninja", python, "-DCMAKE_BUILD_TYPE=Debug")
     run("cmake", "--build", tmp_path)
-    run("ctest", "--test-dir", tmp_path, "--output-on-failure")
+    run("ctest", "--test-dir", tmp_path, "--output-on-failure", "--timeout", "120")
