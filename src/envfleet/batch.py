@@ -7,10 +7,16 @@ which goes back to its pool when the last of them dies.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
+
+from envfleet.spaces import batched_leaf, join, leaves_of
+
+if TYPE_CHECKING:
+    from envfleet.spec import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -77,3 +83,25 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.reward)
+
+
+def empty_batch(spec: EnvSpec, mode: AutoresetMode, *, was_reset: bool) -> Batch:
+    """The batch of a call that named no envs: every column of such a batch, with no rows."""
+
+    def obs() -> Any:
+        leaves = leaves_of(spec.observation_space)
+        columns = [
+            np.zeros((0, *leaf.shape), leaf.dtype) if leaf.kind == "array" else batched_leaf(leaf, ())
+            for leaf in leaves
+        ]
+        return join(spec.observation_space)(columns)
+
+    def info(on_reset: bool) -> dict[str, Any]:
+        arrays = [array for array in spec.info_arrays if (array.on_reset if on_reset else array.on_step)]
+        return {array.name: np.zeros((0, *(array.space.shape or ())), array.space.dtype) for array in arrays}
+
+    is_same_step = mode is AutoresetMode.SAME_STEP
+    final = Final(obs(), np.zeros(0, np.int32), info(on_reset=False)) if is_same_step else None
+    reward, env_id, elapsed_step = np.zeros(0, np.float64), np.zeros(0, np.int32), np.zeros(0, np.int32)
+    terminated, truncated = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
+    return Batch(obs(), reward, terminated, truncated, env_id, elapsed_step, info(was_reset), final, ())

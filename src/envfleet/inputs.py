@@ -31,14 +31,16 @@ class LeafColumns(list[Any]):
 
 
 def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int32]:
-    """Env ids as a contiguous int32 array: integers, in range, distinct, idle."""
+    """Env ids as a contiguous int32 array: integers, in range, distinct, idle. It may be empty."""
     num_envs = executor.num_envs
     try:
         given = np.asarray(env_ids)
     except Exception as error:
         raise EnvIdError(f"{call} expected env_id as an array of integers, got {type(env_ids).__name__}") from error
-    if given.ndim != 1 or given.size == 0:
-        raise EnvIdError(f"{call} expected env_id of shape (rows,) with at least one row, got shape {given.shape}")
+    if given.ndim != 1:
+        raise EnvIdError(f"{call} expected env_id of shape (rows,), got shape {given.shape}")
+    if given.size == 0:  # of any dtype: numpy makes floats of []
+        return np.zeros(0, dtype=np.int32)
     if given.dtype.kind not in "iu":
         raise EnvIdError(f"{call} expected integer env_id, got dtype {given.dtype}; pass info['env_id'] as it came")
     outside = np.flatnonzero((given < 0) | (given >= num_envs))
@@ -240,6 +242,8 @@ def _check_array(
             f"{call} expected {name} as an array, got {type(actions).__name__}: {odd or error}; {hint}"
         ) from error
     want = (rows, *leaf.shape)
+    if rows == 0 and given.shape in ((0,), want):  # of any dtype, as empty ids are
+        return np.zeros(want, leaf.dtype)
     if given.shape != want:
         odd = _first_odd_shape(actions, leaf, ids) if len(want) != given.ndim else ""
         raise ActionError(f"{call} expected {name} of shape {want}, got {given.shape}{odd and f' ({odd})'}; {hint}")

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch
+from envfleet.batch import Batch, empty_batch
 from envfleet.errors import CallOrderError, ConfigError, PoolClosedError, RecvTimeout, StateError
 from envfleet.executors.base import Executor, Refused
 from envfleet.inputs import check_env_ids, check_step
@@ -57,6 +57,8 @@ class Pool:
         self._restarts = Restarts(executor, config, seeds)
         self._closed = False
         self._is_ended = False
+        # A synchronous send() of no envs: the executor knows nothing of it, and recv() returns an empty batch.
+        self._has_sent_none = False
         executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
 
@@ -72,6 +74,7 @@ class Pool:
     ) -> Batch:
         """Resets these envs (default: all) and gives their rows in that order.
 
+        No envs, an empty array, give an empty batch.
         A reset of all envs may come at any time: what is in flight is waited for and dropped.
         """
         timeout_s = _seconds(timeout)
@@ -81,6 +84,8 @@ class Pool:
                 raise RecvTimeout(f"reset() waited {timeout} s for envs in flight; call it again or recv() them")
         elif self._executor.has_late_batch:
             raise CallOrderError("reset(env_id) came while a batch is in flight; recv() it first, or reset() all")
+        if ids is not None and not len(ids):
+            return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
         batch = self._executor.reset(ids, options or {}, timeout_s)
         if batch is None:
@@ -89,16 +94,18 @@ class Pool:
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
         """Steps these envs (default: all). Synchronous: their rows in that order.
-        Asynchronous: send() and recv() in one."""
+        Asynchronous: send() and recv() in one. No envs, an empty array, give an empty batch."""
         timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
         if self.config.is_async:
-            self._check_batch_fills(env_ids)
+            num_rows = self._check_batch_fills(env_ids)
             self.send(actions, env_ids)
-            return self.recv(timeout)
+            return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._executor.step(actions, env_ids, timeout_s)
         if isinstance(batch, Refused):
             self._check_open("step()")
             actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
+            if env_ids is not None and not len(env_ids):
+                return self._empty_batch()
             batch = self._executor.step(actions, env_ids, timeout_s)
             if isinstance(batch, Refused):
                 raise AssertionError("the executor refused input that was checked; please report this")
@@ -109,11 +116,15 @@ class Pool:
     # --- asynchronous, or a synchronous step in two halves ---------------------------------
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
-        """Starts a step of these envs and returns."""
+        """Starts a step of these envs and returns. Of no envs, an empty array, recv() gives an empty batch;
+        an asynchronous pool has nothing to give for them."""
         if self._try_send(actions, env_ids):
             return
         self._check_open("send()")
         actions, env_ids = check_step("send()", actions, env_ids, self._executor, self.config)
+        if env_ids is not None and not len(env_ids):
+            self._has_sent_none = not self.config.is_async
+            return
         if not self._executor.send(actions, env_ids):
             raise AssertionError("the executor refused input that was checked; please report this")
 
@@ -123,6 +134,9 @@ class Pool:
         if isinstance(batch, Refused):
             self._check_open("recv()")
             num_in_flight = self._executor.num_in_flight
+            if num_in_flight == 0 and self._has_sent_none:
+                self._has_sent_none = False
+                return self._empty_batch()
             if num_in_flight == 0:
                 raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
             raise CallOrderError(
@@ -281,14 +295,18 @@ class Pool:
     def _one(self, call: str, env_id: Any) -> int:
         return int(check_env_ids(call, [env_id], self._executor)[0])
 
-    def _check_batch_fills(self, env_ids: Any) -> None:
-        """Before a step of an asynchronous pool sends: would its recv() come back?"""
+    def _check_batch_fills(self, env_ids: Any) -> int:
+        """Before a step of an asynchronous pool sends: would its recv() come back? How many rows are sent."""
         num_rows = self.num_envs if env_ids is None else np.size(env_ids)
-        if self._executor.num_in_flight + num_rows < self.config.batch_size:
+        if num_rows and self._executor.num_in_flight + num_rows < self.config.batch_size:
             raise CallOrderError(
                 f"step() expected at least batch_size={self.config.batch_size} envs in flight with these {num_rows}, "
                 f"got {self._executor.num_in_flight + num_rows}; send() more, then recv()"
             )
+        return num_rows
+
+    def _empty_batch(self, *, was_reset: bool = False) -> Batch:
+        return empty_batch(self.spec, self.config.autoreset_mode, was_reset=was_reset)
 
     def _check_reset(
         self, call: str, env_ids: Any, seed: Seed, options: Mapping[str, Any] | None
@@ -304,6 +322,8 @@ class Pool:
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
         """Rebuilds what is broken among these envs, then seeds what is asked."""
         chosen = self._all_ids if ids is None else ids
+        if ids is None:
+            self._has_sent_none = False
         self._restarts.rebuild_broken(chosen)
         seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
         if seeded:

@@ -96,8 +96,10 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
     def _step_some(self, actions: Any, ids: NDArray[Any] | None) -> Step:
         if actions is not None:
             sent = np.arange(self.env_num) if ids is None else ids
+            if not len(sent) and not self._arrived and not self.pool.num_in_flight:
+                return self._rows([self.pool.step(actions, sent)])  # nothing is under way that could be waited for
             self.pool.send(actions, sent)
-            self._in_flight[sent] = True
+            self._in_flight[sent.astype(np.int64, copy=False)] = True
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
         # What is in _arrived when an env raises, or at Ctrl-C, comes with the next step.
         while len(self._arrived) < self.wait_num:

@@ -99,7 +99,7 @@ class EnvPoolMixin(ABC):
         return False
 
     def _was_reset(self, env_id: Any) -> None:
-        if self._unreset is not None and env_id is not None:
+        if self._unreset is not None and env_id is not None and np.size(env_id):
             self._unreset[env_id] = False
         if env_id is None or (self._unreset is not None and not self._unreset.any()):
             self._unreset = None

@@ -286,6 +286,8 @@ class RowsExecutor(Executor):
         self, env_ids: Sequence[int], letters: Sequence[tuple[Any, ...]], method: str, remedy: str
     ) -> list[Any]:
         """Has each env do what its letter says; the answers. Raises EnvError when one raised."""
+        if not len(env_ids):
+            return []
         for env_id, letter in zip(env_ids, letters, strict=True):
             self._board.set_request_bytes(int(env_id), self._mailbox.put_request(int(env_id), letter))
         answers, faults = [], []
