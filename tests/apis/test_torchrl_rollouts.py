@@ -98,16 +98,6 @@ def test_partial_reset_by_mask(mode):
     env.step(env.rand_action(after))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_step_after_an_end_is_refused(mode):
-    env = EnvFleetEnv("Blackjack-v1", 2, categorical_action_encoding=True, autoreset_mode=mode, seed=0)
-    data = env.reset().set("action", torch.tensor([0, 0]))  # stick: the game is over
-    data = step_mdp(env.step(data)).set("action", torch.tensor([0, 0]))
-    with pytest.raises(envfleet.CallOrderError, match="has ended"):
-        env.step(data)
-    env.step(env.reset().set("action", torch.tensor([1, 1])))
-
-
 def test_set_seed_acts_in_place():
     env = EnvFleetEnv("CartPole-v1", 3)
     pool = env.pool

@@ -50,7 +50,8 @@ class AsyncEnvFleetEnv:
     ) -> None:
         if batch_size is not None:
             options["batch_size"] = batch_size
-        pool, is_ours = pool_for(env, num_envs, create_env_kwargs, disable_env_checker, options)
+        source = pool_for(env, num_envs, create_env_kwargs, disable_env_checker, options)
+        pool = source.pool
         try:
             _check_pool(pool)
             self._observations = SpaceTree(
@@ -58,7 +59,7 @@ class AsyncEnvFleetEnv:
             )
             self._actions = SpaceTree(pool.spec.action_space, "action", categorical_action_encoding, False)
         except BaseException:
-            if is_ours:
+            if source.is_ours:
                 pool.close()
             raise
         self.pool: Pool = pool

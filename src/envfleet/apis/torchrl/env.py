@@ -1,7 +1,8 @@
 """A synchronous pool as a torchrl EnvBase of batch size [num_envs].
 
 Ended envs wait for their reset, as TorchRL has it: rollout() and collectors do that by mask. So
-every step is a true one, and the step after an end is an episode's first.
+every step is a true one, and the step after an end is an episode's first. An env that is stepped
+without that reset starts its next episode with the step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torchrl.envs import EnvBase
 from envfleet.apis.torchrl.making import check_owns_arrays, pool_for
 from envfleet.apis.torchrl.trees import Key, SpaceTree
 from envfleet.batch import Batch
-from envfleet.errors import CallOrderError, ConfigError
+from envfleet.errors import ConfigError
 from envfleet.options import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
@@ -37,6 +38,9 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
 
     # Else TorchRL repeats the action itself, with a Python loop over whole tensordicts.
     _has_frame_skip = True
+    # Of each env's reward and done.
+    _row_shape: tuple[int, ...] = (1,)
+    _autoreset_modes: tuple[AutoresetMode, ...] = (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
 
     def __init__(
         self,
@@ -53,9 +57,10 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         **options: Any,
     ) -> None:
         frame_skip = integer_option("frame_skip", frame_skip, 1, 2**31 - 1)
-        pool, is_ours = pool_for(env, num_envs, create_env_kwargs, disable_env_checker, options)
+        source = pool_for(env, num_envs, create_env_kwargs, disable_env_checker, options)
+        pool = source.pool
         try:
-            _check_pool(pool)
+            self._check_pool(pool)
             observations = SpaceTree(pool.spec.observation_space, "observation", categorical_action_encoding, True)
             actions = SpaceTree(pool.spec.action_space, "action", categorical_action_encoding, False)
             super().__init__(
@@ -65,10 +70,11 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
                 allow_done_after_reset=allow_done_after_reset,
             )
         except BaseException:
-            if is_ours:
+            if source.is_ours:
                 pool.close()
             raise
         self.pool: Pool = pool
+        self._reopen_pool = source.reopen
         self.num_envs = pool.num_envs
         self.frame_skip = frame_skip
         self._observations = observations
@@ -77,11 +83,13 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         self._is_same_step = pool.config.autoreset_mode is AutoresetMode.SAME_STEP
         # same_step: ended envs whose next episode the pool has begun, and nobody has asked for yet.
         self._begun = np.zeros(pool.num_envs, dtype=np.bool_)
+        # The other modes: ended envs that the pool waits to be told to reset.
+        self._waiting = np.zeros(pool.num_envs, dtype=np.bool_)
         self._next_seeds: dict[int, int | None] = {}
         self.observation_spec = observations.spec(pool.num_envs, self.device)
         self.action_spec = actions.spec(pool.num_envs, self.device)
-        self.reward_spec = Unbounded((pool.num_envs, 1), dtype=torch.float32, device=self.device)
-        self.done_spec = done_spec(pool.num_envs, self.device)
+        self.reward_spec = Unbounded((pool.num_envs, *self._row_shape), dtype=torch.float32, device=self.device)
+        self.done_spec = done_spec(pool.num_envs, self.device, self._row_shape)
         self.is_closed = False
 
     # --- TorchRL's hooks -----------------------------------------------------------------------
@@ -95,6 +103,11 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
     ) -> TensorDictBase:
         mask = None if tensordict is None else tensordict.get("_reset", None)
         asked = np.ones(self.num_envs, dtype=np.bool_) if mask is None else _rows_of(mask)
+        if self.pool.closed:
+            self.pool = self._reopen_pool()
+            self._begun[:] = False
+            asked = np.ones_like(asked)
+        self.is_closed = False
         stale = asked
         if seed is None and options is None:
             # What the pool has begun is a first row already; to draw another would skip an episode.
@@ -109,9 +122,9 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             self.pool.reset(ids, seed=self._seeds_of(ids, seed), options=options)
         for env_id in np.flatnonzero(stale):
             self._next_seeds.pop(int(env_id), None)
-        self._begun[asked] = False
+        self._begun[asked] = self._waiting[asked] = False
         columns = self._observations.columns(self.pool.observe() if obs is None else obs)
-        flags = torch.zeros((3, self.num_envs, 1), dtype=torch.bool)
+        flags = torch.zeros((3, self.num_envs, *self._row_shape), dtype=torch.bool)
         return self._tensordict(columns, {"done": flags[0], "terminated": flags[1], "truncated": flags[2]})
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
@@ -144,8 +157,8 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
 
     def _stepped(self, actions: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> TensorDictBase:
         """The next tensordict of these envs; None stands for all."""
-        if self._begun.any():
-            self._check_reset(env_ids)
+        if self._waiting.any():
+            self._reset_waiting(env_ids)
         batch = self.pool.step(self._actions.value(actions), env_ids)
         columns = self._last_columns(batch)
         reward, terminated, truncated = batch.reward, batch.terminated, batch.truncated
@@ -160,13 +173,10 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             reward[going] += more.reward
             terminated[going], truncated[going] = more.terminated, more.truncated
             ended = terminated | truncated
-        if self._is_same_step:
-            self._begun[batch.env_id] = ended
+        (self._begun if self._is_same_step else self._waiting)[batch.env_id] = ended
+        flags = {"reward": reward.astype(np.float32), "done": ended, "terminated": terminated, "truncated": truncated}
         others: dict[Key, torch.Tensor] = {
-            "reward": torch.from_numpy(reward.astype(np.float32)).unsqueeze(-1),
-            "done": torch.from_numpy(ended).unsqueeze(-1),
-            "terminated": torch.from_numpy(terminated).unsqueeze(-1),
-            "truncated": torch.from_numpy(truncated).unsqueeze(-1),
+            name: torch.from_numpy(column).reshape(len(batch), *self._row_shape) for name, column in flags.items()
         }
         return self._tensordict(columns, others)
 
@@ -183,20 +193,31 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             return seed
         return [self._next_seeds.get(int(env_id)) for env_id in env_ids]
 
-    def _check_reset(self, env_ids: NDArray[np.int32] | None) -> None:
-        """The pool would go on with its new episodes, whose first rows nobody has seen."""
-        waiting = self._begun if env_ids is None else self._begun[env_ids]
-        if waiting.any():
-            row = int(np.flatnonzero(waiting)[0])
-            raise CallOrderError(
-                f"step() expected running episodes, that of env {row if env_ids is None else env_ids[row]} has ended; "
-                "reset it first: step_and_maybe_reset() and rollout(break_when_any_done=False) do"
+    def _reset_waiting(self, env_ids: NDArray[np.int32] | None) -> None:
+        """Before a step: resets those of these envs that have ended."""
+        ids = np.flatnonzero(self._waiting) if env_ids is None else env_ids[self._waiting[env_ids]]
+        if len(ids):
+            self.pool.reset(ids, seed=self._seeds_of(ids, None))
+            for env_id in ids:
+                self._next_seeds.pop(int(env_id), None)
+
+    def _check_pool(self, pool: Pool) -> None:
+        if pool.config.autoreset_mode not in self._autoreset_modes:
+            raise ConfigError(
+                "EnvFleetEnv expected autoreset_mode 'same_step' or 'disabled', got 'next_step', whose reset steps "
+                "would enter rollouts as transitions"
             )
+        if pool.config.is_async:
+            raise ConfigError(
+                f"EnvFleetEnv expected batch_size={pool.num_envs}, all envs in each step, got "
+                f"{pool.config.batch_size}; AsyncEnvFleetEnv takes fewer"
+            )
+        check_owns_arrays(pool)
 
 
-def done_spec(num_rows: int, device: Any) -> Composite:
+def done_spec(num_rows: int, device: Any, row_shape: tuple[int, ...] = (1,)) -> Composite:
     """done, terminated and truncated."""
-    flags = {name: Categorical(2, shape=(num_rows, 1), dtype=torch.bool) for name in _FLAGS}
+    flags = {name: Categorical(2, shape=(num_rows, *row_shape), dtype=torch.bool) for name in _FLAGS}
     spec = Composite(flags, shape=(num_rows,))
     return spec if device is None else spec.to(device)
 
@@ -217,17 +238,3 @@ def last_columns(observations: SpaceTree, batch: Batch) -> list[NDArray[Any]]:
 
 def _rows_of(mask: torch.Tensor) -> NDArray[np.bool_]:
     return np.asarray(mask.reshape(len(mask), -1).any(-1).cpu())
-
-
-def _check_pool(pool: Pool) -> None:
-    if pool.config.autoreset_mode is AutoresetMode.NEXT_STEP:
-        raise ConfigError(
-            "EnvFleetEnv expected autoreset_mode 'same_step' or 'disabled', got 'next_step', whose reset steps "
-            "would enter rollouts as transitions"
-        )
-    if pool.config.is_async:
-        raise ConfigError(
-            f"EnvFleetEnv expected batch_size={pool.num_envs}, all envs in each step, got {pool.config.batch_size}; "
-            "AsyncEnvFleetEnv takes fewer"
-        )
-    check_owns_arrays(pool)
