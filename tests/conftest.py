@@ -1,7 +1,9 @@
-"""Shared by all tests: the probe plug-in, compiled once a session."""
+"""Shared by all tests: the probe plug-in, compiled once a session, and what Ctrl-C does."""
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,17 @@ import pytest
 import envfleet
 
 PLUGINS = Path(__file__).parent / "plugins"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def default_ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, here and in the scripts that tests start.
+
+    Whoever starts the tests in the background (nohup, a CI system) may have it ignored, and programs inherit that.
+    """
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session", autouse=True)
