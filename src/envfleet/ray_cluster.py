@@ -101,9 +101,37 @@ def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
         return Lease(ray, session, True)
 
 
+def captured_placement_group(ray: ModuleType) -> Any | None:
+    """The placement group that actors made here belong in: that of the current task or actor, if it captures its
+    children. None otherwise, as for Ray's own actors.
+    """
+    group = ray.util.get_current_placement_group()
+    if group is None or not ray.get_runtime_context().should_capture_child_tasks_in_placement_group:
+        return None
+    return group
+
+
+def default_scheduling_strategy(ray: ModuleType) -> Any:
+    """What actors get as scheduling_strategy unless the user names one.
+
+    Inside a placement group (a Ray Tune trial) the resources of the cluster are reserved by the groups: an actor
+    outside would never be placed.
+    """
+    group = captured_placement_group(ray)
+    if group is None:
+        return "SPREAD"
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return PlacementGroupSchedulingStrategy(group, placement_group_capture_child_tasks=True)
+
+
 def num_cpus(ray: ModuleType) -> int:
-    """The cores of the whole cluster, as Ray counts them; at least 1."""
-    return max(1, int(ray.cluster_resources().get("CPU", 1)))
+    """The cores that new actors can share: the cluster's, or the rest of the placement group that this runs in."""
+    group = captured_placement_group(ray)
+    if group is None:
+        return max(1, int(ray.cluster_resources().get("CPU", 1)))
+    own = ray.get_runtime_context().get_assigned_resources().get("CPU", 0)
+    return max(1, int(sum(bundle.get("CPU", 0) for bundle in group.bundle_specs) - own))
 
 
 def keep_in_forks(holder: Any) -> None:

@@ -19,6 +19,13 @@ class PlacedEnv(FaultyEnv):
 
         return str(ray.get_runtime_context().get_node_id())
 
+    def placement_group(self) -> str | None:
+        """The id of the placement group that its actor belongs to."""
+        import ray
+
+        group = ray.util.get_current_placement_group()
+        return None if group is None else str(group.id.hex())
+
     def variable(self, name: str) -> str | None:
         """An environment variable of its process."""
         return os.environ.get(name)

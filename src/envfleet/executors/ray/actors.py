@@ -297,9 +297,24 @@ def _why_unplaced(making: Making, num_waiting: int, num_workers: int) -> str:
         for name in ("num_cpus", "num_gpus", "memory", "resources", "label_selector", "scheduling_strategy")
         if making.options.get(name) is not None
     }
-    free = {name: amount for name, amount in making.ray.available_resources().items() if ":" not in name}
+    free = {
+        name: amount
+        for name, amount in making.ray.available_resources().items()
+        if ":" not in name and "_group_" not in name  # a node's own mark, and what belongs to a placement group
+    }
+    where = f"the cluster has {free or 'nothing'} free"
+    group = getattr(wanted.get("scheduling_strategy"), "placement_group", None)
+    if group is not None:
+        where = f"its placement group has bundles of {group.bundle_specs}, which this task and others share"
+        wanted["scheduling_strategy"] = "this placement group"
+    elif making.ray.util.get_current_placement_group() is not None:
+        where += (
+            " outside the placement group that this runs in, which does not capture child tasks (to use it, set "
+            "placement_group_capture_child_tasks, or pass ray_options={'scheduling_strategy': "
+            "PlacementGroupSchedulingStrategy(group)})"
+        )
     return (
         f"{num_waiting} of {num_workers} Ray actors found no machine within placement_timeout="
-        f"{making.placement_timeout:g} s; each asks for {wanted}, the cluster has {free or 'nothing'} free: "
+        f"{making.placement_timeout:g} s; each asks for {wanted}, {where}: "
         "ask for less in ray_options, use fewer workers, add machines, or wait longer with placement_timeout"
     )

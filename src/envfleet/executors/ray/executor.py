@@ -33,7 +33,7 @@ from envfleet.executors.ray.traffic import Traffic
 from envfleet.executors.rows.portrait import one_portrait
 from envfleet.executors.rows.spec_of import SpecMaker
 from envfleet.inputs import LeafColumns
-from envfleet.ray_cluster import Lease, keep_in_forks
+from envfleet.ray_cluster import Lease, default_scheduling_strategy, keep_in_forks
 from envfleet.seeding import Words
 from envfleet.spec import PoolConfig
 from envfleet.statistics import PoolStats
@@ -68,7 +68,11 @@ class RayExecutor(Executor):
         self._is_ended = False
         making = Making(
             lease.ray,
-            {"scheduling_strategy": "SPREAD", **_runtime_env(config), **(config.ray_options or {})},
+            {
+                "scheduling_strategy": default_scheduling_strategy(lease.ray),
+                **_runtime_env(config),
+                **(config.ray_options or {}),
+            },
             config.placement_timeout,
             config.autoreset_mode,
         )
