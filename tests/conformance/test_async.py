@@ -31,6 +31,7 @@ def collect(pool: Pool, actions_of, num_steps: int) -> dict[int, list]:
     return rows
 
 
+@pytest.mark.ray_core(num_envs=9, batch_size=4, num_threads=5)
 @pytest.mark.parametrize(("num_envs", "batch_size", "num_threads"), [(8, 3, 1), (8, 1, 2), (9, 4, 5), (64, 16, 2)])
 def test_async_rollouts_equal_synchronous_ones(make, num_envs, batch_size, num_threads):
     """Reassembled by env_id, whatever the batch size, the threads and the timing."""
@@ -49,6 +50,7 @@ def test_async_rollouts_equal_synchronous_ones(make, num_envs, batch_size, num_t
     assert compared > 30 * num_envs
 
 
+@pytest.mark.ray_core
 def test_first_finished_comes_first(make):
     pool = make("Sleepy-v0", num_envs=4, batch_size=1, num_threads=4)
     pool.reset()
@@ -66,6 +68,7 @@ def test_a_slow_env_holds_up_no_batch_of_others(make):
         pool.send(np.array([1, 1], dtype=np.float32), batch.env_id)
 
 
+@pytest.mark.ray_core
 def test_a_timeout_loses_nothing(make):
     pool = make("Sleepy-v0", num_envs=2, num_threads=2)
     pool.reset()
@@ -90,6 +93,7 @@ def test_an_async_timeout_loses_nothing(make):
         pool.recv()
 
 
+@pytest.mark.ray_core
 def test_send_and_recv_of_a_synchronous_pool(make):
     pool = make("Faulty-v0", num_envs=3)
     pool.async_reset(seed=1)
@@ -105,6 +109,7 @@ def test_send_and_recv_of_a_synchronous_pool(make):
     assert pool.recv().env_id.tolist() == [2]
 
 
+@pytest.mark.ray_core
 def test_reset_drops_what_is_in_flight(make):
     for batch_size in (2, 4):
         pool = make("Sleepy-v0", num_envs=4, batch_size=batch_size, num_threads=2)
@@ -137,6 +142,7 @@ def test_async_step_is_send_and_recv(make):
         pool.step(np.zeros(2, dtype=np.int64))
 
 
+@pytest.mark.ray_core(batch_size=2)
 @pytest.mark.parametrize("batch_size", [4, 2])
 def test_a_late_reset_is_received_before_anything_else(make, batch_size):
     pool = make("SlowReset-v0", num_envs=4, batch_size=batch_size, num_threads=2)

@@ -13,6 +13,7 @@ from envfleet.seeding import restart_seed
 STEP, THROW, THROW_INT, THROW_AT_RESET, END, THROW_IN_OBSERVE, THROW_NONSENSE = range(7)
 
 
+@pytest.mark.ray_core
 def test_the_exception_names_env_and_method_and_keeps_the_other_rows(make):
     pool: Pool = make("Faulty-v0", num_envs=4, num_threads=2)
     pool.reset(seed=0)
@@ -27,6 +28,7 @@ def test_the_exception_names_env_and_method_and_keeps_the_other_rows(make):
     assert again.faults == error.faults
 
 
+@pytest.mark.ray_core
 def test_a_broken_env_is_refused_until_its_reset_rebuilds_it(make):
     pool: Pool = make("Faulty-v0", num_envs=3)
     pool.reset(seed=0)
@@ -119,6 +121,7 @@ def test_an_exception_in_a_same_step_reset(make):
     assert pool.step([STEP, STEP]).obs[:, 1].tolist() == [1, 1]
 
 
+@pytest.mark.ray_core
 def test_an_async_env_that_raises_completes_its_row(make):
     pool: Pool = make("Faulty-v0", num_envs=4, batch_size=2, num_threads=2)
     pool.reset(seed=0)
@@ -137,6 +140,7 @@ def test_an_async_env_that_raises_completes_its_row(make):
         pool.send([STEP], [1])
 
 
+@pytest.mark.ray_core(mode="next_step")
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 def test_restart_reports_a_truncated_row_and_goes_on(make, mode):
     pool: Pool = make("Faulty-v0", num_envs=3, on_error="restart", autoreset_mode=mode)
@@ -202,6 +206,7 @@ def test_a_spent_budget_touches_no_env(make):
     assert pool.reset().obs[:, 1].tolist() == [0, 0]
 
 
+@pytest.mark.ray_core(mode="same_step")
 @pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
 def test_a_fault_in_a_reset_is_restarted_into_a_first_row(make, mode):
     pool: Pool = make("Faulty-v0", num_envs=2, on_error="restart", autoreset_mode=mode)

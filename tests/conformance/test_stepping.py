@@ -14,6 +14,7 @@ from envfleet import CallOrderError, Pool
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 
 
+@pytest.mark.ray_core(mode=AutoresetMode.SAME_STEP, num_threads=2)
 @pytest.mark.parametrize("num_threads", [1, 2, 5])
 @pytest.mark.parametrize("mode", MODES[:2], ids=lambda mode: mode.value)
 def test_rollout_equals_the_reference(make, mode, num_threads):
@@ -41,6 +42,7 @@ def test_rollout_equals_the_reference(make, mode, num_threads):
     assert num_ends > 20
 
 
+@pytest.mark.ray_core
 def test_disabled_mode_refuses_ended_envs_and_moves_nobody(make):
     pool: Pool = make("Faulty-v0", num_envs=3, autoreset_mode="disabled")
     pool.reset(seed=0)
@@ -73,6 +75,7 @@ def test_next_step_ignores_the_action_after_an_end(make):
     assert pool.step([0]).elapsed_step[0] == 1
 
 
+@pytest.mark.ray_core
 def test_seed_gives_env_i_seed_plus_i_at_any_time(make):
     pool: Pool = make("CartPole-v1", num_envs=4)
     first = pool.reset(seed=5).obs
@@ -109,6 +112,7 @@ def test_none_in_a_list_of_seeds_leaves_that_env_its_stream(make):
     np.testing.assert_array_equal(got[1], make("Faulty-v0").reset(seed=77).obs[0])
 
 
+@pytest.mark.ray_core
 def test_rows_of_a_partial_step_come_in_the_order_asked(make):
     pool: Pool = make("Faulty-v0", num_envs=5)
     starts = pool.reset(seed=0).obs[:, 0]
@@ -150,6 +154,7 @@ def test_a_caller_who_writes_into_an_array_changes_no_env(make):
     np.testing.assert_array_equal(pool.observe(), twin.observe())
 
 
+@pytest.mark.ray_core
 def test_every_kind_of_array_and_what_an_env_skips_is_zero(make):
     pool: Pool = make("Sink-v0", num_envs=3, size=2)
     pool.reset(seed=0)
@@ -168,6 +173,7 @@ def test_every_kind_of_array_and_what_an_env_skips_is_zero(make):
             assert batch.reward.tolist() == [12 + 5.75, 3 + 5.75, 20 + 5.75]
 
 
+@pytest.mark.ray_core
 def test_per_env_parameters(make):
     pool: Pool = make("Sink-v0", num_envs=3, scale=[1.0, 2.0, 3.0], loud=[False, True, False])
     pool.reset(seed=0)
