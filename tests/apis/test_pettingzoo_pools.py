@@ -120,6 +120,32 @@ def test_too_many_players_is_a_fault_that_says_so():
             envs.step(all_actions(envs, 1))
 
 
+class Silent(Lodge):
+    """Infos of None, for every other agent or for all of them at once."""
+
+    def reset(self, seed=None, options=None):
+        return super().reset(seed, options)[0], None
+
+    def step(self, actions):
+        *result, _ = super().step(actions)
+        agents = list(result[0])
+        return *result, {agent: None if place % 2 else {"nights": 1} for place, agent in enumerate(agents)}
+
+
+def test_an_agent_without_an_info_has_none():
+    with (
+        make_pettingzoo(Silent, num_envs=2, backend="serial", seed=0) as envs,
+        make_pettingzoo(Lodge, num_envs=2, backend="serial", seed=0) as twin,
+    ):
+        envs.reset()
+        twin.reset()
+        actions = all_actions(envs, 1)
+        got, expected = envs.step(actions), twin.step(actions)
+        assert got[1].keys() == expected[1].keys()
+        assert all((got[1][agent] == expected[1][agent]).all() for agent in got[1])
+        assert any("nights" in own for own in got[4]["agents"].values())
+
+
 # --- what is refused ----------------------------------------------------------------------------------
 
 

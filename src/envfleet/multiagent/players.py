@@ -161,17 +161,20 @@ def idle_value(space: gymnasium.Space[Any]) -> NDArray[Any]:
     return np.zeros(space.shape or (), dtype=space.dtype)
 
 
-def flatten_infos(players: Mapping[AgentId, int], infos: Mapping[Any, Any], shown: set[AgentId]) -> dict[str, Any]:
+def flatten_infos(
+    players: Mapping[AgentId, int], infos: Mapping[Any, Any] | None, shown: set[AgentId]
+) -> dict[str, Any]:
     """Infos by agent as one info: numbers in it become columns in shared memory, where dicts would travel by mail.
 
-    An agent's "key" becomes "place:key". What is under no agent's name belongs to the env.
+    An agent's "key" becomes "place:key". What is under no agent's name belongs to the env. None means no info, of an
+    agent or of all.
     """
     flat: dict[str, Any] = {}
-    for agent, own in infos.items():
+    for agent, own in (infos or {}).items():
         place = players.get(agent)
         if place is None:
             flat[str(agent)] = own
         elif agent in shown:
-            for key, value in own.items():
+            for key, value in (own or {}).items():
                 flat[f"{place}:{key}"] = value
     return flat
