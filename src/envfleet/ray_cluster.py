@@ -196,11 +196,37 @@ def _check_same(ray: ModuleType, address: str | None) -> None:
     if address in (None, "auto", "local") or address.startswith("ray://"):
         return
     current = ray.get_runtime_context().gcs_address
-    if address != current:
+    if address != current and not _names_the_same(address, current):
         raise ConfigError(
             f"ray_address expected {current!r}, where this process is already, got {address!r}; "
             "leave ray_address out, or call ray.shutdown() first"
         )
+
+
+def _names_the_same(address: str, other: str) -> bool:
+    """Whether two host:port are the same server: a machine has several names, and "localhost" besides."""
+    (host, _, port), (other_host, _, other_port) = address.rpartition(":"), other.rpartition(":")
+    if not host or not port.isdigit() or port != other_port:
+        return False
+    one, two = _addresses(host), _addresses(other_host)
+    return not one.isdisjoint(two) or (any(map(_is_here, one)) and any(map(_is_here, two)))
+
+
+def _addresses(host: str) -> set[str]:
+    try:
+        return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)}
+    except OSError:  # a name that is not known here
+        return {host}
+
+
+def _is_here(ip: str) -> bool:
+    """Whether this machine has this address: only then can a socket be bound to it."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((ip, 0))
+            return True
+    except OSError:
+        return False
 
 
 def _session_id(ray: ModuleType) -> str:

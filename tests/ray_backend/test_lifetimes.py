@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -87,6 +88,29 @@ print("left")
     )
     assert done.stdout == "left\n"
     assert ray.is_initialized()
+
+
+def test_a_cluster_has_several_names(make):
+    host, port = ray_session().address.rsplit(":", 1)
+    for name in (host, "localhost", "127.0.0.1", socket.gethostname()):
+        if name != host and not can_reach(name, host):
+            continue
+        pool = make("CartPole-v1", num_workers=1, ray_address=f"{name}:{port}")
+        pool.close()
+    for name in ("localhost:1", f"no.such.host.invalid:{port}", f"192.0.2.99:{port}", "localhost"):
+        with pytest.raises(ConfigError, match="where this process is already"):
+            make("CartPole-v1", num_workers=1, ray_address=name)
+
+
+def can_reach(name: str, host: str) -> bool:
+    """Whether a name of this machine is known, and the cluster's head runs on this machine."""
+    try:
+        socket.getaddrinfo(name, None)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+        return True
+    except OSError:
+        return False
 
 
 def test_an_address_where_nobody_is_is_told_at_once():
