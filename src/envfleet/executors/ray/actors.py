@@ -38,6 +38,7 @@ class Making:
     options: Mapping[str, Any]
     placement_timeout: float
     mode: AutoresetMode
+    step_timeout: float | None = None
 
 
 @dataclass(eq=False)
@@ -45,7 +46,8 @@ class Worker:
     """One actor and its share of the envs.
 
     orders: what it is to be told with its next message, numbered. death: how its actor ended, "" while one lives.
-    line: on which its messages travel; None: through Ray. turn: counts the calls that have the actor listen there,
+    line: on which its messages travel; None: through Ray. num_losses, redial_at: how many lines were lost, and when
+    another is to be made before a reset asks for it. turn: counts the calls that have the actor listen there,
     left: the last of them that was asked to end; serving: what Ray will say when the present one has.
     """
 
@@ -58,6 +60,8 @@ class Worker:
     turn: int = 0
     left: int = 0
     serving: Any = None
+    num_losses: int = 0
+    redial_at: float = 0.0
     pid: int = -1
     death: str = ""
     last_death: str = ""
@@ -84,6 +88,12 @@ class Worker:
         if head is None:
             return time.monotonic()
         return max(head.turn_at, self.line.moved_at) if self.line is not None else float(head.turn_at)
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether it has been silent for longer than step_timeout, with something in hand."""
+        limit_s = self.making.step_timeout
+        return limit_s is not None and self.head is not None and time.monotonic() - self.silent_since() >= limit_s
 
     def order(self, *what: Any) -> None:
         """Has something told to it with its next message."""
@@ -124,8 +134,9 @@ class Worker:
         try:
             line.put(LEAVE, TURN.pack(self.turn))
             while not line.flush(HEARTBEAT_S):
-                if self.serving is None or self.making.ray.wait([self.serving], timeout=0)[0]:
-                    line.close()  # it died without a word
+                has_ended = self.serving is None or bool(self.making.ray.wait([self.serving], timeout=0)[0])
+                if has_ended or self.is_overdue:
+                    line.close()  # it died without a word, or is stuck: who waits for the answer finds out
             self.left, self.serving = self.turn, None
         except BaseException:
             line.close()  # whether it was told to leave, nobody knows: now it will
@@ -211,7 +222,7 @@ def _create(worker: Worker) -> None:
     with refused_by_ray(making.options):
         worker.handle = actor.options(**making.options).remote(worker.share.start)
     worker.run = worker.handle.run
-    worker.turn = worker.left = 0
+    worker.turn = worker.left = worker.num_losses = 0
     worker.death = ""
     worker.next_number = 0
     worker.outstanding.clear()

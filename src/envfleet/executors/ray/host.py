@@ -20,7 +20,7 @@ from envfleet.executors.base import Executor, Refused
 from envfleet.executors.ray.faults import Note, note_of, packed_error, packed_value
 from envfleet.executors.ray.infos import Tree, taken_apart
 from envfleet.executors.ray.line import LEAVE, TURN, ActorLine, Address, Door, LineLostError
-from envfleet.executors.ray.messages import RESET, ActionForm, Request, RowForm, cut, glued
+from envfleet.executors.ray.messages import RESET, ActionForm, EncodedReply, Request, RowForm, cut, glued
 from envfleet.executors.ray.plans import Luggage
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.faults import message_of
@@ -39,7 +39,7 @@ class Host:
         self._first_env = first_env
         self._executor: Executor | None = None
         # Replies that the caller may ask for again, by number.
-        self._kept: dict[int, list[bytes]] = {}
+        self._kept: dict[int, EncodedReply] = {}
         self._last_begun = -1
         self._failure = ""
         self._last_order = 0
@@ -81,17 +81,19 @@ class Host:
         """Does what a request says, once; the reply in as many parts as it asks for."""
         self._hang_up()  # the caller has given the line up
         request = self._decoded(glued(parts))
-        return cut(self._reply(request), request.num_parts)
+        reply = self._reply(request)
+        return cut([*reply.sealed, *reply.columns], request.num_parts)
 
     def again(self, number: int, start: int, end: int) -> bytes:
         """A piece of a kept reply, for a caller whom the object store failed; nothing where it has none."""
-        return b"".join(self._kept.get(number, ()))[start:end]
+        reply = self._kept.get(number)
+        return b"" if reply is None else b"".join((*reply.sealed, *reply.columns))[start:end]
 
     def _decoded(self, data: memoryview) -> Request:
         assert self._executor is not None
         return self._actions.decode(data, self._executor.num_envs)
 
-    def _reply(self, request: Request) -> list[bytes]:
+    def _reply(self, request: Request) -> EncodedReply:
         """What a request asks for: done now, or kept since it came for the first time."""
         for number in [number for number in self._kept if number < request.acknowledged]:
             del self._kept[number]
@@ -106,7 +108,7 @@ class Host:
                 raise
         return self._kept[request.number]
 
-    def _answer(self, request: Request) -> list[bytes]:
+    def _answer(self, request: Request) -> EncodedReply:
         executor = self._executor
         assert executor is not None
         extras = request.extras or {}
@@ -172,7 +174,7 @@ class Host:
                 if number == LEAVE:
                     self._left = max(self._left, TURN.unpack(data)[0])
                 else:
-                    self._line.give(number, self._reply(self._decoded(data)))
+                    self._line.give(number, *self._reply(self._decoded(data)))
         except LineLostError:
             self._hang_up()
         except BaseException:
@@ -187,7 +189,7 @@ class Host:
 
     # --- replies ---------------------------------------------------------------------------
 
-    def _packed(self, executor: Executor, batch: Batch, method: str) -> list[bytes]:
+    def _packed(self, executor: Executor, batch: Batch, method: str) -> EncodedReply:
         notes: list[tuple[int, Note]] = []
         if batch.faults:
             rows = {int(env_id): row for row, env_id in enumerate(batch.env_id)}

@@ -6,35 +6,56 @@ ends the actors all the same, and where no line can be made everything goes thro
 caller                                actor
 ------                                -----
                                       door = Door(secret)           # listens, and tells where
-line = dial({0: (address, secret)})   line = door.open()            # the first who knows the secret
+line = dial({0: (address, secret)})   line = door.open()            # the first who proves to know the secret
 line.put(number, data)                number, data = line.take()
-line.pump(); line.inbox               line.give(number, runs)
+line.pump(); line.inbox               line.give(number, sealed, columns)
+
+A frame is a header, a tag, its sealed bytes and its columns. The tag covers all but the columns: those are only ever
+read as numbers of a known type, and to hash megabytes of observations would cost more than to send them. No frame is
+handed out, and so none unpickled, before its tag was checked.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import hmac
 import queue
 import select
+import selectors
 import socket
 import struct
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
-_HEADER = struct.Struct("<QQ")  # bytes that follow, number
+import numpy as np
+
+from envfleet.executors.ray.authentication import (
+    CHALLENGE_BYTES,
+    HELLO_BYTES,
+    PROOF_BYTES,
+    TAG_BYTES,
+    ActorHandshake,
+    AuthenticationError,
+    CallerHandshake,
+    FrameTags,
+)
+
+_HEADER = struct.Struct("<QQQ")  # number, sealed bytes, bytes of columns
+_PREFIX_BYTES = _HEADER.size + TAG_BYTES
+# More than any frame has; what claims to be longer is refused before there is memory for it.
+_MAX_FRAME_BYTES = 1 << 36
 # The number of a frame that asks the actor to listen to Ray again; it holds which turn that ends.
 LEAVE = (1 << 64) - 1
 TURN = struct.Struct("<Q")
-SECRET_BYTES = 32
 _READ_BYTES = 1 << 17
 _MAX_RUNS = 64  # that go to the system as they are
 _OPEN_TIMEOUT_S = 10.0
-_SECRET_TIMEOUT_S = 2.0
+# Whoever connects to an actor has so long to prove itself, and so many may be about it at once.
+_HANDSHAKE_TIMEOUT_S = 5.0
+_MAX_HANDSHAKES = 32
 
 Address = tuple[str, int]
 Key = TypeVar("Key")
@@ -42,6 +63,27 @@ Key = TypeVar("Key")
 
 class LineLostError(Exception):
     """The other end is gone, or cannot be reached."""
+
+
+def _parsed(prefix: bytes) -> tuple[int, int, int]:
+    """The number of a frame, its sealed bytes and all of its bytes."""
+    number, num_sealed, num_columns = _HEADER.unpack_from(prefix)
+    if num_sealed > _MAX_FRAME_BYTES or num_columns > _MAX_FRAME_BYTES:
+        raise AuthenticationError(f"expected a frame of at most {_MAX_FRAME_BYTES} bytes, got more")
+    return number, num_sealed, num_sealed + num_columns
+
+
+def _buffer(num_bytes: int) -> memoryview:
+    """Memory to read into. A large one takes none before something is written to it."""
+    if num_bytes < _READ_BYTES:
+        return memoryview(bytearray(num_bytes))
+    return np.empty(num_bytes, np.uint8).data
+
+
+def _checked(tags: FrameTags, prefix: bytes, num_sealed: int, body: memoryview) -> memoryview:
+    """The body of a frame, if its sender sent it, now and not before."""
+    tags.check(prefix[_HEADER.size :], prefix[: _HEADER.size], body[:num_sealed])
+    return body
 
 
 # --- the caller's end ----------------------------------------------------------------------------
@@ -53,13 +95,15 @@ class CallerLine:
     inbox: the frames that have come, oldest first. moved_at: when something last came, or went that had to wait.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, sent: FrameTags, received: FrameTags) -> None:
         sock.setblocking(False)
         self._socket = sock
+        self._sent = sent
+        self._received = received
         self._unsent: deque[memoryview] = deque()
         self._scratch = bytearray(_READ_BYTES)
         self._num_read = 0  # in the scratch
-        self._large: tuple[int, bytearray, int] | None = None  # a frame that does not fit there: number, bytes, filled
+        self._large: _LargeFrame | None = None  # one that does not fit there
         self.inbox: deque[tuple[int, memoryview]] = deque()
         self.is_lost = False
         self.moved_at = time.monotonic()
@@ -75,11 +119,7 @@ class CallerLine:
 
     def put(self, number: int, data: bytes) -> None:
         """Sends a frame, or as much of it as goes; pump() sends the rest."""
-        if self.is_lost:
-            return
-        head = _HEADER.pack(len(data), number)
-        # Small ones as one piece: one call, one packet.
-        self._unsent.extend(map(memoryview, (head + data,) if len(data) < _READ_BYTES else (head, data)))
+        self._do(lambda: self._queue(number, data))
         self._do(self._send)
 
     def pump(self) -> None:
@@ -94,10 +134,10 @@ class CallerLine:
             return
         try:
             what()
-        except (LineLostError, OSError):
+        except (LineLostError, AuthenticationError, OSError, MemoryError):
             self.close()
         except BaseException:
-            self.close()  # nobody knows how far it got
+            self.close()  # how far it got is unknown
             raise
 
     def flush(self, timeout_s: float) -> bool:
@@ -121,6 +161,12 @@ class CallerLine:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
+    def _queue(self, number: int, data: bytes) -> None:
+        header = _HEADER.pack(number, len(data), 0)
+        prefix = header + self._sent.next(header, (data,))
+        # Small ones as one piece: one call, one packet.
+        self._unsent.extend(map(memoryview, (prefix + data,) if len(data) < _READ_BYTES else (prefix, data)))
+
     def _send(self) -> None:
         while self._unsent:
             try:
@@ -143,22 +189,22 @@ class CallerLine:
 
     def _read_some(self) -> bool:
         """False when there was less than asked for: there is no more."""
-        if self._large is not None:
-            number, data, filled = self._large
-            target = memoryview(data)[filled:]
-            count = self._received(target)
-            filled += count
-            self._large = (number, data, filled) if filled < len(data) else None
-            if self._large is None:
-                self.inbox.append((number, memoryview(data)))
+        large = self._large
+        if large is not None:
+            target = large.body[large.num_read :]
+            count = self._received_into(target)
+            large.num_read += count
+            if large.num_read == len(large.body):
+                self._take_in(large.prefix, large.number, large.num_sealed, large.body)
+                self._large = None
             return count == len(target)
         target = memoryview(self._scratch)[self._num_read :]
-        count = self._received(target)
+        count = self._received_into(target)
         self._num_read += count
         self._cut_frames()
         return count == len(target)
 
-    def _received(self, target: memoryview) -> int:
+    def _received_into(self, target: memoryview) -> int:
         count = self._socket.recv_into(target)
         if count == 0:
             raise LineLostError
@@ -167,63 +213,96 @@ class CallerLine:
 
     def _cut_frames(self) -> None:
         start, end = 0, self._num_read
-        while end - start >= _HEADER.size:
-            size, number = _HEADER.unpack_from(self._scratch, start)
-            body = start + _HEADER.size
+        while end - start >= _PREFIX_BYTES:
+            body = start + _PREFIX_BYTES
+            prefix = bytes(self._scratch[start:body])
+            number, num_sealed, size = _parsed(prefix)
             if body + size > end:
-                if _HEADER.size + size > _READ_BYTES:
-                    data = bytearray(size)
+                if _PREFIX_BYTES + size > _READ_BYTES:
+                    data = _buffer(size)
                     data[: end - body] = self._scratch[body:end]
-                    self._large = (number, data, end - body)
+                    self._large = _LargeFrame(prefix, number, num_sealed, data, end - body)
                     start = end
                 break
-            self.inbox.append((number, memoryview(bytes(self._scratch[body : body + size]))))
+            self._take_in(prefix, number, num_sealed, memoryview(bytes(self._scratch[body : body + size])))
             start = body + size
         self._scratch[: end - start] = self._scratch[start:end]
         self._num_read = end - start
 
+    def _take_in(self, prefix: bytes, number: int, num_sealed: int, body: memoryview) -> None:
+        self.inbox.append((number, _checked(self._received, prefix, num_sealed, body)))
+
+
+@dataclass
+class _LargeFrame:
+    """A frame of which the first num_read bytes of its body have come."""
+
+    prefix: bytes
+    number: int
+    num_sealed: int
+    body: memoryview
+    num_read: int
+
 
 def dial(doors: Mapping[Key, tuple[Address, bytes]], timeout_s: float) -> dict[Key, CallerLine]:
-    """A line to each of these (address, secret) that can be reached in time, all at once."""
-    sockets: dict[int, tuple[Key, socket.socket]] = {}
+    """A line to each of these (address, secret) that proves itself in time, all at once."""
     lines: dict[Key, CallerLine] = {}
-    poll = select.poll()
-    try:
-        for key, (address, _) in doors.items():
-            with contextlib.suppress(OSError):
-                family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-                sock = socket.socket(family, socket.SOCK_STREAM)
-                sockets[sock.fileno()] = (key, sock)
-                sock.setblocking(False)
-                sock.connect_ex(address)
-                poll.register(sock, select.POLLOUT)
-        deadline = time.monotonic() + timeout_s
-        while len(lines) < len(sockets) and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
-            for fd, event in ready:
-                key, sock = sockets[fd]
-                try:
-                    if event & select.POLLOUT:
-                        _tune(sock)
-                        sock.sendall(doors[key][1])
-                        poll.modify(fd, select.POLLIN)
+    deadline = time.monotonic() + timeout_s
+    with selectors.DefaultSelector() as selector:
+        try:
+            for key, (address, secret) in doors.items():
+                with contextlib.suppress(OSError):
+                    selector.register(
+                        (dialing := _Dialing(key, address, secret)).socket, selectors.EVENT_WRITE, dialing
+                    )
+            while selector.get_map() and (ready := selector.select(max(0.0, deadline - time.monotonic()))):
+                for entry, _ in ready:
+                    dialing = entry.data
+                    try:
+                        line = dialing.go_on()
+                    except (OSError, AuthenticationError):  # not there, or not the actor: anything may answer there
+                        selector.unregister(dialing.socket)
+                        dialing.socket.close()
                         continue
-                    said = sock.recv(SECRET_BYTES)
-                except OSError:
-                    said = b""
-                poll.unregister(fd)
-                # Somebody else may answer at any address.
-                if hmac.compare_digest(said, _proof(doors[key][1])):
-                    lines[key] = CallerLine(sock)
-    finally:
-        for key, sock in sockets.values():
-            if key not in lines:
-                sock.close()
+                    if line is None:
+                        selector.modify(dialing.socket, selectors.EVENT_READ, dialing)
+                    else:
+                        selector.unregister(dialing.socket)
+                        lines[dialing.key] = line
+        finally:
+            for entry in list(selector.get_map().values()):
+                entry.data.socket.close()
     return lines
 
 
-def _proof(secret: bytes) -> bytes:
-    """What an actor answers to who knows its secret."""
-    return hashlib.sha256(b"envfleet " + secret).digest()
+class _Dialing(Generic[Key]):
+    """A connection on its way to be a caller's line."""
+
+    def __init__(self, key: Key, address: Address, secret: bytes) -> None:
+        self.key = key
+        self.socket = socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET, socket.SOCK_STREAM)
+        self.socket.setblocking(False)
+        self.socket.connect_ex(address)
+        self._handshake = CallerHandshake(secret)
+        self._is_greeted = False
+        self._challenge = b""
+
+    def go_on(self) -> CallerLine | None:
+        """Does what the socket is ready for; the line when all is done. Raises when it comes to nothing."""
+        if not self._is_greeted:
+            _tune(self.socket)
+            self.socket.sendall(self._handshake.hello)  # raises when the connection was refused
+            self._is_greeted = True
+            return None
+        part = self.socket.recv(CHALLENGE_BYTES - len(self._challenge))
+        if not part:
+            raise AuthenticationError("expected an actor's challenge, got the end of the connection")
+        self._challenge += part
+        if len(self._challenge) < CHALLENGE_BYTES:
+            return None
+        proof, sent, received = self._handshake.answer(self._challenge)
+        self.socket.sendall(proof)
+        return CallerLine(self.socket, sent, received)
 
 
 def _tune(sock: socket.socket) -> None:
@@ -241,44 +320,114 @@ def _tune(sock: socket.socket) -> None:
 class Door:
     """Where an actor waits for its caller, in a thread: it may have other things to do. Raises OSError when it cannot
     listen there.
+
+    Others may connect as well, and say nothing, or nonsense: each has a few seconds, and of too many the oldest goes.
     """
 
     def __init__(self, host: str, secret: bytes) -> None:
         self._secret = secret
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.create_server((host, 0), family=family)
+        self._socket.setblocking(False)
         self.address: Address = (host, self._socket.getsockname()[1])
         self._line: ActorLine | None = None
+        self._stop, self._stopped = socket.socketpair()
         self._thread = threading.Thread(target=self._admit, name="envfleet-door", daemon=True)
         self._thread.start()
 
     def open(self) -> ActorLine:
-        """The line to the first who knew the secret. Raises LineLostError."""
+        """The line to the first who proved to know the secret. Raises LineLostError."""
         self._thread.join()
+        self.close()
         if self._line is None:
             raise LineLostError
         return self._line
 
+    def close(self) -> None:
+        """Lets nobody in any more."""
+        self._stop.close()
+        self._thread.join()
+
     def _admit(self) -> None:
         """Lets one in, and nobody after that."""
         deadline = time.monotonic() + _OPEN_TIMEOUT_S
-        with contextlib.suppress(OSError), self._socket:  # closed, or nobody came in time
-            while self._line is None and (left := deadline - time.monotonic()) > 0:
-                self._socket.settimeout(left)
-                sock, _ = self._socket.accept()
-                with contextlib.suppress(OSError):
-                    sock.settimeout(min(left, _SECRET_TIMEOUT_S))
-                    if hmac.compare_digest(sock.recv(SECRET_BYTES, socket.MSG_WAITALL), self._secret):
-                        sock.sendall(_proof(self._secret))
-                        self._line = ActorLine(sock)
-                        continue
-                sock.close()
+        guests: dict[socket.socket, _Guest] = {}  # oldest first
+        with self._socket, self._stopped, selectors.DefaultSelector() as selector:
+            selector.register(self._socket, selectors.EVENT_READ)
+            selector.register(self._stopped, selectors.EVENT_READ)
+            while self._line is None and (now := time.monotonic()) < deadline:
+                for guest in [own for own in guests.values() if own.deadline <= now]:
+                    _dismiss(guests, guest, selector)
+                until = min([deadline, *(guest.deadline for guest in guests.values())])
+                for entry, _ in selector.select(max(0.0, until - now)):
+                    if entry.fileobj is self._stopped:
+                        deadline = now
+                    elif entry.fileobj is self._socket:
+                        self._greet(guests, selector)
+                    elif entry.data.socket in guests and self._line is None:  # else it was one too many
+                        self._hear(guests, entry.data, selector)
+            for guest in list(guests.values()):
+                _dismiss(guests, guest, selector)
 
-    def close(self) -> None:
-        """Lets nobody in any more."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # closing alone would not wake who waits there
-        self._thread.join()
+    def _greet(self, guests: dict[socket.socket, _Guest], selector: selectors.BaseSelector) -> None:
+        try:
+            sock, _ = self._socket.accept()
+        except OSError:  # gone already, or no descriptor is left
+            num_allowed = len(guests) - 1
+        else:
+            sock.setblocking(False)
+            guests[sock] = _Guest(sock, self._secret)
+            selector.register(sock, selectors.EVENT_READ, guests[sock])
+            num_allowed = _MAX_HANDSHAKES
+        if len(guests) > max(0, num_allowed):
+            _dismiss(guests, next(iter(guests.values())), selector)
+
+    def _hear(self, guests: dict[socket.socket, _Guest], guest: _Guest, selector: selectors.BaseSelector) -> None:
+        try:
+            line = guest.go_on()
+        except BlockingIOError:
+            return
+        except (OSError, AuthenticationError):
+            _dismiss(guests, guest, selector)
+            return
+        if line is not None:
+            selector.unregister(guest.socket)
+            del guests[guest.socket]
+            self._line = line
+
+
+class _Guest:
+    """Who has connected to an actor, and not proved anything yet."""
+
+    def __init__(self, sock: socket.socket, secret: bytes) -> None:
+        self.socket = sock
+        self.deadline = time.monotonic() + _HANDSHAKE_TIMEOUT_S
+        self._handshake = ActorHandshake(secret)
+        self._is_challenged = False
+        self._said = b""
+
+    def go_on(self) -> ActorLine | None:
+        """Takes in what came; the line when the handshake is done. Raises when it comes to nothing."""
+        wanted = PROOF_BYTES if self._is_challenged else HELLO_BYTES
+        # No more than that: after the proof the first frame may follow.
+        part = self.socket.recv(wanted - len(self._said))
+        if not part:
+            raise AuthenticationError("expected a handshake, got the end of the connection")
+        self._said += part
+        if len(self._said) < wanted:
+            return None
+        said, self._said = self._said, b""
+        if self._is_challenged:
+            return ActorLine(self.socket, *self._handshake.finish(said))
+        self.socket.sendall(self._handshake.challenge(said))
+        self._is_challenged = True
+        return None
+
+
+def _dismiss(guests: dict[socket.socket, _Guest], guest: _Guest, selector: selectors.BaseSelector) -> None:
+    selector.unregister(guest.socket)
+    del guests[guest.socket]
+    guest.socket.close()
 
 
 class ActorLine:
@@ -286,20 +435,28 @@ class ActorLine:
     caller listens or not.
     """
 
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, sent: FrameTags, received: FrameTags) -> None:
         sock.setblocking(True)
         _tune(sock)
         self._socket = sock
+        self._sent = sent
+        self._received = received
         self._outbox: queue.SimpleQueue[Sequence[Any] | None] | None = None
 
     def take(self) -> tuple[int, memoryview]:
         """The next frame. Raises LineLostError."""
-        size, number = _HEADER.unpack(self._exactly(_HEADER.size))
-        return number, self._exactly(size)
+        try:
+            prefix = bytes(self._exactly(_PREFIX_BYTES))
+            number, num_sealed, size = _parsed(prefix)
+            return number, _checked(self._received, prefix, num_sealed, self._exactly(size))
+        except (OSError, AuthenticationError, MemoryError) as error:
+            raise LineLostError from error
 
-    def give(self, number: int, runs: Sequence[bytes]) -> None:
+    def give(self, number: int, sealed: Sequence[bytes], columns: Sequence[bytes]) -> None:
         """Sends a frame, or has it sent."""
-        frame: list[Any] = [_HEADER.pack(sum(map(len, runs)), number), *(run for run in runs if run)]
+        header = _HEADER.pack(number, sum(map(len, sealed)), sum(map(len, columns)))
+        prefix = header + self._sent.next(header, sealed)
+        frame: list[Any] = [prefix, *(run for run in (*sealed, *columns) if run)]
         if len(frame) > _MAX_RUNS:
             frame = [b"".join(frame)]
         if self._outbox is None:
@@ -320,17 +477,13 @@ class ActorLine:
         self._socket.close()
 
     def _exactly(self, count: int) -> memoryview:
-        data = bytearray(count)
-        view = memoryview(data)
-        try:
-            while view:
-                received = self._socket.recv_into(view)
-                if received == 0:
-                    raise LineLostError
-                view = view[received:]
-        except OSError as error:
-            raise LineLostError from error
-        return memoryview(data)
+        data = view = _buffer(count)
+        while view:
+            received = self._socket.recv_into(view)
+            if received == 0:
+                raise LineLostError
+            view = view[received:]
+        return data
 
     def _send_now(self, frame: list[Any]) -> list[Any]:
         """Sends what goes without waiting; the rest."""

@@ -5,14 +5,20 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import time
 from collections.abc import Sequence
 from types import ModuleType
 
 from envfleet.executors.ray.actors import Worker
-from envfleet.executors.ray.line import SECRET_BYTES, CallerLine, dial
+from envfleet.executors.ray.authentication import SECRET_BYTES
+from envfleet.executors.ray.line import CallerLine, dial
 from envfleet.ray_cluster import is_encrypted
 
 _DIAL_TIMEOUT_S = 3.0
+# After a loss a line is made again by itself, after ever longer; where it cannot be made, much later.
+_FIRST_REDIAL_S = 1.0
+_MAX_REDIAL_S = 60.0
+_UNREACHED_S = 120.0
 
 
 class Lines:
@@ -25,13 +31,24 @@ class Lines:
         self._slow: set[CallerLine] = set()
         # Others on the network must not read along where Ray was told to see to that.
         self._is_wanted = is_wanted and not is_encrypted()
+        self._not_before = 0.0
+
+    def redial(self, worker: Worker) -> None:
+        """A line to a worker that has lost its own, if it is time for that."""
+        if worker.num_losses and time.monotonic() >= worker.redial_at:
+            self.connect([worker])
+
+    def note_loss(self, worker: Worker) -> None:
+        """That a line ended while its worker may live."""
+        worker.redial_at = time.monotonic() + min(_FIRST_REDIAL_S * 2.0**worker.num_losses, _MAX_REDIAL_S)
+        worker.num_losses += 1
 
     def connect(self, workers: Sequence[Worker]) -> None:
         """Lines to those of these that live, have none and nothing to do. Where one cannot be reached, to none of
-        them, and never again: it would be tried, in vain, at each reset.
+        them, and not again for minutes: each reset would wait for it in vain.
         """
         workers = [worker for worker in workers if worker.line is None and not worker.is_dead and worker.head is None]
-        if not self._is_wanted or not workers:
+        if not self._is_wanted or not workers or time.monotonic() < self._not_before:
             return
         secrets = {worker: os.urandom(SECRET_BYTES) for worker in workers}
         answers = self._ask(workers, secrets)
@@ -40,7 +57,7 @@ class Lines:
         # Who was not reached and does not answer either has died since: its next message tells how.
         silent = [worker for worker in answers if worker not in lines]
         if self._alive(silent):
-            self._is_wanted = False
+            self._not_before = time.monotonic() + _UNREACHED_S
             for line in lines.values():
                 line.close()
             return
@@ -57,7 +74,7 @@ class Lines:
             try:
                 answers[worker] = self._ray.get(ref)
             except self._ray.exceptions.RayError:
-                continue  # it died since
+                continue  # it died since, or Ray cannot reach it now
         return answers
 
     def _alive(self, workers: Sequence[Worker]) -> bool:

@@ -1,5 +1,7 @@
 """What travels between the caller and an actor: one run of bytes a request, one a reply, columns in them.
 
+In a reply, what says how the rest is to be read and what is unpickled comes before the columns: a line seals that part.
+
 Bytes, and not arrays or tuples of them: Ray hands bytes on without pickling, and what is below 100 kB
 goes inside the reply itself, without the object store. So larger runs are cut into parts of that size,
 each a return value or an argument of its own, until the object store is the faster way.
@@ -13,7 +15,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import cloudpickle
 import gymnasium
@@ -29,8 +31,10 @@ MAX_PARTS = 32
 
 STEP, RESET = 0, 1
 
-_REQUEST = struct.Struct("<QQBBxxiii")  # number, acknowledged, kind, num_parts, num_rows (-1: all), id and extra bytes
-_REPLY = struct.Struct("<iii")  # num_rows, num_finals, extra bytes
+# number, acknowledged, kind, num_parts, num_rows (-1: all), bytes of ids and of extras
+_REQUEST = struct.Struct("<QQBBxxxxxxqqq")
+_REPLY = struct.Struct("<qqq")  # num_rows, num_finals, bytes of extras
+_ALIGNMENT = 8  # of the columns: numpy copies what is not aligned more slowly
 _ENDED = 0b11
 
 
@@ -107,6 +111,13 @@ class Reply:
     extras: bytes
 
 
+class EncodedReply(NamedTuple):
+    """A reply as runs of bytes: what a line seals, then columns of numbers."""
+
+    sealed: list[bytes]
+    columns: list[bytes]
+
+
 class RowForm:
     """The columns of a row, as both sides compute them from the space."""
 
@@ -132,8 +143,8 @@ class RowForm:
         final_obs: Sequence[NDArray[Any]] | None,
         final_elapsed: NDArray[np.int32] | None,
         extras: bytes,
-    ) -> list[bytes]:
-        """The reply as runs of bytes, in their order."""
+    ) -> EncodedReply:
+        """The reply as runs of bytes."""
         status = (phases << 2) | (truncated.view(np.uint8) << 1) | terminated.view(np.uint8)
         finals: list[bytes] = []
         num_finals = 0
@@ -142,20 +153,23 @@ class RowForm:
             num_finals = len(ended)
             if num_finals:
                 finals = [column[ended].tobytes() for column in (*final_obs, final_elapsed)]
-        return [
-            _REPLY.pack(len(reward), num_finals, len(extras)),
-            *(column.tobytes() for column in obs),
-            reward.tobytes(),
-            elapsed_step.tobytes(),
-            status.tobytes(),
-            *finals,
-            extras,
-        ]
+        return EncodedReply(
+            [_REPLY.pack(len(reward), num_finals, len(extras)), extras, bytes(-len(extras) % _ALIGNMENT)],
+            [
+                *(column.tobytes() for column in obs),
+                reward.tobytes(),
+                elapsed_step.tobytes(),
+                status.tobytes(),
+                *finals,
+            ],
+        )
 
     def decode(self, data: memoryview) -> Reply:
         """The reply; its arrays are views of the data."""
         num_rows, num_finals, extra_bytes = _REPLY.unpack_from(data)
-        offset = _REPLY.size
+        offset = _REPLY.size + extra_bytes
+        extras = bytes(data[_REPLY.size : offset]) if extra_bytes else b""
+        offset += -extra_bytes % _ALIGNMENT
         obs = []
         for dtype, shape in self._columns:
             column, offset = _column(data, offset, dtype, (num_rows, *shape))
@@ -182,7 +196,7 @@ class RowForm:
             final_rows,
             final_obs,
             final_elapsed,
-            bytes(data[offset : offset + extra_bytes]) if extra_bytes else b"",
+            extras,
         )
 
 

@@ -43,6 +43,8 @@ class Tower:
             if worker.line is not None and worker.line.is_lost:
                 self._after_loss(worker)
             if flight.arrival is None and not flight.is_under_way:
+                if worker.line is None:
+                    self._lines.redial(worker)
                 self._books.enter(flight)
                 self._send_in_order(worker)
 
@@ -69,6 +71,7 @@ class Tower:
     def _after_loss(self, worker: Worker) -> None:
         """Its line has ended, and nobody knows yet whether it lives: what is under way is sent again, through Ray."""
         self._lines.end(worker)
+        self._lines.note_loss(worker)
         if worker.head is not None:
             worker.head.turn_at = time.monotonic()
         self._send_in_order(worker)

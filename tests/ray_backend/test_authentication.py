@@ -1,0 +1,272 @@
+"""The pool's own connections against whoever else is on the network: nothing unproved is let in, or unpickled."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from envfleet.executors.ray.authentication import (
+    CHALLENGE_BYTES,
+    HELLO_BYTES,
+    SECRET_BYTES,
+    TAG_BYTES,
+    ActorHandshake,
+    CallerHandshake,
+)
+from envfleet.executors.ray.line import ActorLine, CallerLine, Door, LineLostError, dial
+
+SECRET = bytes(range(SECRET_BYTES))
+PREFIX_BYTES = 24 + TAG_BYTES
+
+# Answers whoever connects: with the proof that can be computed from what it was told (which was enough once), or with
+# its own words (which would be, if both ends proved themselves alike). Then with replies that create a file.
+IMPOSTOR = """
+import hashlib, pickle, socket, struct, sys
+class Payload:
+    def __reduce__(self):
+        return open, (sys.argv[1], "w")
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+answers = (
+    lambda told: hashlib.sha256(b"envfleet " + told).digest(),
+    lambda told: (told[-32:] * 2)[:64],
+    lambda told: bytes(64),
+)
+heard = b""
+for answer in answers:
+    connection, _ = server.accept()
+    connection.settimeout(60)
+    told = connection.recv(4096)
+    heard += told
+    payload = pickle.dumps(Payload())
+    try:
+        connection.sendall(answer(told))
+        connection.sendall(struct.pack("<QQ", len(payload), 0) + payload)
+        connection.sendall(struct.pack("<QQQ16x", 0, len(payload), 0) + payload)
+        while more := connection.recv(4096):
+            heard += more
+    except ConnectionError:
+        pass
+print(heard.hex(), flush=True)
+"""
+
+
+def test_an_impostor_learns_nothing_and_is_not_listened_to(tmp_path: Path):
+    created = tmp_path / "created"
+    with subprocess.Popen([sys.executable, "-c", IMPOSTOR, created], stdout=subprocess.PIPE, text=True) as impostor:
+        assert impostor.stdout is not None
+        port = int(impostor.stdout.readline())
+        for _ in range(3):
+            lines = dial({0: (("127.0.0.1", port), SECRET)}, 60.0)
+            for line in lines.values():  # what a pool would do with one
+                while not line.inbox and not line.is_lost:
+                    line.pump()
+                for _, data in line.inbox:
+                    pickle.loads(data)
+            assert lines == {}
+        heard = bytes.fromhex(impostor.stdout.readline())
+    assert not created.exists()
+    assert heard
+    assert all(SECRET[start : start + 8] not in heard for start in range(SECRET_BYTES - 8))
+
+
+def test_idle_and_hostile_connections_keep_nobody_out():
+    door = Door("127.0.0.1", SECRET)
+    with contextlib.ExitStack() as stack:
+        others = [stack.enter_context(socket.create_connection(door.address)) for _ in range(100)]
+        for number, other in enumerate(others[:90]):
+            with contextlib.suppress(ConnectionError):  # it was one too many, and shown out
+                if number % 3 == 1:
+                    other.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
+                if number % 3 == 2:
+                    other.sendall(CallerHandshake(SECRET).hello[:-1])
+        line = dial({0: (door.address, SECRET)}, 60.0)[0]
+        actor = door.open()
+    line.put(1, b"request")
+    assert actor.take() == (1, b"request")
+    line.close()
+    actor.close()
+
+
+def test_a_handshake_may_arrive_byte_by_byte():
+    door = Door("127.0.0.1", SECRET)
+    handshake = CallerHandshake(SECRET)
+    with socket.create_connection(door.address) as sock:
+        send_slowly(sock, handshake.hello)
+        proof, sent, received = handshake.answer(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL))
+        send_slowly(sock, proof)
+        line, actor = CallerLine(sock, sent, received), door.open()
+        line.put(7, b"request")
+        assert actor.take() == (7, b"request")
+        actor.close()
+
+
+def test_a_challenge_may_arrive_byte_by_byte():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        actors: list[ActorLine] = []
+
+        def serve() -> None:
+            sock, _ = server.accept()
+            handshake = ActorHandshake(SECRET)
+            send_slowly(sock, handshake.challenge(sock.recv(HELLO_BYTES, socket.MSG_WAITALL)))
+            actors.append(ActorLine(sock, *handshake.finish(sock.recv(32, socket.MSG_WAITALL))))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        line = dial({0: (server.getsockname(), SECRET)}, 60.0)[0]
+        thread.join()
+    line.put(7, b"request")
+    assert actors[0].take() == (7, b"request")
+    line.close()
+    actors[0].close()
+
+
+def test_the_secret_is_needed_on_both_sides():
+    door = Door("127.0.0.1", SECRET)
+    assert dial({0: (door.address, bytes(SECRET_BYTES))}, 60.0) == {}
+    # One that has talked to the actor, but does not know the secret, cannot prove anything.
+    with socket.create_connection(door.address) as sock:
+        sock.sendall(CallerHandshake(SECRET).hello)
+        challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
+        sock.sendall(challenge[-32:])
+        assert sock.recv(1) == b""
+    door.close()
+
+
+# --- frames --------------------------------------------------------------------------------------
+
+SEALED = pickle.dumps({"orders": [1, 2, 3]})
+COLUMNS = bytes(1000)
+
+
+class Wire:
+    """Both ends of a line, with somebody in between who holds all that they send."""
+
+    def __init__(self) -> None:
+        handshake, other = CallerHandshake(SECRET), ActorHandshake(SECRET)
+        proof, sent, received = handshake.answer(other.challenge(handshake.hello))
+        near, self.to_caller = tcp_pair()
+        far, self.to_actor = tcp_pair()
+        self.caller = CallerLine(near, sent, received)
+        self.actor = ActorLine(far, *other.finish(proof))
+
+    def requests(self, *frames: bytes) -> list[bytes]:
+        """These requests as they are on the wire."""
+        return [self._sent(lambda number=n, data=data: self.caller.put(number, data), self.to_caller)
+                for n, data in enumerate(frames)]  # fmt: skip
+
+    def replies(self, *frames: tuple[bytes, bytes]) -> list[bytes]:
+        """These replies as they are on the wire."""
+        return [self._sent(lambda number=n, own=own: self.actor.give(number, [own[0]], [own[1]]), self.to_actor)
+                for n, own in enumerate(frames)]  # fmt: skip
+
+    def _sent(self, send, sock: socket.socket) -> bytes:
+        send()
+        prefix = sock.recv(PREFIX_BYTES, socket.MSG_WAITALL)
+        _, num_sealed, num_columns = struct.unpack_from("<QQQ", prefix)
+        return prefix + sock.recv(num_sealed + num_columns, socket.MSG_WAITALL)
+
+    def taken_by_actor(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The frames that the actor makes of this."""
+        self.to_actor.sendall(data)
+        self.to_actor.shutdown(socket.SHUT_WR)
+        taken = []
+        with contextlib.suppress(LineLostError):
+            while True:
+                number, body = self.actor.take()
+                taken.append((number, bytes(body)))
+        return taken
+
+    def taken_by_caller(self, data: bytes) -> list[tuple[int, bytes]]:
+        """The frames that the caller makes of this."""
+        self.to_caller.sendall(data)
+        self.to_caller.shutdown(socket.SHUT_WR)
+        while not self.caller.is_lost:
+            self.caller.pump()
+        return [(number, bytes(body)) for number, body in self.caller.inbox]
+
+    def close(self) -> None:
+        for end in (self.caller, self.actor, self.to_caller, self.to_actor):
+            end.close()
+
+
+@pytest.fixture
+def new_wire() -> Iterator[object]:
+    with contextlib.ExitStack() as stack:
+
+        def make() -> Wire:
+            wire = Wire()
+            stack.callback(wire.close)
+            return wire
+
+        yield make
+
+
+def test_frames_arrive_as_they_were_sent(new_wire):
+    wire = new_wire()
+    assert wire.taken_by_actor(b"".join(wire.requests(b"one", b"", b"two"))) == [(0, b"one"), (1, b""), (2, b"two")]
+    assert wire.taken_by_caller(b"".join(wire.replies((b"one", b"1"), (b"", b"")))) == [(0, b"one1"), (1, b"")]
+
+
+@pytest.mark.parametrize("place", [*range(0, PREFIX_BYTES, 3), PREFIX_BYTES, PREFIX_BYTES + len(SEALED) - 1])
+def test_a_tampered_frame_is_not_handed_out(new_wire, place):
+    wire = new_wire()
+    (request,), (reply,) = wire.requests(SEALED), wire.replies((SEALED, COLUMNS))
+    assert wire.taken_by_actor(flipped(request, place)) == []
+    assert wire.taken_by_caller(flipped(reply, place)) == []
+
+
+def test_a_large_tampered_frame_is_not_handed_out(new_wire):
+    wire = new_wire()
+    (reply,) = wire.replies((SEALED * 10_000, COLUMNS * 1000))
+    assert wire.taken_by_caller(flipped(reply, PREFIX_BYTES + 100_000)) == []
+
+
+def test_frames_that_are_repeated_left_out_or_turned_back_are_not_handed_out(new_wire):
+    wire = new_wire()
+    one, two = wire.requests(b"one", b"two")
+    assert wire.taken_by_actor(one + one) == [(0, b"one")]
+    wire = new_wire()
+    one, two = wire.requests(b"one", b"two")
+    assert wire.taken_by_actor(two) == []
+    wire = new_wire()
+    (one,) = wire.requests(b"one")
+    assert wire.taken_by_caller(one) == []
+    assert new_wire().taken_by_actor(one) == []  # of another connection with the same secret
+
+
+def test_a_length_that_no_frame_has_is_refused_before_there_is_memory_for_it(new_wire):
+    for sizes in ((1 << 60, 0), (0, 1 << 60), ((1 << 64) - 1, (1 << 64) - 1)):
+        wire = new_wire()
+        header = struct.pack("<QQQ", 0, *sizes) + bytes(TAG_BYTES)
+        assert wire.taken_by_actor(header) == []
+        assert wire.taken_by_caller(header) == []
+
+
+def send_slowly(sock: socket.socket, data: bytes) -> None:
+    """A segment for each byte."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    for position in range(len(data)):
+        sock.sendall(data[position : position + 1])
+
+
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        return one, server.accept()[0]
+
+
+def flipped(frame: bytes, place: int) -> bytes:
+    """The frame with one bit changed."""
+    changed = bytearray(frame)
+    changed[place] ^= 1
+    return bytes(changed)
