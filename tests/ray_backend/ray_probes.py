@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any, NoReturn
 
 import gymnasium
@@ -40,6 +41,24 @@ class LargeEnv(FaultyEnv):
         obs = np.zeros(4_000_000, dtype=np.uint8)
         obs[-1] = self.count
         return obs
+
+
+class StuckEnv(FaultyEnv):
+    """Never comes back from some steps."""
+
+    HANG = FaultyEnv.THROW
+
+    def step(self, action: Any) -> Any:
+        if action == self.HANG:
+            threading.Event().wait()
+        return super().step(action)
+
+
+class TalkativeEnv(FaultyEnv):
+    """Answers at any length."""
+
+    def tell(self, num_bytes: int) -> bytes:
+        return os.urandom(num_bytes)
 
 
 class UnevenEnv(FaultyEnv):

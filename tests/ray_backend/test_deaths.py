@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+from typing import Any
 
 import numpy as np
 import pytest
 from python_probes import FaultyEnv, SleepyEnv
-from ray_probes import LargeEnv, PlacedEnv, leave
+from ray_probes import LargeEnv, LargeSleepyEnv, PlacedEnv, StuckEnv, TalkativeEnv, leave
 from ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
 from traces import alive, is_alive, wait_until
 
@@ -161,6 +163,47 @@ def test_a_slow_env_within_step_timeout_is_left_alone(make):
     assert pool.step(np.zeros(1, dtype=np.float32), [0]).obs.tolist() == [2]
 
 
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_on_lines, is_direct):
+    options = {"batch_size": 1, "step_timeout": 2.0, "ray_direct": is_direct}
+    pool = make_on_lines(StuckEnv, num_workers=2, envs_per_worker=2, **options)
+    pool.reset()
+    pool.send([STEP, STEP], [0, 2])  # what is answered and not received yet is no reason to wait either
+    pool.send([StuckEnv.HANG], [1])
+    assert pool.stats().num_steps == 1
+    rows, deaths = [], []
+    for _ in range(3):
+        try:
+            rows.append(int(pool.recv().env_id[0]))
+        except WorkerDied as error:
+            deaths.append(str(error))
+    assert sorted(rows) == [0, 2]
+    assert len(deaths) == 1
+    assert "env 1 raised in step(): its Ray actor did not answer within step_timeout=2 s" in deaths[0]
+    pool.reset()
+    pool.send([StuckEnv.HANG], [1])
+    # The pool lets nobody ask envs while some are in flight; its executor would.
+    with pytest.raises(WorkerDied, match=r"env 0 raised in get_attr.*step_timeout=2 s"):
+        pool.executor.get_attr([0], "count")
+    assert pool.executor.get_attr([2], "count") == [0]
+
+
+def test_a_learner_that_is_away_longer_than_step_timeout_loses_nothing(make):
+    """The rows lie on the actor's node until somebody asks for them."""
+    with spare_nodes(1):
+        options = {"envs_per_worker": 1, "step_timeout": 4.0, "ray_options": SPARE, "ray_direct": False}
+        pool = make(LargeSleepyEnv, num_workers=2, **options)
+        other = make(LargeSleepyEnv, num_workers=2, batch_size=1, **options)
+        for own in (pool, other):
+            own.reset()
+            own.send(np.ones(2, dtype=np.float32), np.arange(2, dtype=np.int32))
+        time.sleep(5.0)  # the subject, not a wait for anything
+        assert pool.recv().obs[:, 0].tolist() == [1, 1]
+        assert [other.recv().obs[0, 0] for _ in range(2)] == [1, 1]
+        pool.close()
+        other.close()
+
+
 def test_a_constructor_that_raises_or_dies(make):
     with pytest.raises(EnvError, match=r"env 1 raised in __init__\(\).*licence"):
         make(FaultyEnv, num_workers=2, env_kwargs=[{}, {"fail_construction": True}], num_envs=2)
@@ -171,17 +214,37 @@ def test_a_constructor_that_raises_or_dies(make):
 def test_a_full_object_store_loses_no_row(make):
     """Replies that need the store are fetched in pieces that do not."""
     pool = make(LargeEnv, num_workers=2, envs_per_worker=1, on_error="raise", ray_direct=False)
-    held = []
-    try:
-        while True:
-            held.append(ray.put(np.zeros(OBJECT_STORE_BYTES // 32, dtype=np.uint8)))
-    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
-        pass
+    held = fill_object_store()
     pool.reset(seed=0)
     for count in range(1, 3):
         batch = pool.step([0, 0])
         assert batch.obs[:, -1].tolist() == [count, count]
     held.clear()
+
+
+def test_an_answer_that_ray_loses_is_not_the_death_of_its_actor(make):
+    pool = make(TalkativeEnv, num_workers=2, envs_per_worker=1, ray_direct=False)
+    pool.reset(seed=0)
+    pool.step([STEP] * 2)
+    pids = list(pool.executor.worker_pids)
+    held = fill_object_store()
+    with pytest.raises(EnvError, match=r"env 0 raised in tell.*Ray lost its answer") as caught:
+        pool.call("tell", 8_000_000, env_ids=[0])
+    assert not isinstance(caught.value, WorkerDied)
+    held.clear()
+    assert pool.step([STEP] * 2).obs[:, 1].tolist() == [2, 2]
+    assert pool.executor.worker_pids == pids
+    assert len(pool.call("tell", 10)[0]) == 10
+
+
+def fill_object_store() -> list[Any]:
+    """What keeps the driver's object store full while it is held."""
+    held: list[Any] = []
+    try:
+        while True:
+            held.append(ray.put(np.zeros(OBJECT_STORE_BYTES // 32, dtype=np.uint8)))
+    except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError):
+        return held
 
 
 def node_of(pool: Pool) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import ModuleType
 from typing import Any
 
 import cloudpickle
@@ -11,12 +10,14 @@ import numpy as np
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, StateError
-from envfleet.executors.ray.actors import Worker, how_it_died
+from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.faults import AnswerError, unpacked
 from envfleet.executors.ray.messages import RowForm
 from envfleet.executors.ray.shares import Shares
 from envfleet.executors.ray.statistics import Counts
+from envfleet.executors.ray.tower import Tower
+from envfleet.executors.rows.faults import message_of
 from envfleet.spaces import join, split
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
@@ -26,9 +27,10 @@ class Asking:
     """Calls of the executors inside the workers."""
 
     def __init__(
-        self, ray: ModuleType, spec: EnvSpec, workers: Sequence[Worker], shares: Shares, books: Books, rows: RowForm
+        self, tower: Tower, spec: EnvSpec, workers: Sequence[Worker], shares: Shares, books: Books, rows: RowForm
     ) -> None:
-        self._ray = ray
+        self._tower = tower
+        self._ray_error = tower.ray_error
         self._spec = spec
         self._workers = workers
         self._shares = shares
@@ -105,10 +107,10 @@ class Asking:
         refs = {worker: worker.ask("ask", [], "stats", b"", []) for worker in self._workers if not worker.is_dead}
         for worker, ref in refs.items():
             try:
-                (stats, age_ns), _ = unpacked(self._ray.get(ref), "")
+                (stats, age_ns), _ = unpacked(self._tower.answer(worker, ref), "")
                 self.counts.note(self._workers.index(worker), stats, age_ns)
-            except self._ray.exceptions.RayError as error:
-                self._books.bury(worker, how_it_died(error))
+            except self._ray_error as error:
+                self._tower.buries(worker, error)
         return self.counts.stats()
 
     def ask(
@@ -133,7 +135,7 @@ class Asking:
         answers: dict[Worker, Any] = {}
         for worker, ref in refs.items():
             try:
-                answers[worker], phases = unpacked(self._ray.get(ref), remedy)
+                answers[worker], phases = unpacked(self._tower.answer(worker, ref), remedy)
                 self._books.phases[list(env_ids[worker])] = phases
             except EnvError as error:
                 faults += [
@@ -142,9 +144,12 @@ class Asking:
                 ]
             except AnswerError as error:
                 faults.append(Fault(int(env_ids[worker][0]), method, str(error), error.traceback))
-            except self._ray.exceptions.RayError as error:
-                self._books.bury(worker, how_it_died(error))
-                faults += [worker.fault(int(env_id), method) for env_id in env_ids[worker]]
+            except self._ray_error as error:
+                if self._tower.buries(worker, error):
+                    faults += [worker.fault(int(env_id), method) for env_id in env_ids[worker]]
+                else:
+                    what = f"it may have done it, but Ray lost its answer: {message_of(error)}"
+                    faults += [Fault(int(env_id), method, what, cause=error) for env_id in env_ids[worker]]
         if faults:
             raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
         return answers

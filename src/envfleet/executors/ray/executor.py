@@ -75,6 +75,7 @@ class RayExecutor(Executor):
             },
             config.placement_timeout,
             config.autoreset_mode,
+            config.step_timeout,
         )
         keep_in_forks(self)
         self._workers = [Worker(making, share, plan) for share, plan in zip(shares, plans, strict=True)]
@@ -93,7 +94,7 @@ class RayExecutor(Executor):
         self._books = Books(config.num_envs, self._lines, actions, rows)
         self._tower = Tower(lease.ray, self._books, rows, self._lines, config.step_timeout)
         self._shares = Shares(self._workers)
-        self._asking = Asking(lease.ray, self.spec, self._workers, self._shares, self._books, rows)
+        self._asking = Asking(self._tower, self.spec, self._workers, self._shares, self._books, rows)
         batches = BatchMaker(portrait.observation_space, rows)
         self._traffic = Traffic(
             self._tower, self._books, self._shares, batches, actions.leaves, config.batch_size, config.is_async

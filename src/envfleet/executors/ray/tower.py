@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from types import ModuleType
+from typing import Any
 
 from envfleet.executors.ray.actors import HEARTBEAT_S, Worker, how_it_died
 from envfleet.executors.ray.books import Books
@@ -19,6 +20,9 @@ from envfleet.executors.rows.faults import message_of
 # How long to wait on lines while some messages go through Ray, as they do after a line was lost: nothing waits for
 # both at once.
 _GLANCE_S = 0.002
+# How long an actor may be unavailable, as Ray calls it when a connection broke, and how often to look.
+_UNAVAILABLE_S = 5.0
+_RETRY_S = 0.2
 
 
 class Tower:
@@ -31,6 +35,7 @@ class Tower:
         self._lines = lines
         self._step_timeout = step_timeout
         self._asked_at = time.monotonic()  # when Ray was last asked who lives
+        self.ray_error: type[Exception] = ray.exceptions.RayError
 
     # --- departures --------------------------------------------------------------------------
 
@@ -217,9 +222,60 @@ class Tower:
         pings = [(worker, worker.ask("ping")) for worker in workers if not worker.is_dead]
         for worker, ref in pings:
             try:
-                self._ray.get(ref)
+                self.answer(worker, ref)
             except self._ray.exceptions.RayError as error:
-                self._books.bury(worker, how_it_died(error))
+                self.buries(worker, error)
+
+    def answer(self, worker: Worker, ref: Any) -> Any:
+        """What a worker answers to a call through Ray, after what is under way on it. Raises RayError.
+
+        Of what is under way step_timeout holds here as well: behind a step that is stuck no call would ever come back.
+        """
+        while True:
+            is_timed = self._step_timeout is not None and worker.head is not None
+            patience = min(self._patience([worker.head], None) or 0.0, HEARTBEAT_S) if is_timed else None
+            if self._ray.wait([ref], timeout=patience)[0]:
+                return self._ray.get(ref)
+            self._look_after(worker)
+
+    def _look_after(self, worker: Worker) -> None:
+        """Takes in what a worker has answered while nobody waited for that, and gives it up when it is overdue."""
+        for own in self._lines.wait(0.0):
+            self._take_in(own)
+        while (head := worker.head) is not None and self._is_answered(head):
+            self._await_one(head, None)
+        if head is not None:
+            self._give_up_the_overdue([head])
+
+    def buries(self, worker: Worker, error: Exception) -> bool:
+        """Whether an error of a call through Ray means that the worker died; then it is noted.
+
+        Ray also raises when an answer does not fit into the object store, or is lost with it, and when an actor cannot
+        be reached for a moment: the envs are still there.
+        """
+        if self._lives(worker, error):
+            return False
+        self._books.bury(worker, how_it_died(error))
+        return True
+
+    def _lives(self, worker: Worker, error: Exception) -> bool:
+        errors = self._ray.exceptions
+        deadline = time.monotonic() + _UNAVAILABLE_S
+        while not worker.is_dead:
+            if isinstance(error, errors.ActorUnavailableError):
+                if _is_over(deadline):
+                    return False
+                time.sleep(_RETRY_S)
+            elif isinstance(error, errors.RayActorError):
+                return False
+            try:
+                self._ray.get(worker.ask("ping"))
+                return True
+            except errors.RayError as other:
+                if not isinstance(other, errors.RayActorError):
+                    return True  # it did answer
+                error = other
+        return False
 
     def _patience(self, flights: Iterable[Flight], deadline: float | None) -> float | None:
         """How long to wait before somebody must be told, or given up."""
@@ -233,10 +289,18 @@ class Tower:
     def _give_up_the_overdue(self, flights: Iterable[Flight]) -> None:
         if self._step_timeout is None:
             return
-        now = time.monotonic()
-        for worker in {flight.worker for flight in flights}:
-            if worker.head is not None and now - worker.silent_since() >= self._step_timeout:
+        for worker in {flight.worker for flight in flights if flight.worker.is_overdue}:
+            if self._is_answered(worker.head):
+                # What takes long is the way of its reply: that lies on another node until somebody asks for it.
+                worker.head.turn_at = time.monotonic()
+            else:
                 self._books.bury(worker, f"did not answer within step_timeout={self._step_timeout:g} s and was killed")
+
+    def _is_answered(self, flight: Flight) -> bool:
+        """Whether the reply to a flight that goes through Ray is there, on whichever node."""
+        refs = flight.refs or []
+        # Without fetch_local=False, what is on another node never counts as ready when there is no time to fetch it.
+        return bool(refs) and not self._ray.wait(refs, num_returns=len(refs), timeout=0, fetch_local=False)[1]
 
 
 def _is_over(deadline: float | None) -> bool:
