@@ -56,6 +56,13 @@ class TwoArgumentError(Exception):
         super().__init__(f"{one} and {two}")
 
 
+class Unreadable:
+    """Cannot be unpickled."""
+
+    def __reduce__(self):
+        return int, ("no number",)
+
+
 def do(index, what, culprit=None, folder=None):
     if culprit is not None and culprit != index:
         return index

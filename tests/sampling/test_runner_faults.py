@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import resource
 import signal
 import threading
 from functools import partial
 from itertools import islice
 
+import numpy as np
 import pytest
 from sampling_probes import counting, told
 from traces import alive, wait_until
@@ -215,24 +217,60 @@ def raises_after_a_file(index, folder):
     raise ValueError("late")
 
 
-def test_a_trajectory_that_this_process_cannot_read():
-    with runner_of(1, generator=unreadable_here) as runner:
-        stream = runner.trajs()
-        with pytest.raises(GeneratorError, match="could not be unpickled here"):
-            next(stream)
-        assert next(stream) == "fine"
-
-
-class Unreadable:
-    def __reduce__(self):
-        return int, ("no number",)
-
-
-def unreadable_here(index):
+def without_descriptors(index, num_trajectories):
+    """From its first trajectory to its end its process can open nothing."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     yield "ready"
-    yield Unreadable()
-    while True:
-        yield "fine"
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+    try:
+        yield from range(num_trajectories)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("arrives", ["request", "weights"])
+def test_a_parcel_that_a_worker_cannot_open_is_told_and_the_worker_comes_back(arrives):
+    large = np.zeros(100_000)  # more than a message holds
+    with runner_of(1, generator=without_descriptors, num_trajectories=5) as runner:
+        stream = runner.trajs()
+        assert next(stream) == 0
+        if arrives == "weights":
+            runner.broadcast(large)
+        else:
+            stream = runner.trajs(large)
+        with pytest.raises(GeneratorError, match="too many open files"):
+            list(stream)
+        assert next(runner.trajs(large)) == 0
+
+
+def test_a_parcel_that_a_worker_cannot_open_is_survived_with_restarts():
+    with runner_of(1, generator=without_descriptors, num_trajectories=5, on_error="restart") as runner:
+        assert next(runner.trajs()) == 0
+        with pytest.warns(RuntimeWarning, match="too many open files"):
+            assert next(runner.trajs(np.zeros(100_000))) == 0
+
+
+def test_a_worker_that_cannot_be_started_again_is_told():
+    with runner_of(2) as runner:
+        stream = runner.trajs("kill", 1)
+        assert next(stream) == 0
+        with pytest.raises(GeneratorDied):
+            next(stream)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, limits[1]))
+        try:
+            stream = runner.trajs()
+            assert next(stream) == 0
+            with pytest.raises(GeneratorError, match=r"could not be started.*Too many open files"):
+                next(stream)
+            assert next(stream) == 0
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        assert list(islice(runner.trajs(), 2)) == [0, 1]
 
 
 def test_random_kills_lose_nothing_else():

@@ -42,7 +42,10 @@ class Backend(ABC):
 
     @abstractmethod
     def take(self, generator: int | None) -> Event | None:
-        """Waits for the next event, of this generator alone if one is named. None: the backend was closed."""
+        """Waits for the next event, of this generator alone if one is named.
+
+        None: another thread has ended the stream by stop(), or closed the backend.
+        """
 
     @abstractmethod
     def renew(self, generator: int) -> None:

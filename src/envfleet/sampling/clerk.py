@@ -14,9 +14,10 @@ import time
 from functools import partial
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.faults import trouble_of
+from envfleet.errors import EnvfleetError
+from envfleet.executors.rows.faults import message_of, trouble_of
 from envfleet.sampling.backend import Event, Kind
-from envfleet.sampling.errors import TRAJS
+from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.exchange import Exchange
 from envfleet.sampling.members import Member
 from envfleet.sampling.parcels import Arrived, Label
@@ -98,24 +99,32 @@ class Clerk:
         readers = {member.process.channel.fileno(): member for member in self._members if member.is_readable}
         for fd in readers:
             poll.register(fd, select.POLLIN)
-        for fd, _ in poll.poll(self._overdue_in_ms()):
+        now = time.monotonic()
+        deadlines = {member: due for member in self._members if (due := self._deadline_of(member)) is not None}
+        timeout_ms = max(0.0, min(deadlines.values()) - now) * 1000 + 1 if deadlines else None
+        heard = set()
+        for fd, _ in poll.poll(timeout_ms):
             if fd == wake_read:
                 self._exchange.drain_pipe()
             else:
+                heard.add(readers[fd])
                 self._read(readers[fd])
+        # Only now, and only by a deadline that had passed before: this thread may itself have been held up, and what
+        # a worker said meanwhile lies in its socket.
+        for member, deadline in deadlines.items():
+            if deadline <= now and member not in heard:
+                what = "reached no first yield" if member.is_starting else "gave no trajectory"
+                member.give_up(f"{what} within traj_timeout={self._traj_timeout:g} s")
 
-    def _overdue_in_ms(self) -> float | None:
-        """When the next worker will have been silent for too long; those that have been are given up."""
-        if self._traj_timeout is None:
+    def _deadline_of(self, member: Member) -> float | None:
+        """When the worker will have been silent for too long; None while it owes nothing."""
+        if self._traj_timeout is None or member.is_lost or member.silence is not None:
             return None
-        now, left = time.monotonic(), []
-        for member in self._members:
-            is_full = member.arrived_bytes - member.told_bytes >= self._own_ahead_bytes
-            if member.is_busy and not is_full and member.silence is None:
-                left.append(member.since + self._traj_timeout - now)
-                if left[-1] <= 0:
-                    member.give_up(f"gave no trajectory within traj_timeout={self._traj_timeout:g} s")
-        return max(0.0, min(left)) * 1000 + 1 if left else None
+        is_full = member.arrived_bytes - member.told_bytes >= self._own_ahead_bytes
+        is_wanted = self._exchange.stream == self._books_of
+        if member.is_starting or (member.owes_trajectory and is_wanted and not is_full):
+            return member.since + self._traj_timeout
+        return None
 
     def _read(self, member: Member) -> None:
         message = member.process.channel.recv()
@@ -124,8 +133,11 @@ class Clerk:
             return
         data, fds = message
         what, stream, detail = pickle.loads(data)
-        if what == "ready":
-            member.is_started, member.since = True, time.monotonic()
+        if what in ("starting", "ready", "begun"):
+            # Each of these has the whole timeout: the start, the rest of an earlier stream's trajectory, the first.
+            member.since = time.monotonic()
+            member.is_starting = what == "starting"
+            member.is_started = member.is_started or what == "ready"
             self._exchange.ring()
         elif what == "closed":
             member.farewell = detail
@@ -135,7 +147,9 @@ class Clerk:
             member.is_halted = member.is_halted or stream == self._exchange.stream
             self._exchange.post(Event(member.generator, "ended"), stream)
         else:  # raised, failed
-            member.has_failed = what == "failed"
+            member.is_starting = False
+            if what == "failed":  # it leaves, so whoever wants the generator again needs another process
+                member.has_failed = member.is_lost = True
             self._fail(member, detail.fault(member.generator), stream or self._exchange.stream)
 
     def _arrive(self, member: Member, stream: int, label: Label, fd: int | None) -> None:
@@ -192,15 +206,14 @@ class Clerk:
         self._request = label, fd
         self._books_of = stream
         for member in self._members:
-            if member.is_lost:
-                self._restart(member)
-            self._begin(member)
+            if not member.is_lost or self._restart(member):
+                self._begin(member)
 
     def renew(self, member: Member) -> None:
         """Has the generator made anew, in a new process if the old one is gone."""
         if member.is_lost:
-            self._restart(member)
-            self._begin(member)
+            if self._restart(member):
+                self._begin(member)
         else:
             member.begin(self._prefetch)
             member.tell("renew", self._books_of, self._prefetch)
@@ -232,13 +245,23 @@ class Clerk:
         member.begin(self._prefetch)
         member.tell("begin", self._books_of, (self._prefetch, label), fd)
 
-    def _restart(self, member: Member) -> None:
-        member.process.wait(KILL_TIMEOUT_S)
-        member.start()
-        self._send_job(member)
+    def _restart(self, member: Member) -> bool:
+        """Starts a new process. Whether it could: for want of one, this generator alone has failed."""
+        if not member.process.wait(KILL_TIMEOUT_S):
+            member.process.kill()  # it was to leave by itself
+        try:
+            member.start()
+            self._send_job(member)
+        except (OSError, EnvfleetError) as error:  # no descriptors, processes or memory left, or no fork server
+            member.process.kill()
+            member.is_lost, member.is_readable = True, False
+            text = f"its worker process could not be started: {message_of(error)}"
+            self._fail(member, Fault(member.generator, START, text, cause=error), self._books_of)
+            return False
         if self._weights is not None:
             version, label, fd = self._weights
             member.tell("weights", 0, (version, label), fd)
+        return True
 
     def _send_job(self, member: Member) -> None:
         member.send_job()

@@ -75,12 +75,13 @@ class Exchange:
             self._is_streaming = False
             self.stream += 1
             self.ready = []
+        self.ring()
 
     def take(self, generator: int | None) -> Event | None:
-        """Waits for the next event, of this generator alone if one is named. None: it was closed."""
+        """Waits for the next event, of this generator alone if one is named. None: closed, or the stream was ended."""
         while True:
             with self._lock:
-                if self._is_closed:
+                if self._is_closed or not self._is_streaming:
                     return None
                 self._check_clerk()
                 ready = self.ready

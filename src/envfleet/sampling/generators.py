@@ -21,6 +21,11 @@ class Seat:
         self._make = make
         self._generator: Generator[Any, Any, Any] | None = None
 
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a generator that waits for a request."""
+        return self._generator is not None
+
     def start(self) -> None:
         """Makes the generator and has it get ready."""
         generator = self._make()

@@ -14,7 +14,7 @@ from envfleet.batch import Fault
 from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
 from envfleet.executors.processes.worker import Surroundings
 from envfleet.executors.rows.faults import Trouble
-from envfleet.sampling.errors import TRAJS
+from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.worker import GeneratorJob
 
 _SEND_TIMEOUT_S = 10
@@ -24,7 +24,8 @@ class Member:
     """One generator and the process that runs it. All of it is the clerk thread's, once that runs.
 
     num_asked, num_done: requests of the present stream. told_bytes: how much of what arrived the worker knows to be
-    taken. is_halted: it is asked nothing more in this stream. is_lost: its process is gone or of no use.
+    taken. since: when it began what it owes. is_starting: it makes its generator. is_started: it has done so once.
+    is_halted: it is asked nothing more in this stream. is_lost: its process is gone or of no use.
     """
 
     def __init__(self, generator: int, job: GeneratorJob, start_method: str) -> None:
@@ -37,11 +38,12 @@ class Member:
 
     def start(self) -> None:
         """A process of its own; the old one, if there was one, is gone."""
+        process = start_worker(self._start_method)  # first: where there can be none, the old one's books stay
         if self.birth:
             self.process.channel.close()
         self.birth += 1
-        self.process: WorkerProcess = start_worker(self._start_method)
-        self.is_started = self.is_lost = self.is_halted = self.has_failed = False
+        self.process: WorkerProcess = process
+        self.is_starting = self.is_started = self.is_lost = self.is_halted = self.has_failed = False
         self.is_readable = True
         self.silence: str | None = None
         self.begin(0)
@@ -80,14 +82,15 @@ class Member:
             self.process.kill()
 
     @property
-    def is_busy(self) -> bool:
-        """Whether it owes an answer."""
+    def owes_trajectory(self) -> bool:
+        """Whether it was asked for a trajectory that it has not given yet."""
         return self.is_started and not self.is_halted and self.num_asked > self.num_done
 
     def death(self, exit_code: int) -> Fault:
         """How it ended."""
         what = f"{self.silence} and was killed" if self.silence is not None else end_of(exit_code)
-        return Fault(self.generator, TRAJS, f"its worker process {what}", exit_code=exit_code)
+        method = TRAJS if self.is_started and not self.is_starting else START
+        return Fault(self.generator, method, f"its worker process {what}", exit_code=exit_code)
 
     def end(self, timeout_s: float) -> None:
         """Kills it if it lives, and closes this end."""

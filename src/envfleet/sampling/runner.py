@@ -40,9 +40,10 @@ class Runner:
 
     ordered: trajectories in turn, generator 0 first; else as they are finished. prefetch: so many requests each
     generator is ahead of you (serial: none). max_ahead_bytes: with about so much finished and not yet taken, nothing
-    new is begun (ray: the object store's own limit). traj_timeout: seconds after which a generator that gives nothing
-    is lost, and its process killed (processes, ray). on_error: "raise", or "restart" for generators that are made
-    anew at once, up to max_restarts times each. progress: True for tqdm, or a class of its protocol.
+    new is begun (ray: the object store's own limit). traj_timeout: seconds that a generator may take for its start, and
+    for each trajectory, before it is lost and its process killed (processes, ray). on_error: "raise", or "restart" for
+    generators that are made anew at once, up to max_restarts times each. progress: True for tqdm, or a class of its
+    protocol.
     start_method: "forkserver", "spawn" or "fork" (processes). context_fn(manager): gives keyword arguments for all
     generators, shared through a manager of multiprocessing's. ray_address, ray_options, placement_timeout: the cluster
     to join, options of its actors, and the seconds that one may wait for a machine.

@@ -46,8 +46,11 @@ class SerialBackend(Backend):
         """Runs the generator whose turn it is."""
         if self._is_closed:
             return None
-        current = self._turns[0] if generator is None else generator
-        self._turns.remove(current)
+        try:
+            current = self._turns[0] if generator is None else generator
+            self._turns.remove(current)
+        except (IndexError, ValueError):  # another thread called stop()
+            return None
         try:
             with serving(self._box):
                 trajectory = self._seats[current].ask(self._request)

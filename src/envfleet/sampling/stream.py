@@ -74,19 +74,22 @@ class Trajectories(Iterator[Any]):
         try:
             if not self._has_begun:
                 self._begin(desk)
+                if self._is_over:  # another thread called close(), and its stop() may have come before begin()
+                    desk.backend.stop()
+                    raise StopIteration
             return self._next(desk)
         finally:
             desk.is_busy.release()
 
     def close(self) -> None:
-        """Ends the stream: what was asked for and not begun is not done."""
-        desk = self._begun
+        """Ends the stream: what was asked for and not begun is not done. A next() of another thread ends too."""
+        desk, was_over = self._begun, self._is_over
+        self._finish()  # before stop(): a next() that stop() wakes up looks at it
         # In a fork the requests are the parent's, and so are the backend's locks.
         is_ours = desk is not None and desk.current is not None and desk.current() in (self, None)
-        if desk is not None and is_ours and not self._is_over and desk.owner_pid == os.getpid():
+        if desk is not None and is_ours and not was_over and desk.owner_pid == os.getpid():
             desk.backend.stop()
             desk.current = None
-        self._finish()
 
     def __del__(self) -> None:
         if not getattr(self, "_is_over", True):
@@ -116,6 +119,8 @@ class Trajectories(Iterator[Any]):
                 wanted = self._turn
             event = desk.backend.take(wanted)
             if event is None:
+                if self._is_over:  # by close(), in another thread
+                    raise StopIteration
                 raise closed_error()
             if event.kind == "trajectory":
                 self._turn = (event.generator + 1) % desk.num_generators

@@ -3,8 +3,8 @@
 The main thread runs the generator; a second one reads what the caller says, so that new weights and the word to
 leave arrive while a trajectory is under way. Nobody polls: the one waits on a condition, the other on its socket.
 
-    caller -> worker: begin, more, renew, stop, weights, close        worker -> caller: ready, failed, trajectory,
-                                                                                        ended, raised, closed
+    caller -> worker: begin, more, renew, stop, weights, close
+    worker -> caller: starting, ready, failed, begun, trajectory, ended, raised, closed
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class _Worker:
         self._ahead_bytes = 0
         self._is_halted = False
         self._is_leaving = False
+        self._listener_error: BaseException | None = None
         self._has_left = threading.Event()
 
     def run(self, maker: bytes) -> None:
@@ -72,6 +73,7 @@ class _Worker:
         was_told = True
         trouble: Trouble | None = None
         try:
+            self._tell("starting", 0)
             try:
                 seat = Seat(pickle.loads(maker))
                 seat.start()
@@ -92,6 +94,9 @@ class _Worker:
                 except BaseException as error:
                     trouble = trouble_of(error, "close()", is_leaving=True)
             self._has_left.set()
+            if self._listener_error is not None:
+                # Without that thread no request would arrive again: the caller hears of it, and starts another worker.
+                self._tell("failed", 0, trouble_of(self._listener_error, TRAJS, is_leaving=True))
             self._tell("closed", 0, trouble)
         if not was_told:  # the signal came from elsewhere: it ends the process as it always does
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,9 +105,20 @@ class _Worker:
     # --- the main thread -----------------------------------------------------------------------------
 
     def _work(self, seat: Seat) -> None:
+        begun_stream = 0
         while (order := self._next_order()) is not None:
             stream, request = order
+            if stream != begun_stream:
+                # The caller's timeout begins here: before, a trajectory of an earlier stream may have been under way.
+                self._tell("begun", stream)
+                begun_stream = stream
+            method = START
             try:
+                if not seat.is_started:
+                    self._tell("starting", stream)
+                    seat.start()
+                    self._tell("ready", stream)
+                method = TRAJS
                 trajectory = seat.ask(request.open())
                 self._deliver(stream, trajectory)
             except Ended:
@@ -112,7 +128,7 @@ class _Worker:
             except BaseException as error:  # SystemExit too: it is the generator's, not ours
                 with contextlib.suppress(Exception):
                     seat.close()  # an unpicklable trajectory leaves it open
-                self._halt("raised", stream, trouble_of(error, TRAJS, is_leaving=True))
+                self._halt("raised", stream, trouble_of(error, method, is_leaving=True))
 
     def _next_order(self) -> tuple[int, Arrived] | None:
         with self._changed:
@@ -154,13 +170,26 @@ class _Worker:
 
     def _listen(self) -> None:
         grace_s = 0.0
+        try:
+            grace_s = self._read_orders()
+        except BaseException as error:  # a parcel without its memory, where the generator has used up the descriptors
+            self._listener_error = error
+        with self._changed:
+            self._is_leaving = True
+            self._changed.notify()
+        # In the middle of a trajectory: it may end by itself, and else its finally blocks run by an exception.
+        if not self._has_left.wait(grace_s):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+
+    def _read_orders(self) -> float:
+        """Reads what the caller says until it has the worker leave; how long a trajectory may go on then."""
         while (message := self._channel.recv()) is not None:
             data, fds = message
             what, stream, detail = pickle.loads(data)
             fd = fds[0] if fds else None
             if what == "close":
-                grace_s = detail
-                break
+                grace_s: float = detail
+                return grace_s
             if what == "weights":
                 version, label = detail
                 self._box.offer(version, Arrived(label, fd, is_private=True).open)
@@ -168,12 +197,7 @@ class _Worker:
             with self._changed:
                 self._obey(what, stream, detail, fd)
                 self._changed.notify()
-        with self._changed:
-            self._is_leaving = True
-            self._changed.notify()
-        # In the middle of a trajectory: it may end by itself, and else its finally blocks run by an exception.
-        if not self._has_left.wait(grace_s):
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        return 0.0
 
     def _obey(self, what: str, stream: int, detail: Any, fd: int | None) -> None:
         if what == "begin":
