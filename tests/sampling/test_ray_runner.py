@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from functools import partial
 from itertools import islice
 
 import numpy as np
 import pytest
+from ray_session import ray_session, spare_nodes
 from sampling_probes import counting, told, two_of_them, with_weights
 from traces import wait_until
 
@@ -17,6 +20,7 @@ from envfleet.errors import PlacementError
 from envfleet.sampling import GeneratorDied, GeneratorError, Runner
 
 ray = pytest.importorskip("ray")
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402 (needs the line above)
 
 pytestmark = [
     # Ray's own: sockets and files that it closes by garbage collection.
@@ -31,13 +35,8 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One for all: the runners join it and leave it running."""
-    was_running = ray.is_initialized()
-    if not was_running:
-        ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-    yield
+    yield ray_session()
     assert ray.is_initialized()
-    if not was_running:
-        ray.shutdown()
 
 
 def runner_of(generator, count, **options):
@@ -133,6 +132,60 @@ def test_traj_timeout(tmp_path):
         with pytest.raises(GeneratorDied, match="traj_timeout=2 s"):
             next(stream)
         assert next(stream) == 1
+
+
+def test_a_caller_who_takes_long_loses_no_worker_of_another_node():
+    """What is finished lies on that node until it is fetched, which takes longer than no time at all."""
+    with (
+        spare_nodes(1),
+        runner_of(
+            counting,
+            2,
+            ordered=True,
+            prefetch=2,
+            size=1_250_000,
+            traj_timeout=2.0,
+            ray_options={"num_cpus": 0, "resources": {"spare": 1}},
+        ) as runner,
+    ):
+        stream, got = runner.trajs(), []
+        for _ in range(2):
+            got += islice(stream, 2)
+            threading.Event().wait(2.5)
+        got += islice(stream, 2)
+        assert [(t["index"], t["count"]) for t in got] == [(index, count) for count in (1, 2, 3) for index in (0, 1)]
+        assert all((t["data"] == t["count"]).all() for t in got)
+        assert [t["pid"] for t in got] == runner.worker_pids * 3
+
+
+class Trial:
+    """Makes runners where it runs, as the trials of Ray Tune do."""
+
+    def groups(self):
+        """The placement groups of a runner's actors."""
+        generators = [partial(group_of, index) for index in range(2)]
+        options = {"ray_options": {"num_cpus": 1}, "placement_timeout": 20.0}
+        with Runner(generators, backend="ray", ordered=True, **options) as runner:
+            return list(islice(runner.trajs(), 2))
+
+
+def group_of(index):
+    yield "ready"
+    while True:
+        yield ray.util.get_current_placement_group().id.hex()
+
+
+def test_a_runner_inside_a_placement_group_uses_it():
+    group = ray.util.placement_group([{"CPU": 1}, {"CPU": 1}])  # all that the cluster has
+    ray.get(group.ready())
+    try:
+        strategy = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+        runtime_env = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}  # where this module is found
+        trial = ray.remote(num_cpus=0)(Trial).options(scheduling_strategy=strategy, runtime_env=runtime_env).remote()
+        assert ray.get(trial.groups.remote()) == [group.id.hex()] * 2
+        ray.kill(trial)
+    finally:
+        ray.util.remove_placement_group(group)
 
 
 def no_start(index):

@@ -1,16 +1,21 @@
 """RayBackend: each generator in a Ray actor, trajectories through the object store.
 
-Every actor has a line of requests, the first of which it works on; the caller waits for whichever first request is
-answered first. A request of an earlier stream is answered at once, with nothing.
+Every actor has a queue of calls, the first of which it works on; the caller waits for whichever first call is
+answered first. A request of an earlier stream that was not begun is answered at once, with nothing.
+
+Thread safety: one caller at a time, but stop() and close() may come from any thread. They set their flag before they
+take the lock, so that take(), which holds it while it waits, returns.
 """
 
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from envfleet import ray_cluster
@@ -23,26 +28,39 @@ from envfleet.executors.rows.faults import message_of, trouble_of
 from envfleet.ray_options import refused_by_ray
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorDied, GeneratorError
-from envfleet.sampling.ray_actor import CONTROL, GeneratorActor, Offer
+from envfleet.sampling.ray_actor import CONTROL, GeneratorActor, Offer, unpickled
 from envfleet.sampling.travel import pickled_maker
 
 _GRACE_S = 1.0
 _CLOSE_TIMEOUT_S = 5.0
+# Nothing wakes up a thread that waits for Ray: it looks that often whether another one has ended its stream.
+_WAKE_UP_S = 0.25
+
+PLACEMENT, TRAJECTORY = "placement", "trajectory"
+_TOO_LATE = {START: "reached no first yield", TRAJECTORY: "gave no trajectory"}
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A reference to an answer, how long it may take, and whether it is to be a trajectory."""
+class _Call:
+    """A call of an actor: what it is to give, the reference to its answer, and how long that may take.
 
+    stream: which one it belongs to; None: what makes the actor ready, whatever stream there is. is_dropped: nobody
+    wants the answer any more, but the actor may still be at it.
+    """
+
+    what: str
     ref: Any
-    patience_s: float | None
-    is_request: bool = False
+    timeout_s: float | None
+    stream: int | None = None
+    is_dropped: bool = False
 
 
 @dataclass
 class _Host:
-    """An actor and what it was asked, oldest first.
+    """An actor and its calls, oldest first.
 
+    waited_s: how long the caller has waited for the first of them. Time in which the caller did something else does
+    not count: the answer may lie on another node, or the object store be full of what the caller has not taken.
     stream: as this actor counts them; one that raised or returned begins another when it is renewed.
     """
 
@@ -50,28 +68,33 @@ class _Host:
     maker: bytes
     handle: Any = None
     pid: int = -1
-    line: deque[_Asked] = field(default_factory=deque)
-    since: float = 0.0  # when the first of the line became that
+    calls: deque[_Call] = field(default_factory=deque)
+    waited_s: float = 0.0
     stream: int = 0
     is_halted: bool = False
 
-    def put(self, asked: _Asked) -> None:
-        if not self.line:
-            self.since = time.monotonic()
-        self.line.append(asked)
+    def put(self, call: _Call) -> None:
+        if not self.calls:
+            self.waited_s = 0.0
+        self.calls.append(call)
 
     def advance(self) -> None:
-        self.line.popleft()
-        self.since = time.monotonic()
+        self.calls.popleft()
+        self.waited_s = 0.0
 
     @property
     def num_ahead(self) -> int:
-        return sum(asked.is_request for asked in self.line)
+        return sum(call.what == TRAJECTORY and not call.is_dropped for call in self.calls)
 
     def drop_requests(self) -> None:
-        """What makes the actor ready stays in the line."""
-        self.line = deque(asked for asked in self.line if not asked.is_request)
+        """What was asked stays among the calls: the next stream's timeout begins when the actor is done with it."""
+        # Of what was dropped before, the last is enough: calls are answered in their order.
+        older = [call for call in self.calls if call.is_dropped][:-1]
+        self.calls = deque(
+            call if call.stream is None else replace(call, is_dropped=True) for call in self.calls if call not in older
+        )
         self.stream += 1
+        self.waited_s = 0.0
 
 
 class RayBackend(Backend):
@@ -99,16 +122,19 @@ class RayBackend(Backend):
         self._offer: Offer | None = None
         self._first = 0
         self._is_closed = False
+        self._is_streaming = False
+        self._lock = threading.RLock()  # reentrant: garbage collection and signal handlers end streams too
         self._lease = ray_cluster.join(address, "Runner(backend='ray')")
         self._ray = self._lease.ray
         ray_cluster.keep_in_forks(self)
         try:
             actor = ray.remote(concurrency_groups={CONTROL: 1})(GeneratorActor)
             with refused_by_ray(options):
-                self._actor = actor.options(**{"scheduling_strategy": "SPREAD", **options, "max_restarts": 0})
+                strategy = ray_cluster.default_scheduling_strategy(ray)
+                self._actor = actor.options(**{"scheduling_strategy": strategy, **options, "max_restarts": 0})
                 for host in self._hosts:
                     self._create(host)
-            while any(host.line for host in self._hosts):
+            while any(host.calls for host in self._hosts):
                 if (event := self._answer(self._hosts)) is not None:
                     assert event.fault is not None
                     if isinstance(event.fault.cause, PlacementError):
@@ -132,45 +158,49 @@ class RayBackend(Backend):
             raise ConfigError(
                 f"trajs() expected what Ray can pickle, got what it cannot: {message_of(error)}"
             ) from error
-        self._turn()
-        for host in self._hosts:
-            host.is_halted = False
-            if host.handle is None:
-                self._create(host)
-        self._ask_for_more()
+        with self._lock:
+            if self._is_closed:
+                return []
+            self._is_streaming = True
+            self._turn()
+            for host in self._hosts:
+                self._renew(host)
+            self._ask_for_more()
         return []
 
     def take(self, generator: int | None) -> Event | None:
         """Waits for the next event."""
         hosts = self._hosts if generator is None else [self._hosts[generator]]
-        while not self._is_closed:
-            self._lease.check()
-            self._ask_for_more()
-            try:
-                event = self._answer(hosts)
-            except self._ray.exceptions.RayError:
-                if self._is_closed:  # by another thread
-                    return None
-                raise
-            if event is not None:
+        with self._lock:
+            while self._is_streaming and not self._is_closed:
+                self._lease.check()
                 self._ask_for_more()
-                return event
+                try:
+                    event = self._answer(hosts)
+                except self._ray.exceptions.RayError:
+                    if self._is_closed:  # by another thread
+                        return None
+                    raise
+                if event is not None and not self._is_closed:
+                    self._ask_for_more()
+                    return event
         return None
 
     def renew(self, generator: int) -> None:
         """Has it made anew, in a new actor if the old one is gone."""
-        host = self._hosts[generator]
-        host.is_halted = False
-        host.drop_requests()
-        if host.handle is None:
-            self._create(host)
+        with self._lock:
+            host = self._hosts[generator]
+            host.drop_requests()
+            self._renew(host)
 
     def stop(self) -> None:
         """Drops what is ready and what was asked."""
-        if not self._is_closed and self._lease.is_alive:
-            self._turn()
-            for host in self._hosts:
-                host.is_halted = True
+        self._is_streaming = False  # first: whoever holds the lock waits for it
+        with self._lock:
+            if not self._is_closed and self._lease.is_alive:
+                self._turn()
+                for host in self._hosts:
+                    host.is_halted = True
 
     def broadcast(self, weights: Any, version: int) -> None:
         """Puts them into the object store, once."""
@@ -200,35 +230,48 @@ class RayBackend(Backend):
     # --- actors --------------------------------------------------------------------------------------
 
     def _create(self, host: _Host) -> None:
-        host.line.clear()
+        host.calls.clear()
         host.handle = self._actor.remote()
-        host.put(_Asked(host.handle.ping.remote(), self._placement_timeout))
-        host.put(_Asked(host.handle.start.remote(Luggage.here(), host.maker), None))
+        host.put(_Call(PLACEMENT, host.handle.ping.remote(), self._placement_timeout))
+        host.put(_Call(START, host.handle.start.remote(Luggage.here(), host.maker), self._traj_timeout))
+
+    def _renew(self, host: _Host) -> None:
+        """Has the actor, or a new one, make its generator again if that raised or returned."""
+        host.is_halted = False
+        if host.handle is None:
+            self._create(host)
+        else:
+            host.put(_Call(START, host.handle.restart.remote(host.stream), self._traj_timeout, host.stream))
 
     def _ask_for_more(self) -> None:
         for host in self._hosts:
-            if host.is_halted or host.handle is None:
+            handle = host.handle
+            if host.is_halted or handle is None:
                 continue
             for _ in range(self._prefetch - host.num_ahead):
-                ref = host.handle.ask.remote(host.stream, self._request, self._offer)
-                host.put(_Asked(ref, self._traj_timeout, is_request=True))
+                ref = handle.ask.remote(host.stream, self._request, self._offer)
+                host.put(_Call(TRAJECTORY, ref, self._traj_timeout, host.stream))
 
     def _answer(self, hosts: Sequence[_Host]) -> Event | None:
-        """Waits for the first answer of any of them. None: it is nothing that the caller wants to know."""
+        """Waits a while for the first answer of any of them. None: nothing that the caller wants to know."""
         # The one after the last first: where several are there, each gets its turn.
         start = self._first if len(hosts) == len(self._hosts) else 0
         turns = [*hosts[start:], *hosts[:start]]
-        heads = {host.line[0].ref: host for host in turns if host.line}
-        ready, _ = self._ray.wait(list(heads), num_returns=1, timeout=self._patience(heads.values()))
-        if not ready:
+        heads = {host.calls[0].ref: host for host in turns if host.calls}
+        ref = self._wait(heads)
+        if ref is None:
             return self._overdue(heads.values())
-        host = heads[ready[0]]
+        host = heads[ref]
+        if host.calls[0].is_dropped:
+            host.advance()  # not fetched: it may be large
+            return None
         try:
-            kind, content = self._ray.get(ready[0])
+            kind, content = self._ray.get(ref)
         except self._ray.exceptions.RayActorError as error:
             return self._lose(host, how_it_died(error))
+        except self._ray.exceptions.ObjectLostError:
+            return self._lose(host, "was lost with its node, before its trajectory was fetched")
         except Exception as error:
-            # It could not be pickled there, or not be read here.
             host.advance()
             fault = trouble_of(error, TRAJS, is_leaving=False).fault(host.generator, error)
             return self._halted(host, Event(host.generator, "raised", fault=fault))
@@ -237,7 +280,7 @@ class RayBackend(Backend):
         if kind == "placed":
             host.pid = content
         elif kind == "trajectory":
-            return Event(host.generator, "trajectory", open=lambda: content)
+            return Event(host.generator, "trajectory", open=partial(unpickled, content))
         elif kind == "ended":
             return self._halted(host, Event(host.generator, "ended"))
         elif kind == "raised":
@@ -253,22 +296,39 @@ class RayBackend(Backend):
         host.drop_requests()
         return event
 
-    def _patience(self, hosts: Iterable[_Host]) -> float | None:
-        now = time.monotonic()
-        left = [host.since + own - now for host in hosts if (own := host.line[0].patience_s) is not None]
-        return max(0.0, min(left)) if left else None
+    def _wait(self, heads: Mapping[Any, _Host]) -> Any:
+        """An answer that is there, on whatever node; None: there is none yet."""
+        refs = list(heads)
+        limits = [
+            call.timeout_s - host.waited_s for host in heads.values() if (call := host.calls[0]).timeout_s is not None
+        ]
+        limit_s = max(0.0, min([_WAKE_UP_S, *limits]))
+        begun = time.monotonic()
+        # Not fetch_local: then an answer on another node would not count until it is here, and its actor be blamed.
+        ready, _ = self._ray.wait(refs, num_returns=1, timeout=limit_s, fetch_local=False)
+        waited_s = min(time.monotonic() - begun, limit_s)  # no more, if this process was stopped meanwhile
+        for host in heads.values():
+            host.waited_s += waited_s
+        if not ready:
+            return None
+        if heads[ready[0]].calls[0].is_dropped:  # before the others: its actor's newer answers are behind it
+            return ready[0]
+        wanted = [ref for ref, host in heads.items() if not host.calls[0].is_dropped]
+        # Begins to fetch all that are there, so that they travel at the same time, and takes one that is here.
+        here, _ = self._ray.wait(wanted, num_returns=len(wanted), timeout=0)
+        return here[0] if here else ready[0]
 
     def _overdue(self, hosts: Iterable[_Host]) -> Event | None:
-        now = time.monotonic()
         for host in hosts:
-            first = host.line[0]
-            if first.patience_s is None or now < host.since + first.patience_s:
+            call = host.calls[0]
+            if call.timeout_s is None or host.waited_s < call.timeout_s:
                 continue
-            if first.is_request:
-                return self._lose(host, f"gave no trajectory within traj_timeout={first.patience_s:g} s and was killed")
+            if call.what != PLACEMENT:
+                what = _TOO_LATE[call.what]
+                return self._lose(host, f"{what} within traj_timeout={call.timeout_s:g} s and was killed")
             error = PlacementError(
                 f"the actor of generator {host.generator} found no machine within placement_timeout="
-                f"{first.patience_s:g} s; the cluster has {self._ray.available_resources()} free: ask for less in "
+                f"{call.timeout_s:g} s; the cluster has {self._ray.available_resources()} free: ask for less in "
                 "ray_options, use fewer generators, or add machines"
             )
             self._end(host)
@@ -277,14 +337,17 @@ class RayBackend(Backend):
         return None
 
     def _lose(self, host: _Host, how: str) -> Event:
-        method = TRAJS if host.line[0].is_request else START
+        method = TRAJS if host.calls[0].what == TRAJECTORY else START
         self._end(host)
         fault = Fault(host.generator, method, f"its Ray actor {how}", exit_code=KILLED)
         return self._halted(host, Event(host.generator, "died", fault=fault))
 
     def _end(self, host: _Host) -> None:
+        self._kill(host)
+        host.calls.clear()
+
+    def _kill(self, host: _Host) -> None:
         handle, host.handle = host.handle, None
-        host.line.clear()
         if handle is not None:
             with contextlib.suppress(Exception):  # it is gone, or Ray is
                 self._ray.kill(handle)
@@ -300,15 +363,19 @@ class RayBackend(Backend):
         """Lets the actors close their generators, then kills them."""
         if self._is_closed:
             return []
-        self._is_closed = True
+        self._is_closed = True  # first: whoever holds the lock waits for it
         faults: list[Fault] = []
+        # A take() that is under way must have left before the session may end: with none, ray.wait() begins one.
+        is_alone = self._lock.acquire(timeout=_CLOSE_TIMEOUT_S)
         try:
             if self._lease.is_alive:
                 faults = self._farewells()
         finally:
             for host in self._hosts:
-                self._end(host)
+                self._kill(host)  # its calls stay: a signal handler may have interrupted take()
             self._lease.leave()
+            if is_alone:
+                self._lock.release()
         return faults
 
     def _farewells(self) -> list[Fault]:

@@ -6,9 +6,12 @@ while a trajectory is under way.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import pickle
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from envfleet.executors.ray.plans import Luggage
@@ -19,10 +22,12 @@ from envfleet.sampling.weights import WeightsBox, serve_process
 from envfleet.sampling.worker import Leave
 
 CONTROL = "control"
-# What an actor answers: "ready", "trajectory", "ended", "raised", "failed" or "stale", and what belongs to it.
+# What an actor answers: "placed", "ready", "trajectory", "ended", "raised", "failed" or "stale", and its content.
 Answer = tuple[str, Any]
 # The version of the weights, and the reference to them, in a list so that Ray does not fetch them by itself.
 Offer = tuple[int, list[Any]]
+# A pickle, and the buffers beside it, which Ray stores as they are.
+Pickled = tuple[bytes, list[Any]]
 
 
 class GeneratorActor:
@@ -52,15 +57,28 @@ class GeneratorActor:
             return "failed", trouble_of(error, START, is_leaving=True)
         return "ready", None
 
+    def restart(self, stream: int) -> Answer:
+        """Makes a generator that raised or returned again, so that the caller can time its start by itself."""
+        return self._run(stream, self._restarted, START)
+
     def ask(self, stream: int, request: Any, offer: Offer | None) -> Answer:
         """The next trajectory, unless its stream is over."""
         if offer is not None:
             self.offer(offer)
+        return self._run(stream, lambda seat: ("trajectory", pickled(seat.ask(request))), TRAJS)
+
+    @staticmethod
+    def _restarted(seat: Seat) -> Answer:
+        if not seat.is_started:
+            seat.start()
+        return "ready", None
+
+    def _run(self, stream: int, call: Callable[[Seat], Answer], method: str) -> Answer:
         if stream < self._stream or self._is_leaving or self._seat is None:
             return "stale", None
         self._running = threading.get_ident()
         try:
-            return "trajectory", self._seat.ask(request)
+            return call(self._seat)
         except Ended:
             self.turn(stream + 1)  # what was asked ahead is not for a generator that is made anew
             return "ended", None
@@ -68,7 +86,9 @@ class GeneratorActor:
             return "stale", None
         except BaseException as error:
             self.turn(stream + 1)
-            return "raised", trouble_of(error, TRAJS, is_leaving=True)
+            with contextlib.suppress(Exception):
+                self._seat.close()  # a trajectory that cannot be pickled leaves it open
+            return "raised", trouble_of(error, method, is_leaving=True)
         finally:
             self._running = None
 
@@ -103,3 +123,19 @@ class GeneratorActor:
         running = self._running
         if running is not None:
             ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(running), ctypes.py_object(Leave))
+
+
+def pickled(content: Any) -> Pickled:
+    """Pickles here, and not when Ray stores the answer: that would be too late to stop the generator."""
+    import ray
+
+    buffers: list[pickle.PickleBuffer] = []
+    # Ray's own cloudpickle, by which Ray would pickle it: it knows Ray's references. It has no types.
+    data: bytes = ray.cloudpickle.dumps(content, protocol=5, buffer_callback=buffers.append)  # type: ignore[no-untyped-call]
+    return data, buffers
+
+
+def unpickled(content: Pickled) -> Any:
+    """The object; its arrays lie in the object store and are read-only."""
+    data, buffers = content
+    return pickle.loads(data, buffers=buffers)
