@@ -10,10 +10,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from ledger import Ledger
 from python_probes import FaultyEnv
 from trouble_pools import on_two_workers, trouble_pools, worker_pids
-
-import envfleet
 
 # CPython says that fork() and threads mix badly; pytest's own timeout thread is one.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -23,33 +22,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def make():
     with trouble_pools(**on_two_workers("processes")) as make:
         yield make
-
-
-class Ledger:
-    """Holds every row against the one before it: +1 within an episode, 0 after its end."""
-
-    def __init__(self, num_envs: int) -> None:
-        self.num_rows = np.zeros(num_envs, dtype=np.int64)
-        self.num_errors = 0
-        self._elapsed = np.zeros(num_envs, dtype=np.int64)
-        self._ended = np.zeros(num_envs, dtype=bool)
-
-    def enter(self, batch: envfleet.Batch) -> None:
-        has_error = batch.info.get("_error", np.zeros(len(batch), dtype=bool))
-        assert len(set(batch.env_id.tolist())) == len(batch)
-        for row, env_id in enumerate(batch.env_id.tolist()):
-            self.num_rows[env_id] += 1
-            ended = bool(batch.terminated[row] or batch.truncated[row])
-            if has_error[row]:
-                self.num_errors += 1
-                assert batch.truncated[row]
-            else:
-                expected = 0 if self._ended[env_id] else self._elapsed[env_id] + 1
-                assert batch.elapsed_step[row] == expected, f"env {env_id}, its row {self.num_rows[env_id]}"
-                assert batch.obs[row, 1] == expected
-                # An episode of FaultyEnv(length=50) ends by itself.
-                assert bool(batch.terminated[row]) == (expected == 50)
-            self._elapsed[env_id], self._ended[env_id] = batch.elapsed_step[row], ended
 
 
 def long_run(make, num_steps: int, batch_size: int) -> None:
@@ -65,7 +37,7 @@ def long_run(make, num_steps: int, batch_size: int) -> None:
     )
     first = pool.reset(seed=0)
     assert first.elapsed_step.tolist() == [0] * num_envs
-    ledger, num_kills, stop = Ledger(num_envs), 0, threading.Event()
+    ledger, num_kills, stop = Ledger(num_envs, length=50), 0, threading.Event()
 
     def kill_one(number: float) -> None:
         pids = worker_pids(pool)
