@@ -26,6 +26,7 @@ from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
 
 Source = GymnasiumSpec | Callable[..., Any]
+_MUJOCO_ENVS = "gymnasium.envs.mujoco"
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,11 @@ class EnvBuilder:
         if isinstance(self.source, GymnasiumSpec):
             if self.render_mode is not None:
                 given["render_mode"] = self.render_mode
+            if self.render_mode not in (None, "human") and str(self.source.entry_point).startswith(_MUJOCO_ENVS):
+                # Without it, the second picture on a machine that has no screen would end the process.
+                from envfleet.envs.mujoco_pictures import choose_gl
+
+                choose_gl()
             limit = self.max_episode_steps if self.keeps_time_limit else -1
             # What PassiveEnvChecker and OrderEnforcing see to, the pool does for every env.
             return gymnasium.make(self.source, max_episode_steps=limit, disable_env_checker=True, **given)

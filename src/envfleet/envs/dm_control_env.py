@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.envs.mujoco_pictures import choose_gl
 from envfleet.errors import ConfigError
 from envfleet.options import integer_option
 
@@ -112,8 +113,7 @@ def _box(spec: Any) -> spaces.Box:
 
 
 def _suite() -> Any:
-    if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # no windows to draw in; this draws in memory
+    choose_gl()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of dm_control's own dependencies, on its way in
         import mujoco

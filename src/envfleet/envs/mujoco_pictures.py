@@ -15,11 +15,13 @@ from envfleet.envs.family import Renderer
 from envfleet.errors import ConfigError, MissingExtraError
 
 _DRAWN = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat")
+# Of a first attempt to draw in this process that MuJoCo gave up: it ends the process at the second.
+_fatal_error: Exception | None = None
 
 
 def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
     """A renderer that gives a Gymnasium env the native env's state and lets it draw."""
-    _choose_gl()
+    choose_gl()
     with _explained():
         import mujoco
 
@@ -27,13 +29,21 @@ def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
         canvas = make(render_mode="rgb_array", **_as_arrays(kwargs))
 
     def draw(attributes: Mapping[str, Any]) -> NDArray[np.uint8]:
+        global _fatal_error
+        if _fatal_error is not None:
+            with _explained():
+                raise _fatal_error
         canvas.data.time = attributes["time"]
         for name in _DRAWN:
             own = getattr(canvas.data, name)
             own[:] = np.reshape(attributes[name], own.shape)
         with _explained():
             mujoco.mj_forward(canvas.model, canvas.data)
-            return np.array(canvas.render(), dtype=np.uint8)
+            try:
+                return np.array(canvas.render(), dtype=np.uint8)
+            except mujoco.FatalError as error:
+                _fatal_error = error
+                raise
 
     return draw
 
@@ -53,7 +63,7 @@ def _explained() -> Iterator[None]:
         ) from error
 
 
-def _choose_gl() -> None:
+def choose_gl() -> None:
     """Without a screen there are no windows to draw in; egl and osmesa draw in memory."""
     if not os.environ.get("DISPLAY") and not os.environ.get("WAYLAND_DISPLAY"):
         os.environ.setdefault("MUJOCO_GL", "egl")

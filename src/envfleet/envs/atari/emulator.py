@@ -42,16 +42,25 @@ class Emulator:
         settings: dict[str, int | float] = {"repeat_action_probability": options.repeat_action_probability}
         if options.max_num_frames_per_episode:
             settings["max_num_frames_per_episode"] = options.max_num_frames_per_episode
+        # Until a game is loaded, ale-py answers most calls with a segmentation fault: loaded_console() is for others.
         self.console = new_console(settings)
         self.actions = self.facts.legal_actions if options.full_action_space else self.facts.minimal_actions
         self.seeds: tuple[int, int] | None = None
         self.generator: np.random.Generator = np.random.default_rng(0)  # the first reset brings its own
+        self.has_started = False
         self._is_loaded = False
+
+    def loaded_console(self) -> Any:
+        """The console with its game in it. Loading takes a while, so a console has none until it is asked for."""
+        if not self._is_loaded:
+            self._insert()
+        return self.console
 
     def start(self, seed: int | None) -> None:
         """A new game. With a seed, on a console that was just switched on."""
-        if seed is not None or not self._is_loaded:
+        if seed is not None or not self.has_started:
             self._load(seed)
+            self.has_started = True
         self.console.reset_game()
 
     def _load(self, seed: int | None) -> None:
@@ -72,7 +81,7 @@ class Emulator:
 
     def save(self) -> tuple[Any, ...]:
         """Everything that decides the game's future; None for the console before its first game."""
-        state = self.console.cloneSystemState().serialize() if self._is_loaded else None
+        state = self.console.cloneSystemState().serialize() if self.has_started else None
         return self._game, self.seeds, self.generator, state
 
     def load(self, saved: tuple[Any, ...]) -> None:
@@ -85,6 +94,7 @@ class Emulator:
         if state is None:
             return
         self._insert()
+        self.has_started = True
         # A console that has not drawn a frame yet draws its first one otherwise, whatever state it is given.
         self.console.reset_game()
         self.console.act(Action.NOOP)

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from envfleet.envs.atari.emulator import Emulator
@@ -40,12 +41,12 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.action_space = spaces.Discrete(len(self._emulator.actions))
         if isinstance(own.frame_skip, int):
             self.metadata = {**self.metadata, "render_fps": max(1, round(60 / own.frame_skip))}
-        console = self._emulator.console
         self._noop = _named(self._emulator.facts.legal_actions, "NOOP")
         fires = own.use_fire_reset and any(action.name == "FIRE" for action in self._emulator.actions)
         self._fire = _named(self._emulator.facts.legal_actions, "FIRE") if fires else None
-        # Bound once: a step takes a microsecond besides the emulation, and looking these up would double it.
-        self._act, self._is_over, self._lives = console.act, console.game_over, console.lives
+        # Bound when a game starts: a step takes a microsecond besides the emulation, and looking these up would double
+        # it. Before, the console has no game, and these calls would end the process.
+        self._act = self._is_over = self._lives = _refuse_before_reset
         self._actions = self._emulator.actions
         self._whole, self._take_before = self._observer.whole, self._observer.take_before
         self._skip = own.frame_skip if isinstance(own.frame_skip, int) else 0  # 0: drawn for each step
@@ -136,8 +137,13 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     def _start(self, seed: int | None) -> None:
         self._emulator.start(seed)
+        self._bind()
         self._np_random = self._emulator.generator
         self._game_step = 0
+
+    def _bind(self) -> None:
+        console = self._emulator.console
+        self._act, self._is_over, self._lives = console.act, console.game_over, console.lives
 
     def _wait(self, seed: int | None) -> bool:
         """Does nothing for a while, then fires where a game waits for that. False when a game ended over it."""
@@ -191,7 +197,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     @property
     def ale(self) -> Any:
         """ale-py's console itself, where Gymnasium's wrappers look for it."""
-        return self._emulator.console
+        return self._emulator.loaded_console()
 
     @property
     def options(self) -> dict[str, Any]:
@@ -206,6 +212,8 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """The screen as it is, at full size and in colour."""
         if self.render_mode is None:
             return None
+        if not self._emulator.has_started:
+            _refuse_before_reset()
         if self._picture is not None:
             kept: NDArray[np.uint8] = self._picture.copy()
             return kept
@@ -232,6 +240,8 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         """Goes on where the env that was pickled stood."""
         emulator, observer, self._picture, standing, self.spec = state
         self._emulator.load(emulator)
+        if self._emulator.has_started:
+            self._bind()
         self._np_random = self._emulator.generator
         self._observer.load(observer)
         self._lives_before, self._game_step, self._goes_on, self._step_limit = standing
@@ -242,6 +252,10 @@ def _restored(kind: type[AtariEnv], arguments: tuple[Any, ...], state: tuple[Any
     env = kind(game, style, render_mode, **options)
     env.load_state(state)
     return env
+
+
+def _refuse_before_reset(*args: Any, **kwargs: Any) -> Any:
+    raise ResetNeeded("an Atari env expected reset() before step() or render(); call reset() first")
 
 
 def _named(actions: tuple[Any, ...], name: str) -> Any:
