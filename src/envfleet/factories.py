@@ -177,6 +177,15 @@ def _load_from_main(spec: GymnasiumSpec) -> None:
         spec.entry_point = cast(Any, load_env_creator(spec.entry_point))
 
 
+def build_env(
+    env_id: str, *, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any
+) -> Any:
+    """One Python env of any id that make() takes, as a worker builds it, with its time limit inside."""
+    source = _source(env_id, None)
+    limit = max_episode_steps or getattr(source, "max_episode_steps", None)
+    return EnvBuilder(source, kwargs, (), render_mode, limit, keeps_time_limit=True).build(0)
+
+
 def gymnasium_spec(env_id: str) -> GymnasiumSpec:
     """The spec of an id: a simulator family's, else Gymnasium's. "module:Env-v0" imports the module
     first, as gymnasium.make() does."""

@@ -131,7 +131,7 @@ class _Check:
         if isinstance(error, gymnasium.error.UnregisteredEnv):
             self.findings.error(
                 "unknown id",
-                f"expected an id that gymnasium.make() knows, got {describe_error(error)}",
+                f"expected an id that envfleet.make() knows, got {describe_error(error)}",
                 "import the package that registers it; native envs need no check",
             )
         else:

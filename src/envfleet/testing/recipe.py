@@ -12,6 +12,7 @@ import cloudpickle
 import gymnasium
 
 from envfleet.envs.adapters import takes_env_id
+from envfleet.factories import gymnasium_spec
 from envfleet.testing.report import Findings, describe_error, short
 
 _SEARCH_DEPTH = 6
@@ -36,7 +37,7 @@ class Recipe:
         """A new env, not adapted."""
         if isinstance(self.env, str):
             # Gymnasium's own checker would raise first, and in other words than ours.
-            return gymnasium.make(self.env, **{"disable_env_checker": True, **self.keywords})
+            return gymnasium.make(gymnasium_spec(self.env), **{"disable_env_checker": True, **self.keywords})
         if takes_env_id(self.env):
             return self.env(self.env.__name__, **self.keywords)
         return self.env(**self.keywords)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from stable_baselines3.common import env_util
@@ -11,7 +12,9 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
+from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
+from envfleet.factories import build_env
 from envfleet.native_envs import find_entry
 from envfleet.options import POOL_OPTIONS
 from envfleet.registry import Env, make_gymnasium
@@ -55,8 +58,10 @@ def make_vec_env(
             raise ConfigError(
                 "env_kwargs expected one dict for all Python envs, got a list; pass a list of factories as env_id"
             )
+        # SB3 knows Gymnasium's ids alone.
+        is_simulated = find_simulator(env_id) is not None
         return env_util.make_vec_env(
-            env_id,  # type: ignore[arg-type]  # an id or a callable, as is checked below
+            partial(_build_env, env_id) if is_simulated else env_id,  # type: ignore[arg-type]  # an id or a callable
             num_envs,
             seed,
             start_index,
@@ -98,7 +103,19 @@ def make_vec_env(
     if isinstance(shared, dict):
         moved = ("render_mode", "max_episode_steps") if isinstance(env_id, str) else ("render_mode",)
         shared.update({name: pool_options.pop(name) for name in moved if name in pool_options})
+    simulator = find_simulator(env_id)
+    is_free = pool_options.get("backend", "auto") == "auto" and pool_options.get("step_timeout") is None
+    if simulator is not None and is_free and num_envs > 1:
+        pool_options["backend"] = simulator.backend
     return through_sb3(lambda env_fns: EnvFleetVecEnv(make_gymnasium(env_fns, num_envs=num_envs, **pool_options)), None)
+
+
+def _build_env(env_id: str, **env_kwargs: Any) -> Any:
+    """One env of an id, with pictures where it can draw them, as SB3's helper makes those of Gymnasium."""
+    try:
+        return build_env(env_id, **{"render_mode": "rgb_array", **env_kwargs})
+    except TypeError:
+        return build_env(env_id, **env_kwargs)
 
 
 def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_class: Any) -> bool:

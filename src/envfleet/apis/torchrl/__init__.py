@@ -20,5 +20,6 @@ check_version("torchrl", "torchrl", torchrl.__version__, "0.14", None, "0.14")
 from envfleet.apis.torchrl.async_env import AsyncEnvFleetEnv  # noqa: E402 (after the check of the version)
 from envfleet.apis.torchrl.collector import AsyncCollector  # noqa: E402
 from envfleet.apis.torchrl.env import EnvFleetEnv  # noqa: E402
+from envfleet.apis.torchrl.multithreaded import MultiThreadedEnv, MultiThreadedEnvWrapper  # noqa: E402
 
-__all__ = ["AsyncCollector", "AsyncEnvFleetEnv", "EnvFleetEnv"]
+__all__ = ["AsyncCollector", "AsyncEnvFleetEnv", "EnvFleetEnv", "MultiThreadedEnv", "MultiThreadedEnvWrapper"]

@@ -159,6 +159,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         """The next tensordict of these envs; None stands for all."""
         if self._waiting.any():
             self._reset_waiting(env_ids)
+        actions = self._fitted(actions)
         batch = self.pool.step(self._actions.value(actions), env_ids)
         columns = self._last_columns(batch)
         reward, terminated, truncated = batch.reward, batch.terminated, batch.truncated
@@ -180,6 +181,10 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         }
         return self._tensordict(columns, others)
 
+    def _fitted(self, actions: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        """The actions as the pool takes them; for subclasses that take more."""
+        return actions
+
     def _last_columns(self, batch: Batch) -> list[NDArray[Any]]:
         """The observations that the steps led to: where episodes ended, the last ones."""
         return last_columns(self._observations, batch)
@@ -195,7 +200,8 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
 
     def _reset_waiting(self, env_ids: NDArray[np.int32] | None) -> None:
         """Before a step: resets those of these envs that have ended."""
-        ids = np.flatnonzero(self._waiting) if env_ids is None else env_ids[self._waiting[env_ids]]
+        asked = self._env_ids if env_ids is None else env_ids
+        ids = asked[self._waiting[asked]]
         if len(ids):
             self.pool.reset(ids, seed=self._seeds_of(ids, None))
             for env_id in ids:

@@ -59,7 +59,8 @@ def pool_for(
 def with_env_checker(env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """The options with Gymnasium's PassiveEnvChecker around Python envs. Native envs are checked by envfleet's
     own tests, and a wrapper would make them Python envs."""
-    if make_spec(env, **options).native_id:
+    deciding = {name: options[name] for name in ("backend", "wrappers") if name in options}
+    if make_spec(env, **deciding).native_id:
         return dict(options)
     return {**options, "wrappers": [PassiveEnvChecker, *(options.get("wrappers") or ())]}
 
