@@ -22,6 +22,7 @@ from envfleet.errors import (
     UnsupportedVersionError,
     WorkerDied,
 )
+from envfleet.gymnasium_ids import register_ids as _register_ids
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
 from envfleet.registry import (
@@ -80,3 +81,5 @@ __all__ = [
     "register",
     "tune",
 ]
+
+_register_ids()

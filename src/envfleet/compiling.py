@@ -22,6 +22,7 @@ from typing import NamedTuple
 from envfleet import _native
 from envfleet.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.errors import CompileError, ConfigError
+from envfleet.gymnasium_ids import publish
 from envfleet.native_envs import plugin_files
 from envfleet.registry import make_spec
 
@@ -108,6 +109,7 @@ def _load(dlopen_path: str, path: Path) -> list[str]:
             make_spec(env_id)
         except (ConfigError, ValueError) as error:
             raise CompileError(f"{env_id} in {path} loads, but cannot describe itself: {error}") from error
+    publish(ids)
     return ids
 
 

@@ -24,6 +24,7 @@ from gymnasium.envs.registration import load_env_creator
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
+from envfleet.gymnasium_ids import NAMESPACE
 
 Source = GymnasiumSpec | Callable[..., Any]
 _MUJOCO_ENVS = "gymnasium.envs.mujoco"
@@ -139,7 +140,7 @@ def recipe_for(
 
 def registered_envs() -> bytes:
     """What was registered with Gymnasium besides its own envs, pickled: a worker must know it too."""
-    own = {env_id: spec for env_id, spec in gymnasium.registry.items() if not _is_gymnasiums(spec)}
+    own = {env_id: spec for env_id, spec in gymnasium.registry.items() if not _is_known_to_workers(spec)}
     if tuple(own.values()) != _registered_before[0]:
         portable = {}
         for env_id, spec in own.items():
@@ -167,8 +168,11 @@ def adopt_registered(data: bytes) -> None:
 _registered_before: list[Any] = [None, b""]
 
 
-def _is_gymnasiums(spec: GymnasiumSpec) -> bool:
-    return isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.")
+def _is_known_to_workers(spec: GymnasiumSpec) -> bool:
+    """Gymnasium's own, and what envfleet registers when it is imported."""
+    return spec.namespace == NAMESPACE or (
+        isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.")
+    )
 
 
 def _load_from_main(spec: GymnasiumSpec) -> None:

@@ -16,6 +16,7 @@ from envfleet.envs.family import Family
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import CompileError, ConfigError, UnknownEnvError
 from envfleet.executors.base import Executor
+from envfleet.gymnasium_ids import publish
 from envfleet.native_envs import (
     Entry,
     family_of_native,
@@ -90,6 +91,7 @@ def register(
     # Raises here, not at the first make(), when the defaults are wrong.
     resolve(env_id, entry, parse_options({}))
     registered[env_id] = entry
+    publish([env_id])
 
 
 def make_spec(task_id: Env, **options: Any) -> EnvSpec:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import gymnasium
@@ -11,6 +12,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.vector import AutoresetMode
+
+from envfleet.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,22 @@ class EnvSpec(GymnasiumSpec):
     metadata: dict[str, Any] = field(default_factory=dict)  # of the env's class
     render_mode: str | None = None  # as a Python env has it
     config: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Gymnasium's part of the spec, from which gymnasium.make_vec() makes the pool again.
+
+        Read by gymnasium.envs.registration.EnvSpec.from_json(). Raises ConfigError when the env or a parameter
+        has no JSON, such as a class.
+        """
+        values = {own.name: getattr(self, own.name) for own in fields(GymnasiumSpec) if own.init}
+        values["additional_wrappers"] = [asdict(wrapper) for wrapper in self.additional_wrappers]
+        try:
+            return json.dumps(values)
+        except TypeError as error:
+            raise ConfigError(
+                f"to_json() of {self.id} expected an env id and parameters that JSON can hold: {error}; "
+                "register the env with gymnasium.register() and make it by its id"
+            ) from error
 
     def observation_spec(self) -> Any:
         """The observation as dm_env specs."""

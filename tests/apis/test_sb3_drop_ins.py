@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -73,3 +74,17 @@ def test_bad_factories_say_so():
                 cls(wrong)
     with pytest.raises(ValueError, match="cannot find context"):
         SubprocVecEnv(factories(), start_method="telepathy")
+
+
+class NestedDict(gymnasium.Env):
+    observation_space = spaces.Dict({"hand": spaces.Dict({"card": spaces.Discrete(2)})})
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return {"hand": {"card": 0}}, {}
+
+
+def test_a_dict_within_a_dict_is_refused_as_by_sb3():
+    for vec_env_class in (sb3.DummyVecEnv, DummyVecEnv):
+        with pytest.raises(NotImplementedError, match="Nested observation spaces are not supported"):
+            vec_env_class([NestedDict])

@@ -201,3 +201,17 @@ def test_make_vec_env_says_what_cannot_act():
         make_vec_env(Probe, n_envs=2, env_kwargs=[{}, {}])
     with pytest.raises(envfleet.UnknownEnvError):
         make_vec_env("CartPoll-v1", backend="native")
+
+
+def test_the_infos_of_resets_of_a_monitored_native_pool():
+    envs = make_vec_env("FrozenLake-v1", n_envs=2, seed=0)
+    assert type(envs).__mro__[1].__name__ == "VecMonitor"
+    envs.reset()
+    assert envs.reset_infos == [{"prob": 1}, {"prob": 1}]
+    while True:
+        _, _, dones, infos = envs.step([2, 1])
+        if dones.any():
+            break
+    assert all("prob" in info for info in (*infos, *envs.reset_infos))
+    assert "episode" not in envs.reset_infos[int(dones.argmax())]
+    envs.close()

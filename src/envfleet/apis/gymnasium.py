@@ -119,11 +119,14 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         shared = {
             "render_mode": self.render_mode,
             "spec": self.spec,
+            "metadata": self.pool.spec.metadata,
             "observation_space": self.single_observation_space,
             "action_space": self.single_action_space,
         }
         if name in shared:
             return (shared[name],) * self.num_envs
+        if name == "unwrapped":
+            return tuple(NativeEnv(self, env_id) for env_id in range(self.num_envs))
         if name in ("np_random", "np_random_seed"):
             return self.np_random if name == "np_random" else self.np_random_seed
         return self.pool.get_attr(name)
@@ -251,6 +254,33 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         others = {key: value for key, value in options.items() if key != "reset_mask"}
         part = self._info(self.pool.reset(rows, seed=seed, options=others))
         return self.pool.observe(), spread_rows(part, rows, self.num_envs)
+
+
+class NativeEnv:
+    """One env of a native pool, as get_attr("unwrapped") gives it: its attributes, read and set in place."""
+
+    def __init__(self, envs: GymnasiumPool, env_id: int) -> None:
+        self.__dict__.update(_envs=envs, _env_id=env_id)
+
+    @property
+    def unwrapped(self) -> NativeEnv:
+        """Itself."""
+        return self
+
+    def render(self) -> Any:
+        """What the env draws."""
+        return self._envs.render_env(self._env_id)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._envs.get_attr(name)[self._env_id]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._envs.pool.set_attr(name, [value], [self._env_id])
+
+    def __repr__(self) -> str:
+        return f"<env {self._env_id} of {self._envs.pool.spec.id}>"
 
 
 class _MaskTypeError(ConfigError, TypeError):

@@ -14,6 +14,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common import vec_env as sb3
+from stable_baselines3.common.preprocessing import check_for_nested_spaces
 
 from envfleet import _native
 from envfleet.apis.sb3.infos import Info
@@ -108,6 +109,7 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
                 "DummyVecEnv expected an env of its own from each function, got the same instance twice; "
                 "make the env inside the function: [lambda: gymnasium.make('CartPole-v1')] * n"
             )
+        check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
         spaces = (built[0].observation_space, built[0].action_space)
         config = _config(len(built))
         executor = LenientSerial(_recipe(env_fns, spaces, dict(enumerate(built))), _spec_maker("serial"), config, [{}])

@@ -22,6 +22,21 @@ from envfleet.registry import Env, make_gymnasium
 _SAME_STEP = parse_mode("same_step")
 
 
+class PoolMonitor(VecMonitor):
+    """A VecMonitor whose reset_infos are the pool's: SB3's wrappers have a list of their own that stays empty."""
+
+    venv: EnvFleetVecEnv
+
+    @property
+    def reset_infos(self) -> list[dict[str, Any]]:
+        """The infos of each env's latest reset."""
+        return self.venv.reset_infos
+
+    @reset_infos.setter
+    def reset_infos(self, value: list[dict[str, Any]]) -> None:
+        """SB3's constructor sets it; the pool knows already."""
+
+
 def make_vec_env(
     env_id: Env,
     n_envs: int | None = None,
@@ -97,7 +112,7 @@ def make_vec_env(
         monitor = _monitor_arguments(monitor_dir, start_index, monitor_kwargs)
         vec_env = EnvFleetVecEnv(make_gymnasium(env_id, num_envs=num_envs, seed=seed, env_kwargs=shared, **own))
         vec_env.seed(seed)
-        return VecMonitor(vec_env, **monitor)
+        return PoolMonitor(vec_env, **monitor)
 
     # SB3 gives each env its time limit, its picture and its Monitor where it builds it.
     if isinstance(shared, dict):
