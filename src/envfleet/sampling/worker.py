@@ -27,6 +27,8 @@ from envfleet.sampling.generators import Ended, Seat
 from envfleet.sampling.parcels import Arrived, Packer
 from envfleet.sampling.weights import WeightsBox, serve_process
 
+_GRACE_S = 1.0  # for the trajectory that is under way when the listening thread has failed
+
 
 class Leave(BaseException):
     """Raised wherever the main thread is, by SIGTERM: so that finally blocks run on the way out."""
@@ -173,7 +175,7 @@ class _Worker:
         try:
             grace_s = self._read_orders()
         except BaseException as error:  # a parcel without its memory, where the generator has used up the descriptors
-            self._listener_error = error
+            self._listener_error, grace_s = error, _GRACE_S
         with self._changed:
             self._is_leaving = True
             self._changed.notify()
