@@ -5,11 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import time
+import warnings
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import _async_worker
 from vector.vector_probes import RaisingEnv, TellingEnv, WaitingEnv
@@ -190,3 +192,44 @@ def test_a_custom_worker_gets_gymnasiums_own_class() -> None:
 
 def test_the_states_are_gymnasiums() -> None:
     assert AsyncState is gymnasium.vector.async_vector_env.AsyncState
+
+
+class Raising(gymnasium.Env):
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        if seed == 1:
+            raise ValueError("Error in reset")
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        if action >= 1:
+            raise ValueError(f"Error in step with {action}")
+        return self.observation_space.sample(), 0, False, False, {}
+
+
+@pytest.mark.parametrize("vector_class", [gymnasium.vector.AsyncVectorEnv, AsyncVectorEnv], ids=["gymnasium", "ours"])
+def test_what_an_env_raised_is_logged(vector_class):
+    """As Gymnasium's test_async_vector_subenv_error asks, also of a step without a reset before it."""
+    envs = vector_class([Raising] * 2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        envs.reset(seed=[0, 0])
+        assert not caught
+        with pytest.raises(ValueError, match="Error in reset"):
+            envs.reset(seed=[1, 0])
+    envs.close()
+    texts = [str(warning.message) for warning in caught]
+    assert "Received the following error from Worker-0 - Shutting it down" in texts[0]
+    assert "in reset\n    raise ValueError(\"Error in reset\")\nValueError: Error in reset" in texts[1]
+    assert "ERROR: Raising the last exception back to the main process." in texts[2]
+    assert len(texts) == 3
+
+    envs = vector_class([Raising] * 3)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with pytest.raises(ValueError, match="Error in step"):
+            envs.step([0, 1, 2])
+    envs.close()
+    assert len(caught) == 5
