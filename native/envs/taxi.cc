@@ -132,6 +132,7 @@ class Taxi {
   void reset(Rng& rng, Out& out) {
     s_ = kInitialStates.pick(rng.random());
     lastaction_ = -1;
+    taxi_orientation_ = 0;
     // Drawn for a fickle passenger only, as in Gymnasium.
     fickle_step_ = fickle_passenger_ && rng.random() < fickle_probability_;
     write(out, 1.0);
@@ -164,6 +165,7 @@ class Taxi {
     }
     s_ = after.encode();
     lastaction_ = action;
+    if (action <= kWest) taxi_orientation_ = action;
     write(out, probability);
   }
 
@@ -173,6 +175,7 @@ class Taxi {
   void fields(Visitor& visit) {
     visit("s", s_);
     visit("lastaction", lastaction_);
+    visit("taxi_orientation", taxi_orientation_);
     visit("fickle_step", fickle_step_);
   }
 
@@ -221,7 +224,8 @@ class Taxi {
   double rainy_probability_;
   double fickle_probability_;
   std::int32_t s_ = 0;
-  std::int32_t lastaction_ = -1;  // -1: none yet, Gymnasium's None
+  std::int32_t lastaction_ = -1;       // -1: none yet, Gymnasium's None
+  std::int32_t taxi_orientation_ = 0;  // of the picture: the last move of the episode
   bool is_rainy_;
   bool fickle_passenger_;
   bool fickle_step_ = false;  // the change of mind is still to come

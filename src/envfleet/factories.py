@@ -25,6 +25,7 @@ from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
 from envfleet.gymnasium_ids import NAMESPACE
+from envfleet.options import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
 _MUJOCO_ENVS = "gymnasium.envs.mujoco"
@@ -50,7 +51,9 @@ class EnvBuilder:
         env = adapt(self._bare(env_id), self.render_mode)
         take_time_limit = getattr(getattr(env, "unwrapped", None), "envfleet_time_limit", None)
         if take_time_limit is not None:
-            take_time_limit(self.max_episode_steps)  # an env of ours whose games go on over several resets
+            take_time_limit(
+                None if self.max_episode_steps == NO_LIMIT else self.max_episode_steps
+            )  # an env of ours whose games go on over several resets
         if self.wrappers and not isinstance(env, gymnasium.Env):
             env = AdaptedEnv(env)  # Gymnasium's wrappers refuse what only looks like an env
         for wrapper in self.wrappers:
@@ -96,7 +99,8 @@ class Recipe:
     def shown_limit(self) -> int | None:
         """The time limit that users see, whoever counts it."""
         own = self.builders[0]
-        return own.max_episode_steps if own.keeps_time_limit else self.max_episode_steps
+        limit = own.max_episode_steps if own.keeps_time_limit else self.max_episode_steps
+        return None if limit == NO_LIMIT else limit
 
 
 def recipe_for(
@@ -135,6 +139,8 @@ def recipe_for(
         builders.append(made[key])
     # Where envs differ, the pool counts only a limit that was given for all.
     counted = max_episode_steps if len(sources) > 1 else None if keeps else limit
+    if counted == NO_LIMIT:
+        counted = None
     return Recipe(_name_of(first), tuple(builders), counted, threshold)
 
 

@@ -77,10 +77,34 @@ def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int)
         if isinstance(column, dict):
             whole[key] = spread_rows(column, rows, num_rows)
             continue
-        filler = None if column.dtype == object else 0
-        whole[key] = np.full((num_rows, *column.shape[1:]), filler, dtype=column.dtype)
+        whole[key] = _blank((num_rows, *column.shape[1:]), column.dtype)
         whole[key][rows] = column
     return whole
+
+
+def masked_rows(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
+    """The columns with the values of these rows alone, each with its mask; a key that none of them has is left out."""
+    names = {str(key) for key in info}
+    masked: dict[str, Any] = {}
+    for key, column in info.items():
+        if is_mask(str(key), names):
+            continue
+        own = info.get(f"_{key}")
+        mask = rows.copy() if own is None else own & rows
+        if not mask.any():
+            continue
+        if isinstance(column, dict):
+            masked[key] = masked_rows(column, mask)
+        else:
+            masked[key] = _blank(column.shape, column.dtype)
+            masked[key][mask] = column[mask]
+        masked[f"_{key}"] = mask
+    return masked
+
+
+def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """A column without values: zeros, empty texts, or None for objects."""
+    return np.full(shape, None, dtype=object) if dtype.hasobject else np.zeros(shape, dtype=dtype)
 
 
 def is_mask(name: str, names: set[str]) -> bool:

@@ -16,7 +16,7 @@ from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.options import POOL_OPTIONS, Options
+from envfleet.options import NO_LIMIT, POOL_OPTIONS, Options
 from envfleet.params import Param, spread
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
@@ -106,6 +106,8 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
             )
     raw = described[0]
     limit = config.max_episode_steps or entry.max_episode_steps or raw["max_episode_steps"] or None
+    if limit == NO_LIMIT:
+        limit = None
     threshold = next(
         (t for t in (config.reward_threshold, entry.reward_threshold, raw["reward_threshold"]) if t is not None), None
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,7 @@ from envfleet.spec import PoolConfig
 POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs", "wrappers"}
 PYTHON_BACKENDS = ("serial", "threads", "processes")
 BACKENDS = ("auto", "native", *PYTHON_BACKENDS, "ray")
+NO_LIMIT = -1  # max_episode_steps: not even the env's own, as in gymnasium.make()
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
 START_METHODS = ("forkserver", "spawn", "fork")
@@ -102,7 +104,7 @@ def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: in
             "thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS
         ),
         autoreset_mode=parse_mode(pool.get("autoreset_mode", "next_step")),
-        max_episode_steps=None if limit is None else integer_option("max_episode_steps", limit, 1, _MAX_ENVS),
+        max_episode_steps=None if limit is None else _step_limit(limit),
         reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
         on_error=choice_option("on_error", pool.get("on_error", "raise"), ("raise", "restart")),
@@ -112,6 +114,13 @@ def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: in
         check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
     )
+
+
+def _step_limit(value: Any) -> int:
+    """A number of steps, or NO_LIMIT, Gymnasium's -1."""
+    if isinstance(value, numbers.Integral) and value == NO_LIMIT:
+        return NO_LIMIT
+    return integer_option("max_episode_steps", value, 1, _MAX_ENVS)
 
 
 def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:

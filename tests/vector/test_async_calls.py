@@ -222,7 +222,7 @@ def test_what_an_env_raised_is_logged(vector_class):
     envs.close()
     texts = [str(warning.message) for warning in caught]
     assert "Received the following error from Worker-0 - Shutting it down" in texts[0]
-    assert "in reset\n    raise ValueError(\"Error in reset\")\nValueError: Error in reset" in texts[1]
+    assert 'in reset\n    raise ValueError("Error in reset")\nValueError: Error in reset' in texts[1]
     assert "ERROR: Raising the last exception back to the main process." in texts[2]
     assert len(texts) == 3
 

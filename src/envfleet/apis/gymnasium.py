@@ -22,7 +22,7 @@ from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import CallOrderError, ConfigError, StateError
-from envfleet.infos import merge, split_rows, spread_rows
+from envfleet.infos import masked_rows, spread_rows
 from envfleet.pictures import tile
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
@@ -223,15 +223,9 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         # Views: the rows of a batch never change, and they keep its buffer alive.
         for row in np.flatnonzero(ended):
             last[row] = self._row_of(final.obs, int(row))
-        final_info: dict[str, Any] = {}
-        if self._is_native:
-            for key, column in {"elapsed_step": final.elapsed_step, **final.info}.items():
-                final_info[key] = np.where(ended.reshape(-1, *(1,) * (column.ndim - 1)), column, np.zeros_like(column))
-                final_info[f"_{key}"] = ended.copy()
-        else:
-            # A restarted env's row has ended too, without an episode's last info.
-            final_info = {"elapsed_step": np.where(ended, final.elapsed_step, 0), "_elapsed_step": ended.copy()}
-            merge([split_rows(final.info, row) if ended[row] else None for row in range(len(batch))], final_info)
+        # A restarted env's row has ended too, without an episode's last info.
+        columns = {key: column for key, column in final.info.items() if key not in ("elapsed_step", "_elapsed_step")}
+        final_info = masked_rows({"elapsed_step": final.elapsed_step, **columns}, ended)
         info.update(final_obs=last, _final_obs=ended, final_info=final_info, _final_info=ended.copy())
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.apis.dm import DmPool
-from envfleet.compat.envpool_mixin import EnvPoolMixin
+from envfleet.compat.envpool_mixin import EnvPoolMixin, every_key
 from envfleet.compat.envpool_options import EnvPoolOptions
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
@@ -59,7 +59,8 @@ class DMEnvPool(EnvPoolMixin, DmPool):
 
     def _as_envpool(self, time_step: Any) -> Any:
         state = time_step.observation
-        observation = _state(state.obs, state.env_id, state.elapsed_step, state.info)
+        info = every_key(state.info, self.pool.spec, len(state.env_id))
+        observation = _state(state.obs, state.env_id, state.elapsed_step, info)
         return time_step._replace(reward=time_step.reward.astype(np.float32), observation=observation)
 
     def _draw(self, env_id: int) -> Any:

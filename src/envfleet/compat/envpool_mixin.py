@@ -21,6 +21,7 @@ from envfleet.compat.pictures import resized
 from envfleet.errors import ConfigError
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
+from envfleet.spec import EnvSpec
 
 
 class EnvPoolMixin(ABC):
@@ -130,9 +131,18 @@ class EnvPoolMixin(ABC):
     __str__ = __repr__
 
 
-def envpool_info(info: dict[str, Any], env_id: NDArray[np.int32]) -> dict[str, Any]:
+def every_key(info: Mapping[str, Any], spec: EnvSpec, num_rows: int) -> dict[str, Any]:
+    """The info with a column for each key of the spec, as EnvPool always has it: zeros where no row has a value."""
+    whole = dict(info)
+    for array in spec.info_arrays:
+        if array.name not in whole:
+            whole[array.name] = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
+    return whole
+
+
+def envpool_info(info: dict[str, Any], env_id: NDArray[np.int32], spec: EnvSpec) -> dict[str, Any]:
     """Gymnasium's vector info as EnvPool has it: columns alone. The mask of a key that some rows lack stays."""
-    plain = _without_full_masks(info)
+    plain = every_key(_without_full_masks(info), spec, len(env_id))
     plain["players"] = {"env_id": env_id}
     if "game_step" in plain:
         # An Atari game whose lives are episodes: EnvPool counts the steps of the game.

@@ -46,7 +46,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
         self._reopen()
         obs, info = GymnasiumPool.reset(self, env_id, seed=seed, options=options)
         self._was_reset(env_id if options is None or "reset_mask" not in options else options["reset_mask"])
-        return obs, envpool_info(info, info["env_id"])
+        return obs, envpool_info(info, info["env_id"], self.pool.spec)
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
         """Steps all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
@@ -67,7 +67,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
         return self
 
     def _rows(self, batch: Batch) -> Any:
-        info = envpool_info(self._info(batch), batch.env_id)
+        info = envpool_info(self._info(batch), batch.env_id, self.pool.spec)
         return batch.obs, batch.reward.astype(np.float32), batch.terminated, batch.truncated, info
 
     def _draw(self, env_id: int) -> Any:

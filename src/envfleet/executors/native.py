@@ -134,8 +134,15 @@ class NativeExecutor(Executor):
 
     def _info(self, columns: tuple[Any, ...], elapsed_step: NDArray[np.int32]) -> dict[str, Any]:
         info: dict[str, Any] = dict(zip(self._info_names, columns, strict=True))
-        for name, on_step in self._partial.items():
-            info[f"_{name}"] = (elapsed_step > 0) == on_step
+        if self._partial:
+            stepped = elapsed_step > 0
+            masks = {True: stepped, False: ~stepped}
+            is_absent = {on_step: not mask.any() for on_step, mask in masks.items()}
+            for name, on_step in self._partial.items():
+                if is_absent[on_step]:  # as in a Python env's infos, a key that no row has is not there
+                    del info[name]
+                else:
+                    info[f"_{name}"] = masks[on_step].copy()
         return info
 
     # --- between batches -----------------------------------------------------------------
