@@ -10,6 +10,7 @@ from pool_scripts import run_pool_script
 from trouble_env import Painter, TroubleEnv
 
 import envfleet
+from envfleet import PoolClosedError
 
 MIB = 1 << 20
 
@@ -65,6 +66,22 @@ def test_long_info_keys_are_no_columns():
         for _ in range(3):
             info = pool.step([0, 0]).info
             assert [info[f"{'k' * 3000}{i}"].tolist() for i in range(70)] == [[i, i] for i in range(70)]
+
+
+def test_a_call_that_close_overtakes_writes_into_no_other_file(tmp_path):
+    """The file's number is free after close(), and the next file that is opened gets it."""
+    pool = envfleet.make_pool(Painter, num_envs=2, num_workers=1, backend="processes")
+    number = pool.executor._memory.fileno()
+    pool.close()
+    with open(tmp_path / "other", "w+b", buffering=0) as other:
+        os.dup2(other.fileno(), number)
+        try:
+            for call in (pool.executor._mailbox.put_request, pool.executor._mailbox.take_reply):
+                with pytest.raises(PoolClosedError):
+                    call(0, 100)
+        finally:
+            os.close(number)
+    assert (tmp_path / "other").read_bytes() == b""
 
 
 def run_limited(tmp_path, limit, code):

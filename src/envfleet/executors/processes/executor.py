@@ -53,12 +53,14 @@ class ProcessesExecutor(RowsExecutor):
         ]
         self._workers: list[WorkerProcess] = []
         self._memory: _native.MemoryFile | None = None
+        self._messages: FileMailbox | None = None
         try:
             portrait = self._start_all()
             self._layout_ = Layout(
                 portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
             )
             self._memory = shared_memory(self._layout_.num_bytes)
+            self._messages = FileMailbox(self._memory.fileno(), self._layout_.num_bytes, num_envs)
             self._plan = BoardPlan(self._layout_, 0, recipe.max_episode_steps, max_spinners=_native.usable_cores())
             for worker, process in enumerate(self._workers):
                 self._hand_over(worker, process)
@@ -73,7 +75,7 @@ class ProcessesExecutor(RowsExecutor):
                 params,
                 self._layout_,
                 _native.map_file(self._memory.fileno(), self._layout_.num_bytes),
-                FileMailbox(self._memory.fileno(), self._layout_.num_bytes, num_envs),
+                self._messages,
                 may_spin=num_workers < _native.usable_cores(),
                 # Without a reference to this executor: a pool that is dropped must be collected.
                 on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
@@ -247,6 +249,8 @@ class ProcessesExecutor(RowsExecutor):
         for process in self._workers:
             process.wait(_KILL_TIMEOUT_S)
             process.channel.close()
+        if self._messages is not None:
+            self._messages.close()
         if self._memory is not None:
             self._memory.close()
 

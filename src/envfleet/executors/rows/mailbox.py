@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from envfleet.errors import EnvfleetError
+from envfleet.errors import EnvfleetError, PoolClosedError
 
 _PAGE_BYTES = 4096
 _SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
@@ -120,6 +120,10 @@ class FileMailbox:
         self._kept_bytes = 0
         self._kept_of: dict[int, int] = {}  # offset -> bytes of memory that are kept there
 
+    def close(self) -> None:
+        """Forgets the file, whose number may soon be that of another one: a late call in another thread raises."""
+        self._fd = -1
+
     def put_request(self, env_id: int, content: Any) -> int:
         """A pickle of it. By cloudpickle: what the caller's main module defines is not known to a worker."""
         return self._put(self._num_envs + env_id, cloudpickle.dumps(content))
@@ -166,13 +170,16 @@ class FileMailbox:
             while written < len(data):
                 written += os.pwrite(self._fd, view[written:], offset + written)
         except OSError as error:
-            raise _no_room(error, offset + len(data), len(data)) from error
+            raise _file_error(error, offset + len(data), len(data)) from error
         return len(data)
 
     def _read(self, offset: int, num_bytes: int) -> bytearray:
         data, read = bytearray(num_bytes), 0
         while read < num_bytes:
-            count = os.preadv(self._fd, [memoryview(data)[read:]], offset + read)
+            try:
+                count = os.preadv(self._fd, [memoryview(data)[read:]], offset + read)
+            except OSError as error:
+                raise _file_error(error, offset + num_bytes, num_bytes) from error
             if count == 0:
                 raise EOFError(f"a message of {num_bytes} bytes ends after {read}")
             read += count
@@ -191,7 +198,9 @@ class FileMailbox:
             _free(self._fd, offset, num_bytes)
 
 
-def _no_room(error: OSError, end: int, num_bytes: int) -> NoRoomError:
+def _file_error(error: OSError, end: int, num_bytes: int) -> EnvfleetError:
+    if error.errno == errno.EBADF:
+        return PoolClosedError("the pool was closed by another thread; make a new pool")
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         return NoRoomError(
