@@ -51,7 +51,7 @@ for answer in answers:
     try:
         connection.sendall(answer(told))
         connection.sendall(struct.pack("<QQ", len(payload), 0) + payload)
-        connection.sendall(struct.pack("<QQQ16x", 0, len(payload), 0) + payload)
+        connection.sendall(struct.pack("<16xQQQ", 0, len(payload), 0) + payload)
         while more := connection.recv(4096):
             heard += more
     except ConnectionError:
@@ -172,7 +172,7 @@ class Wire:
     def _sent(self, send, sock: socket.socket) -> bytes:
         send()
         prefix = sock.recv(PREFIX_BYTES, socket.MSG_WAITALL)
-        _, num_sealed, num_columns = struct.unpack_from("<QQQ", prefix)
+        _, num_sealed, num_columns = struct.unpack_from("<QQQ", prefix, TAG_BYTES)
         return prefix + sock.recv(num_sealed + num_columns, socket.MSG_WAITALL)
 
     def taken_by_actor(self, data: bytes) -> list[tuple[int, bytes]]:
@@ -247,7 +247,7 @@ def test_frames_that_are_repeated_left_out_or_turned_back_are_not_handed_out(new
 def test_a_length_that_no_frame_has_is_refused_before_there_is_memory_for_it(new_wire):
     for sizes in ((1 << 60, 0), (0, 1 << 60), ((1 << 64) - 1, (1 << 64) - 1)):
         wire = new_wire()
-        header = struct.pack("<QQQ", 0, *sizes) + bytes(TAG_BYTES)
+        header = bytes(TAG_BYTES) + struct.pack("<QQQ", 0, *sizes)
         assert wire.taken_by_actor(header) == []
         assert wire.taken_by_caller(header) == []
 

@@ -10,7 +10,7 @@ line = dial({0: (address, secret)})   line = door.open()            # the first 
 line.put(number, data)                number, data = line.take()
 line.pump(); line.inbox               line.give(number, sealed, columns)
 
-A frame is a header, a tag, its sealed bytes and its columns. The tag covers all but the columns: those are only ever
+A frame is its tag, a header, sealed bytes and columns. The tag covers all but the columns: those are only ever
 read as numbers of a known type, and to hash megabytes of observations would cost more than to send them. No frame is
 handed out, and so none unpickled, before its tag was checked.
 """
@@ -44,7 +44,7 @@ from envfleet.executors.ray.authentication import (
 )
 
 _HEADER = struct.Struct("<QQQ")  # number, sealed bytes, bytes of columns
-_PREFIX_BYTES = _HEADER.size + TAG_BYTES
+_PREFIX_BYTES = TAG_BYTES + _HEADER.size
 # More than any frame has; what claims to be longer is refused before there is memory for it.
 _MAX_FRAME_BYTES = 1 << 36
 # The number of a frame that asks the actor to listen to Ray again; it holds which turn that ends.
@@ -52,6 +52,7 @@ LEAVE = (1 << 64) - 1
 TURN = struct.Struct("<Q")
 _READ_BYTES = 1 << 17
 _MAX_RUNS = 64  # that go to the system as they are
+_JOINED_BYTES = 1 << 14  # up to which it is quicker to copy them into one
 _OPEN_TIMEOUT_S = 10.0
 # Whoever connects to an actor has so long to prove itself, and so many may be about it at once.
 _HANDSHAKE_TIMEOUT_S = 5.0
@@ -65,9 +66,9 @@ class LineLostError(Exception):
     """The other end is gone, or cannot be reached."""
 
 
-def _parsed(prefix: bytes) -> tuple[int, int, int]:
-    """The number of a frame, its sealed bytes and all of its bytes."""
-    number, num_sealed, num_columns = _HEADER.unpack_from(prefix)
+def _parsed(prefix: Any, offset: int = 0) -> tuple[int, int, int]:
+    """The number of a frame that begins there, its sealed bytes, and all that follow its prefix."""
+    number, num_sealed, num_columns = _HEADER.unpack_from(prefix, offset + TAG_BYTES)
     if num_sealed > _MAX_FRAME_BYTES or num_columns > _MAX_FRAME_BYTES:
         raise AuthenticationError(f"expected a frame of at most {_MAX_FRAME_BYTES} bytes, got more")
     return number, num_sealed, num_sealed + num_columns
@@ -78,12 +79,6 @@ def _buffer(num_bytes: int) -> memoryview:
     if num_bytes < _READ_BYTES:
         return memoryview(bytearray(num_bytes))
     return np.empty(num_bytes, np.uint8).data
-
-
-def _checked(tags: FrameTags, prefix: bytes, num_sealed: int, body: memoryview) -> memoryview:
-    """The body of a frame, if its sender sent it, now and not before."""
-    tags.check(prefix[_HEADER.size :], prefix[: _HEADER.size], body[:num_sealed])
-    return body
 
 
 # --- the caller's end ----------------------------------------------------------------------------
@@ -119,7 +114,16 @@ class CallerLine:
 
     def put(self, number: int, data: bytes) -> None:
         """Sends a frame, or as much of it as goes; pump() sends the rest."""
-        self._do(lambda: self._queue(number, data))
+        if self.is_lost:
+            return
+        try:
+            header = _HEADER.pack(number, len(data), 0)
+            prefix = self._sent.next(header, len(data), data) + header
+            # Small ones as one piece: one call, one packet.
+            self._unsent.extend(map(memoryview, (prefix + data,) if len(data) < _READ_BYTES else (prefix, data)))
+        except BaseException:
+            self.close()  # the other end expects a tag that was never sent
+            raise
         self._do(self._send)
 
     def pump(self) -> None:
@@ -161,12 +165,6 @@ class CallerLine:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _queue(self, number: int, data: bytes) -> None:
-        header = _HEADER.pack(number, len(data), 0)
-        prefix = header + self._sent.next(header, (data,))
-        # Small ones as one piece: one call, one packet.
-        self._unsent.extend(map(memoryview, (prefix + data,) if len(data) < _READ_BYTES else (prefix, data)))
-
     def _send(self) -> None:
         while self._unsent:
             try:
@@ -195,7 +193,9 @@ class CallerLine:
             count = self._received_into(target)
             large.num_read += count
             if large.num_read == len(large.body):
-                self._take_in(large.prefix, large.number, large.num_sealed, large.body)
+                sealed = large.body[: large.num_sealed]
+                self._received.check(large.prefix[:TAG_BYTES], large.prefix[TAG_BYTES:], sealed)
+                self.inbox.append((large.number, large.body))
                 self._large = None
             return count == len(target)
         target = memoryview(self._scratch)[self._num_read :]
@@ -214,23 +214,23 @@ class CallerLine:
     def _cut_frames(self) -> None:
         start, end = 0, self._num_read
         while end - start >= _PREFIX_BYTES:
+            number, num_sealed, size = _parsed(self._scratch, start)
             body = start + _PREFIX_BYTES
-            prefix = bytes(self._scratch[start:body])
-            number, num_sealed, size = _parsed(prefix)
             if body + size > end:
                 if _PREFIX_BYTES + size > _READ_BYTES:
                     data = _buffer(size)
                     data[: end - body] = self._scratch[body:end]
-                    self._large = _LargeFrame(prefix, number, num_sealed, data, end - body)
+                    self._large = _LargeFrame(bytes(self._scratch[start:body]), number, num_sealed, data, end - body)
                     start = end
                 break
-            self._take_in(prefix, number, num_sealed, memoryview(bytes(self._scratch[body : body + size])))
+            frame = memoryview(bytes(self._scratch[start : body + size]))
+            sealed = frame[_PREFIX_BYTES : _PREFIX_BYTES + num_sealed]
+            self._received.check(frame[:TAG_BYTES], frame[TAG_BYTES:_PREFIX_BYTES], sealed)
+            self.inbox.append((number, frame[_PREFIX_BYTES:]))
             start = body + size
-        self._scratch[: end - start] = self._scratch[start:end]
+        if start < end:
+            self._scratch[: end - start] = self._scratch[start:end]
         self._num_read = end - start
-
-    def _take_in(self, prefix: bytes, number: int, num_sealed: int, body: memoryview) -> None:
-        self.inbox.append((number, _checked(self._received, prefix, num_sealed, body)))
 
 
 @dataclass
@@ -446,18 +446,20 @@ class ActorLine:
     def take(self) -> tuple[int, memoryview]:
         """The next frame. Raises LineLostError."""
         try:
-            prefix = bytes(self._exactly(_PREFIX_BYTES))
+            prefix = self._exactly(_PREFIX_BYTES)
             number, num_sealed, size = _parsed(prefix)
-            return number, _checked(self._received, prefix, num_sealed, self._exactly(size))
+            body = self._exactly(size)
+            self._received.check(prefix[:TAG_BYTES], prefix[TAG_BYTES:], body[:num_sealed])
+            return number, body
         except (OSError, AuthenticationError, MemoryError) as error:
             raise LineLostError from error
 
     def give(self, number: int, sealed: Sequence[bytes], columns: Sequence[bytes]) -> None:
         """Sends a frame, or has it sent."""
-        header = _HEADER.pack(number, sum(map(len, sealed)), sum(map(len, columns)))
-        prefix = header + self._sent.next(header, sealed)
-        frame: list[Any] = [prefix, *(run for run in (*sealed, *columns) if run)]
-        if len(frame) > _MAX_RUNS:
+        num_sealed, num_columns = sum(map(len, sealed)), sum(map(len, columns))
+        header = _HEADER.pack(number, num_sealed, num_columns)
+        frame: list[Any] = [self._sent.next(header, num_sealed, *sealed), header, *sealed, *columns]
+        if len(frame) > _MAX_RUNS or num_sealed + num_columns < _JOINED_BYTES:
             frame = [b"".join(frame)]
         if self._outbox is None:
             frame = self._send_now(frame)
