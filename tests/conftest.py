@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gates import Gate
 
 import envfleet
 
@@ -30,3 +31,10 @@ def probe_envs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENVFLEET_CACHE", str(tmp_path_factory.mktemp("cache")))
         return envfleet.compile(PLUGINS / "probe.cc")
+
+
+@pytest.fixture
+def gate() -> Iterator[Gate]:
+    """A gate that holds an env inside its step."""
+    with Gate() as gate:
+        yield gate

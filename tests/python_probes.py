@@ -7,12 +7,31 @@ the tests.
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+
+MAX_GATE = 2**24 - 1  # a float32 holds it exactly
+_GATE_PATIENCE_S = 120.0  # then an env goes on: a test that fails must not leave it waiting for ever
+
+
+def gate_files(number: int) -> tuple[str, str]:
+    """The file that says that an env has come to a gate, and the one that says that it is open."""
+    return f"/tmp/gate-{number}-reached", f"/tmp/gate-{number}-open"
+
+
+def wait_at_gate(number: int) -> None:
+    """Waits until a test opens the gate, or has left it; gates.py has the other side."""
+    reached, opened = gate_files(number)
+    with open(reached, "w"):
+        pass
+    deadline = time.monotonic() + _GATE_PATIENCE_S
+    while not os.path.exists(opened) and os.path.exists(reached) and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 class NoException(BaseException):
@@ -62,10 +81,10 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
 
 
 class SleepyEnv(gymnasium.Env[Any, Any]):
-    """Sleeps as many milliseconds as its action says."""
+    """Sleeps as many milliseconds as its action says; a negative one names the gate at which it waits."""
 
     observation_space = spaces.Box(np.iinfo(np.int32).min, np.iinfo(np.int32).max, (), np.int32)
-    action_space = spaces.Box(0, 10_000, (), np.float32)
+    action_space = spaces.Box(-MAX_GATE, 10_000, (), np.float32)
     count = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
@@ -74,17 +93,28 @@ class SleepyEnv(gymnasium.Env[Any, Any]):
         return np.array(self.count, dtype=np.int32), {}
 
     def step(self, action: Any) -> Any:
-        time.sleep(float(action) / 1000)
+        if action < 0:
+            wait_at_gate(-int(action))
+        else:
+            time.sleep(float(action) / 1000)
         self.count += 1
         return np.array(self.count, dtype=np.int32), 0.0, False, False, {}
 
 
 class SlowResetEnv(SleepyEnv):
-    """Takes 150 ms to reset."""
+    """Its next reset waits at the gate that a negative action names."""
+
+    gate = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        time.sleep(0.15)
+        gate, self.gate = self.gate, 0
+        if gate:
+            wait_at_gate(gate)
         return super().reset(seed=seed)
+
+    def step(self, action: Any) -> Any:
+        self.gate = -int(min(action, 0))
+        return super().step(max(action, 0))
 
 
 class SinkEnv(gymnasium.Env[Any, Any]):

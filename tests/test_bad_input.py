@@ -77,7 +77,8 @@ def test_integers_of_every_width_are_taken(dtype):
     [
         ([np.nan, 1.0], r"no NaN\), got nan for env 0"),
         ([1.0, np.inf], r"got inf for env 1"),
-        ([1.0, -0.1], r"here from 0\.0 to 10000\.0.*got -0\.1 for env 1.*clip"),
+        ([1.0, 10000.5], r"here from -16777215\.0 to 10000\.0.*got 10000\.5 for env 1.*clip"),
+        ([1.0, -2e7], r"got -20000000\.0 for env 1.*clip"),
         ([1.0, 1e5], r"for env 1"),
         ([1 + 2j, 0], r"expected actions of dtype float32, got complex128"),
         ([[1.0], [2.0]], r"expected actions of shape \(2,\)"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from gates import Gate
 
 from envfleet import CallOrderError, EnvIdError, Pool, RecvTimeout
 
@@ -54,40 +55,48 @@ def test_async_rollouts_equal_synchronous_ones(make, num_envs, batch_size, num_t
 def test_first_finished_comes_first(make):
     pool = make("Sleepy-v0", num_envs=4, batch_size=1, num_threads=4)
     pool.reset()
-    pool.send(np.array([400, 200, 2, 100], dtype=np.float32), np.arange(4, dtype=np.int32))
-    assert [int(pool.recv().env_id[0]) for _ in range(4)] == [2, 3, 1, 0]
+    with Gate() as zero, Gate() as one, Gate() as three:
+        actions = np.array([zero.action, one.action, 2, three.action], dtype=np.float32)
+        pool.send(actions, np.arange(4, dtype=np.int32))
+        assert pool.recv().env_id.tolist() == [2]
+        for gate, env_id in ((three, 3), (one, 1), (zero, 0)):
+            gate.open()
+            assert pool.recv().env_id.tolist() == [env_id]
 
 
-def test_a_slow_env_holds_up_no_batch_of_others(make):
+def test_a_slow_env_holds_up_no_batch_of_others(make, gate):
     pool = make("Sleepy-v0", num_envs=3, batch_size=2, num_threads=3)
     pool.reset()
-    pool.send(np.array([1500, 1, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
+    pool.send(np.array([gate.action, 1, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
     for _ in range(5):
         batch = pool.recv()
         assert sorted(batch.env_id.tolist()) == [1, 2]
         pool.send(np.array([1, 1], dtype=np.float32), batch.env_id)
+    gate.open()
 
 
 @pytest.mark.ray_core
-def test_a_timeout_loses_nothing(make):
+def test_a_timeout_loses_nothing(make, gate):
     pool = make("Sleepy-v0", num_envs=2, num_threads=2)
     pool.reset()
     with pytest.raises(RecvTimeout, match=r"0\.01"):
-        pool.step(np.array([300, 1], dtype=np.float32), timeout=0.01)
+        pool.step(np.array([gate.action, 1], dtype=np.float32), timeout=0.01)
     with pytest.raises(CallOrderError, match="in flight"):
         pool.step(np.zeros(2, dtype=np.float32))
     with pytest.raises(RecvTimeout):
         pool.recv(timeout=0.0)
+    gate.open()
     assert pool.recv().obs.tolist() == [1, 1]
     assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
-def test_an_async_timeout_loses_nothing(make):
+def test_an_async_timeout_loses_nothing(make, gate):
     pool = make("Sleepy-v0", num_envs=3, batch_size=2, num_threads=1)
     pool.reset()
-    pool.send(np.array([200, 1, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
+    pool.send(np.array([gate.action, gate.action, 1], dtype=np.float32), np.arange(3, dtype=np.int32))
     with pytest.raises(RecvTimeout):
         pool.recv(timeout=0.01)
+    gate.open()
     assert len(pool.recv().env_id) == 2
     with pytest.raises(CallOrderError, match="batch_size=2"):
         pool.recv()
@@ -144,15 +153,26 @@ def test_async_step_is_send_and_recv(make):
 
 @pytest.mark.ray_core(batch_size=2)
 @pytest.mark.parametrize("batch_size", [4, 2])
-def test_a_late_reset_is_received_before_anything_else(make, batch_size):
+def test_a_late_reset_is_received_before_anything_else(make, batch_size, gate):
     pool = make("SlowReset-v0", num_envs=4, batch_size=batch_size, num_threads=2)
     pool.reset()
+
+    def hold_the_next_reset(gate):
+        pool.send(np.full(4, gate.action, dtype=np.float32), np.arange(4, dtype=np.int32))
+        for _ in range(4 // batch_size):
+            pool.recv()
+
+    hold_the_next_reset(gate)
     with pytest.raises(RecvTimeout):
         pool.reset([2, 0], timeout=0.01)
     with pytest.raises(CallOrderError, match="in flight"):
         pool.reset([3])
+    gate.open()
     assert pool.recv().env_id.tolist() == [2, 0]
     assert pool.reset([3]).env_id.tolist() == [3]
-    with pytest.raises(RecvTimeout):
-        pool.reset(timeout=0.01)
-    assert pool.reset().env_id.tolist() == [0, 1, 2, 3]
+    with Gate() as second:
+        hold_the_next_reset(second)
+        with pytest.raises(RecvTimeout):
+            pool.reset(timeout=0.01)
+        second.open()
+        assert pool.reset().env_id.tolist() == [0, 1, 2, 3]

@@ -12,6 +12,7 @@ PRELUDE = """\
 import gc, json, os, psutil, signal, sys, threading, time
 import numpy as np
 import envfleet
+from gates import Gate
 from python_probes import SleepyEnv
 from trouble_env import Trouble, TroubleEnv
 def pids_of(pool):

@@ -19,12 +19,15 @@ def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(tmp_path, bac
     code = f"""
         pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend={backend!r})
         pool.reset()
-        row = slow(1500, 1)
-        threading.Timer(0.3, lambda: os.kill({target}, signal.SIGINT)).start()
-        try:
-            {call}
-        except KeyboardInterrupt:
-            print("interrupted", pool.num_in_flight, pool.recv().obs.tolist())
+        with Gate() as gate:
+            row = slow(gate.action, 1)
+            try:
+                gate.interrupt_when_reached({target})
+                {call}
+            except KeyboardInterrupt:
+                num_in_flight = pool.num_in_flight
+                gate.open()  # not before: the caller was interrupted while the env was inside
+                print("interrupted", num_in_flight, pool.recv().obs.tolist())
         print(pool.step(slow(1, 1)).obs.tolist())
         pool.send(slow(1, 1))
         print(pool.reset().obs.tolist())
@@ -40,13 +43,16 @@ def test_after_ctrl_c_a_reset_drops_what_was_interrupted(tmp_path, backend, batc
     code = f"""
         pool = envfleet.make_pool(SleepyEnv, num_envs=4, batch_size={batch_size}, backend={backend!r})
         pool.reset()
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+        gate = Gate()
         try:
-            pool.step(slow(800, 800, 800, 800), np.arange(4, dtype=np.int32))
+            gate.interrupt_when_reached()
+            pool.step(slow(*[gate.action] * 4), np.arange(4, dtype=np.int32))
         except KeyboardInterrupt:
             print("interrupted")
+        gate.open()
         print(pool.reset().obs.tolist(), pool.num_in_flight)
         print(len(pool.step(slow(1, 1, 1, 1), np.arange(4, dtype=np.int32))))
+        gate.__exit__(None, None, None)
     """
     result = run_pool_script(tmp_path, code)
     assert result.stdout == f"interrupted\n[0, 0, 0, 0] 0\n{batch_size}\n", result.stderr
@@ -58,15 +64,21 @@ def test_ctrl_c_in_close_leaves_nothing(tmp_path, backend):
     code = f"""
         pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend={backend!r})
         pool.reset()
-        pool.send(slow(1500, 1500))
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        try:
+        with Gate() as gate:
+            pool.send(slow(gate.action, gate.action))
+            gate.wait_until_reached()
+            def interrupt():
+                while not pool.closed:  # the first thing that close() does
+                    time.sleep(0.001)
+                os.kill(os.getpid(), signal.SIGINT)
+            try:
+                threading.Thread(target=interrupt).start()
+                pool.close()  # waits for the envs, which wait for the gate
+            except KeyboardInterrupt:
+                print("interrupted")
+            gate.open()
             pool.close()
-            time.sleep(1)
-        except KeyboardInterrupt:
-            print("interrupted")
-        pool.close()
-        print(pool.closed)
+            print(pool.closed)
     """
     result = run_pool_script(tmp_path, code)
     assert (result.returncode, result.stdout, result.stderr) == (0, "interrupted\nTrue\n", "")
@@ -74,14 +86,16 @@ def test_ctrl_c_in_close_leaves_nothing(tmp_path, backend):
 
 def test_ctrl_c_while_a_pool_is_made_leaves_nothing(tmp_path):
     code = """
-        class SlowToMake(SleepyEnv):
-            def __init__(self):
-                time.sleep(2)
-        threading.Timer(0.7, lambda: os.kill(0, signal.SIGINT)).start()
-        try:
-            envfleet.make_pool(SlowToMake, num_envs=4, num_workers=2, backend="processes")
-        except KeyboardInterrupt:
-            print("interrupted")
+        from python_probes import wait_at_gate
+        with Gate() as gate:
+            class SlowToMake(SleepyEnv):
+                def __init__(self, number=gate.number):
+                    wait_at_gate(number)
+            try:
+                gate.interrupt_when_reached(0)
+                envfleet.make_pool(SlowToMake, num_envs=4, num_workers=2, backend="processes")
+            except KeyboardInterrupt:
+                print("interrupted")
         with envfleet.make_pool(SleepyEnv, num_envs=2, backend="processes") as pool:
             print(pool.reset().obs.tolist())
     """

@@ -111,16 +111,20 @@ def test_start_methods_give_the_same_rollout():
     assert rollouts[0] == rollouts[1] == rollouts[2]
 
 
-def test_the_gil_is_free_while_the_caller_waits():
-    """Other threads of the caller run while workers step."""
+def test_the_gil_is_free_while_the_caller_waits(gate):
+    """Other threads of the caller run while workers step: the step ends when one of them opens the gate."""
     with envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend="processes") as pool:
         pool.reset()
-        done = threading.Event()
-        threading.Timer(0.05, done.set).start()
-        pool.send(np.array([1500, 1500], dtype=np.float32))
+        pool.send(np.array([gate.action, gate.action], dtype=np.float32))
         seen = []
-        waiter = threading.Thread(target=lambda: seen.append((done.wait(10), pool.num_in_flight)))
-        waiter.start()
+
+        def open_the_gate():
+            gate.wait_until_reached()
+            seen.append(pool.num_in_flight)
+            gate.open()
+
+        opener = threading.Thread(target=open_the_gate)
+        opener.start()
         assert pool.recv().obs.tolist() == [1, 1]
-        waiter.join()
-        assert seen == [(True, 2)]
+        opener.join()
+        assert seen == [2]

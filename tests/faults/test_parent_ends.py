@@ -80,14 +80,16 @@ def test_a_thread_that_still_steps_at_exit(tmp_path):
     code = """
         pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend="processes")
         pool.reset()
+        is_stepping = threading.Event()
         def work():
             try:
                 while True:
                     pool.step(slow(1, 1))
+                    is_stepping.set()
             except envfleet.EnvfleetError:
                 pass
         threading.Thread(target=work, daemon=True).start()
-        time.sleep(0.2)
+        is_stepping.wait()
         print("leaving")
     """
     result = run_pool_script(tmp_path, code)

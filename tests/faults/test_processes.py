@@ -8,11 +8,11 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gates import close_when_reached
 
 import envfleet
 from envfleet import CallOrderError, ForkedPoolError
@@ -21,7 +21,13 @@ PROBE = Path(__file__).parents[1] / "plugins" / "probe.cc"
 
 
 def run_script(code: str, **kwargs) -> subprocess.CompletedProcess:
-    prelude = f"import envfleet, numpy as np, sys, os, signal, threading, time\nenvfleet.compile({str(PROBE)!r})\n"
+    prelude = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(PROBE.parents[1])!r})\n"
+        "import envfleet, numpy as np, os, signal, threading\n"
+        "from gates import Gate\n"
+        f"envfleet.compile({str(PROBE)!r})\n"
+    )
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", prelude + textwrap.dedent(code)],
         capture_output=True,
@@ -94,16 +100,16 @@ def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(call):
     result = run_script(f"""
         envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
         envs.reset()
-        threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-        slow = np.array([1500, 1], dtype=np.float32)
-        started = time.monotonic()
-        try:
-            {call}
-        except KeyboardInterrupt:
-            early = time.monotonic() - started < 1.2
-            print("interrupted", early, envs.recv()[0].tolist())
+        with Gate() as gate:
+            slow = np.array([gate.action, 1], dtype=np.float32)
+            try:
+                gate.interrupt_when_reached()
+                {call}
+            except KeyboardInterrupt:
+                gate.open()  # not before: the caller was interrupted while the env was inside
+                print("interrupted", envs.recv()[0].tolist())
     """)
-    assert (result.stdout, result.stderr) == ("interrupted True [1, 1]\n", "")
+    assert (result.stdout, result.stderr) == ("interrupted [1, 1]\n", "")
 
 
 def test_a_stuck_env_does_not_hold_up_close_for_ever():
@@ -111,58 +117,56 @@ def test_a_stuck_env_does_not_hold_up_close_for_ever():
         import warnings
         envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
         envs.reset()
-        envs.send(np.array([9000, 9000], dtype=np.float32))
-        time.sleep(0.5)  # until a thread is in the env
-        started = time.monotonic()
-        with warnings.catch_warnings(record=True) as caught:
+        with Gate() as gate, warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            envs.close()
-        print(round(time.monotonic() - started), caught[0].category.__name__)
+            envs.send(np.array([gate.action, gate.action], dtype=np.float32))
+            gate.wait_until_reached()
+            envs.close()  # the gate stays closed
+        print(caught[0].category.__name__)
         sys.stdout.flush()
     """)
     assert result.returncode == 0, result.stderr
-    assert result.stdout == "5 ResourceWarning\n"
+    assert result.stdout == "ResourceWarning\n"
 
 
-def test_a_second_thread_is_told_that_the_pool_is_in_use():
+def test_a_second_thread_is_told_that_the_pool_is_in_use(gate):
     pool = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2)
     pool.reset()
     errors = []
 
     def intrude():
-        time.sleep(0.1)
+        gate.wait_until_reached()
         try:
             pool.step(np.zeros(2, dtype=np.float32))
         except CallOrderError as error:
             errors.append(str(error))
+        gate.open()
 
     intruder = threading.Thread(target=intrude)
     intruder.start()
-    pool.step(np.array([400, 400], dtype=np.float32))
+    pool.step(np.array([gate.action, gate.action], dtype=np.float32))
     intruder.join()
     assert "two threads" in errors[0]
 
 
-def test_other_python_threads_run_while_envs_step():
-    """The GIL is free while a slow env works."""
+def test_other_python_threads_run_while_envs_step(gate):
+    """The GIL is free while a slow env works: the step ends when another thread opens the gate."""
     pool = envfleet.make_pool("Sleepy-v0", num_envs=1, num_threads=1)
     pool.reset()
-    ticks = []
-    stop = threading.Event()
+    opened_inside = []
 
-    def tick():
-        while not stop.is_set():
-            ticks.append(time.monotonic())
-            time.sleep(0.005)
+    def open_the_gate():
+        gate.wait_until_reached()
+        opened_inside.append(not is_over.is_set())
+        gate.open()
 
-    ticker = threading.Thread(target=tick)
-    ticker.start()
-    started = time.monotonic()
-    pool.step(np.array([300], dtype=np.float32))
-    ended = time.monotonic()
-    stop.set()
-    ticker.join()
-    assert sum(started < moment < ended for moment in ticks) > 5
+    is_over = threading.Event()
+    opener = threading.Thread(target=open_the_gate)
+    opener.start()
+    pool.step(np.array([gate.action], dtype=np.float32))
+    is_over.set()
+    opener.join()
+    assert opened_inside == [True]
 
 
 def test_many_pools_in_one_process():
@@ -182,13 +186,13 @@ def test_signals_module_is_left_alone():
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_close_from_another_thread_waits_for_the_call_inside():
+def test_close_from_another_thread_waits_for_the_call_inside(gate):
     pool = envfleet.make_pool("Sleepy-v0", num_envs=2, num_threads=2)
     pool.reset()
-    closer = threading.Timer(0.1, pool.close)
-    closer.start()
-    assert pool.step(np.array([400, 400], dtype=np.float32)).obs.tolist() == [1, 1]
-    closer.join()
+    threads = close_when_reached(pool, gate)
+    assert pool.step(np.array([gate.action, gate.action], dtype=np.float32)).obs.tolist() == [1, 1]
+    for thread in threads:
+        thread.join()
     with pytest.raises(envfleet.PoolClosedError):
         pool.step(np.zeros(2, dtype=np.float32))
 

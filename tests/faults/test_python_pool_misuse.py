@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 
 import cloudpickle
 import numpy as np
 import pytest
+from gates import close_when_reached
 from python_probes import SleepyEnv
 from space_env import SpaceEnv
 from traces import Traces, assert_nothing_left
@@ -57,33 +57,34 @@ def test_envs_of_different_spaces_are_refused(make):
         make([lambda: SpaceEnv("discrete"), lambda: SpaceEnv("text")], num_envs=2)
 
 
-def test_a_second_thread_is_told_that_the_pool_is_in_use(make):
+def test_a_second_thread_is_told_that_the_pool_is_in_use(make, gate):
     pool = make(SleepyEnv, num_envs=2)
     pool.reset()
     errors = []
 
     def intrude():
-        time.sleep(0.1)  # until the first is inside
+        gate.wait_until_reached()
         try:
             pool.step(np.zeros(2, dtype=np.float32))
         except CallOrderError as error:
             errors.append(str(error))
+        gate.open()
 
     intruder = threading.Thread(target=intrude)
     intruder.start()
-    assert pool.step(np.array([500, 500], dtype=np.float32)).obs.tolist() == [1, 1]
+    assert pool.step(np.array([gate.action, gate.action], dtype=np.float32)).obs.tolist() == [1, 1]
     intruder.join()
     assert "two threads" in errors[0]
     assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
-def test_close_from_another_thread_waits_for_the_call_inside(make):
+def test_close_from_another_thread_waits_for_the_call_inside(make, gate):
     pool = make(SleepyEnv, num_envs=2)
     pool.reset()
-    closer = threading.Timer(0.1, pool.close)
-    closer.start()
-    assert pool.step(np.array([400, 400], dtype=np.float32)).obs.tolist() == [1, 1]
-    closer.join()
+    threads = close_when_reached(pool, gate)
+    assert pool.step(np.array([gate.action, gate.action], dtype=np.float32)).obs.tolist() == [1, 1]
+    for thread in threads:
+        thread.join()
     with pytest.raises(envfleet.PoolClosedError):
         pool.step(np.zeros(2, dtype=np.float32))
 

@@ -107,13 +107,14 @@ def test_a_worker_killed_between_two_steps(make, batch_size):
     assert pool.step([STEP], [0]).obs[:, 1].tolist() == [1]
 
 
-def test_a_worker_killed_while_the_caller_waits(make):
+def test_a_worker_killed_while_the_caller_waits(make, gate):
     pool = make(SleepyEnv)
     pool.reset()
-    killer = threading.Timer(0.2, os.kill, (worker_pids(pool)[0], signal.SIGKILL))
+    pid = worker_pids(pool)[0]
+    killer = threading.Thread(target=lambda: (gate.wait_until_reached(), os.kill(pid, signal.SIGKILL)))
     killer.start()
     with pytest.raises(errors.WorkerDied) as caught:
-        pool.step(np.array([1, 9000, 1, 1], dtype=np.float32))
+        pool.step(np.array([1, gate.action, 1, 1], dtype=np.float32))
     killer.join()
     assert caught.value.signal == signal.SIGKILL
     assert caught.value.batch.obs.tolist() == [1, 0, 1, 1]

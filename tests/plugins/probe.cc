@@ -1,8 +1,12 @@
 // Test envs that do on demand what real envs do by accident.
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "envfleet/env.h"
 
@@ -75,19 +79,34 @@ class Faulty {
   bool throw_at_observe_ = false;
 };
 
-// Sleeps as many milliseconds as its action says.
+// Waits until a test opens a gate; tests/gates.py has the other side.
+void wait_at_gate(int number) {
+  const std::string gate = "/tmp/gate-" + std::to_string(number);
+  std::ofstream(gate + "-reached").flush();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(2);
+  while (!std::filesystem::exists(gate + "-open") && std::filesystem::exists(gate + "-reached") &&
+         std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+}
+
+// Sleeps as many milliseconds as its action says; a negative one names the gate at which it waits.
 class Sleepy {
  public:
   static void spec(const Config&, Spec& spec) {
     spec.observation(envfleet::box<std::int32_t>({}));
-    spec.action(envfleet::box<float>({}, 0, 10000));
+    spec.action(envfleet::box<float>({}, -16777215, 10000));
   }
   void reset(Rng&, Out& out) {
     count_ = 0;
     *out.obs<std::int32_t>() = count_;
   }
   void step(const float* milliseconds, Out& out) {
-    std::this_thread::sleep_for(std::chrono::duration<float, std::milli>(*milliseconds));
+    if (*milliseconds < 0) {
+      wait_at_gate(static_cast<int>(-*milliseconds));
+    } else {
+      std::this_thread::sleep_for(std::chrono::duration<float, std::milli>(*milliseconds));
+    }
     *out.obs<std::int32_t>() = ++count_;
   }
 
@@ -95,13 +114,23 @@ class Sleepy {
   std::int32_t count_ = 0;
 };
 
-// Takes 150 ms to reset.
+// Its next reset waits at the gate that a negative action names. Others take a while too: resets that were quick so
+// far are run by the caller itself, timeout or not.
 class SlowReset : public Sleepy {
  public:
   void reset(Rng& rng, Out& out) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    if (const int gate = std::exchange(gate_, 0)) wait_at_gate(gate);
     Sleepy::reset(rng, out);
   }
+  void step(const float* action, Out& out) {
+    gate_ = *action < 0 ? static_cast<int>(-*action) : 0;
+    const float milliseconds = std::max(*action, 0.0F);
+    Sleepy::step(&milliseconds, out);
+  }
+
+ private:
+  int gate_ = 0;
 };
 
 // Every kind of array in a Dict observation; skips elements on purpose now and then, which must read as zero.
