@@ -223,7 +223,7 @@ class TroubleEnv(gymnasium.Env[Any, Any]):
         return answer
 
     def _sleep(self, *answer: Any) -> Any:
-        time.sleep(3)
+        time.sleep(20)
         return answer
 
     def _allocate(self, *answer: Any) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from python_probes import wait_at_gate
 
 pytest.importorskip("tianshou")
 torch = pytest.importorskip("torch")
@@ -38,13 +37,13 @@ def one_thread():
 
 
 class Labelled(gymnasium.Env):
-    """Dict observations, attributes, a pause in each step; a fragile one raises."""
+    """Dict observations, attributes, a gate in each step; a fragile one raises."""
 
     observation_space = spaces.Dict({"age": spaces.Discrete(100), "place": spaces.Box(-1, 1, (2,), np.float32)})
     action_space = spaces.Discrete(2)
 
-    def __init__(self, pause=0.0, fragile=False):
-        self.pause = pause
+    def __init__(self, gate=0, fragile=False):
+        self.gate = gate
         self.fragile = fragile
         self.colour = "red"
 
@@ -56,7 +55,8 @@ class Labelled(gymnasium.Env):
     def step(self, action):
         if self.fragile:
             raise RuntimeError("asked to")
-        time.sleep(self.pause)
+        if self.gate:
+            wait_at_gate(self.gate)
         self.age += 1
         return self._observe(), float(action), self.age == 3, False, {"colour": self.colour}
 
@@ -210,13 +210,14 @@ def test_an_ended_episode_waits_for_its_reset():
     envs.step(np.array([0, 0]))
 
 
-def test_a_timeout_gives_what_is_there():
-    pauses = [{"pause": 0.0}, {"pause": 0.0}, {"pause": 1.0}]
-    envs = make_vector_env(Labelled, num_envs=3, timeout=0.3, backend="processes", num_workers=3, env_kwargs=pauses)
+def test_a_timeout_gives_what_is_there(gate):
+    gates = [{}, {}, {"gate": gate.number}]
+    envs = make_vector_env(Labelled, num_envs=3, timeout=0.3, backend="processes", num_workers=3, env_kwargs=gates)
     envs.reset()
     infos = envs.step(np.array([0, 0, 0]))[4]
     assert {info["env_id"] for info in infos} <= {0, 1}
     seen = {info["env_id"] for info in infos}
+    gate.open()
     while len(seen) < 3:
         seen |= {info["env_id"] for info in envs.step(None)[4]}
     assert envs.waiting_id == []

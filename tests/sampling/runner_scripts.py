@@ -14,6 +14,8 @@ from functools import partial
 from itertools import islice
 import envfleet, psutil
 from envfleet.sampling import Runner
+from gates import Gate
+from python_probes import wait_at_gate
 from sampling_probes import counting, told
 """
 FOLDERS = (Path(__file__).parent,)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import time
 import warnings
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
+from gates import Gate
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import _async_worker
+from traces import alive, wait_until
 from vector.vector_probes import RaisingEnv, TellingEnv, WaitingEnv
 
 import envfleet
@@ -81,29 +82,33 @@ def test_a_pending_call_is_finished_first(envs: Any, pending: str) -> None:
     envs.step([0, 0, 0])
 
 
-def test_a_step_that_timed_out_is_not_lost() -> None:
+def test_a_step_that_timed_out_is_not_lost(gate: Gate) -> None:
     with AsyncVectorEnv([WaitingEnv] * 2) as envs:
         envs.reset(seed=1)
-        envs.step_async(np.array([0.0, 0.3]))
+        envs.step_async(np.array([0, gate.number]))
         with pytest.raises(multiprocessing.TimeoutError, match="`step_wait` has timed out"):
             envs.step_wait(timeout=0.01)
         with pytest.raises(AlreadyPendingCallError, match="timed out is still running"):
             envs.step(np.zeros(2))
+        gate.open()
         assert envs.step_wait()[4]["count"].tolist() == [1, 1]
         assert envs.step(np.zeros(2))[4]["count"].tolist() == [2, 2]
 
 
-def test_a_reset_drops_what_timed_out() -> None:
+def test_a_reset_drops_what_timed_out(gate: Gate) -> None:
     with AsyncVectorEnv([WaitingEnv] * 2) as envs:
         envs.reset(seed=1)
-        envs.step_async(np.array([0.0, 0.1]))
+        envs.step_async(np.array([0, gate.number]))
         with pytest.raises(multiprocessing.TimeoutError):
             envs.step_wait(timeout=0.0)
+        gate.open()
         envs.reset(seed=1)
-        envs.call_async("wait", 0.1)
-        with pytest.raises(multiprocessing.TimeoutError):
-            envs.call_wait(timeout=0.0)
-        envs.reset(seed=1)
+        with Gate() as other:
+            envs.call_async("wait", other.number)
+            with pytest.raises(multiprocessing.TimeoutError):
+                envs.call_wait(timeout=0.0)
+            other.open()
+            envs.reset(seed=1)
         assert envs.step(np.zeros(2))[4]["count"].tolist() == [1, 1]
 
 
@@ -155,25 +160,14 @@ def test_nothing_works_after_close(envs: Any) -> None:
 
 
 @pytest.mark.parametrize("how", [{"terminate": True}, {"timeout": 0.01}])
-def test_close_does_not_wait_for_a_slow_env(how: dict[str, Any]) -> None:
+def test_close_does_not_wait_for_a_slow_env(how: dict[str, Any], gate: Gate) -> None:
     envs = AsyncVectorEnv([WaitingEnv] * 2)
     envs.reset(seed=1)
     pids = set(envs.call("process"))
-    envs.step_async(np.full(2, 600.0))
+    envs.step_async(np.full(2, float(gate.number)))
     with pytest.warns(UserWarning, match="Calling `close` while waiting for a pending call to `step`"):
         envs.close(**how)
-    deadline = time.monotonic() + 30
-    while any(_is_alive(pid) for pid in pids):
-        assert time.monotonic() < deadline, "workers outlive close()"
-        time.sleep(0.01)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+    assert wait_until(lambda: not alive(pids)), "workers outlive close()"
 
 
 def test_methods_of_the_vector_env_are_not_called_by_name(envs: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import time
 from copy import deepcopy
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from python_probes import MAX_GATE, wait_at_gate
 
 
 class TellingEnv(gymnasium.Env[Any, Any]):
@@ -51,8 +51,8 @@ class TellingEnv(gymnasium.Env[Any, Any]):
     def process(self) -> int:
         return os.getpid()
 
-    def wait(self, seconds: float) -> str:
-        time.sleep(seconds)
+    def wait(self, gate: int) -> str:
+        wait_at_gate(gate)
         return "waited"
 
     def raise_up(self) -> None:
@@ -60,13 +60,14 @@ class TellingEnv(gymnasium.Env[Any, Any]):
 
 
 class WaitingEnv(TellingEnv):
-    """Sleeps as long as its action says."""
+    """Waits at the gate that its action names; 0 for none."""
 
     def __init__(self) -> None:
-        super().__init__(length=100, action_space=spaces.Box(0, 10, (), np.float64))
+        super().__init__(length=100, action_space=spaces.Box(0, MAX_GATE, (), np.float64))
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        time.sleep(float(action))
+        if action:
+            wait_at_gate(int(action))
         return super().step(action)
 
 
