@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
+import struct
 import threading
 import time
 import warnings
@@ -18,6 +20,7 @@ from trouble_pools import assert_usable, worker_pids
 
 import envfleet
 from envfleet import WorkerDied
+from envfleet.executors.processes.channel import Channel
 
 STEP = Trouble.STEP
 STARTS = ["forkserver", "spawn"]
@@ -299,3 +302,21 @@ def test_a_pool_collected_in_the_launcher_thread_closes():
         launcher._launcher.requests.put((pool.close,))
         assert wait_until(lambda: not alive(pids))
         assert bystander.step([STEP] * 2).obs[:, 1].tolist() == [1, 1]
+
+
+def test_descriptors_of_a_message_that_is_cut_off_are_closed():
+    read_end, write_end = os.pipe()
+    sender, receiver = socket.socketpair()
+    # A header that announces more than ever comes.
+    sender.sendmsg(
+        [struct.pack("<QI", 100, 1), b"half"],
+        [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", write_end))],
+    )
+    os.close(write_end)
+    sender.close()
+    channel = Channel(receiver)
+    assert channel.recv() is None
+    os.set_blocking(read_end, False)
+    assert os.read(read_end, 1) == b"", "the received end of the pipe is still open"
+    os.close(read_end)
+    channel.close()

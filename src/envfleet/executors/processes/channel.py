@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import contextlib
+import os
 import select
 import socket
 import struct
@@ -52,13 +53,13 @@ class Channel:
 
         deadline: in time.monotonic(); TimeoutError when the message is not complete by then.
         """
+        fds = array.array("i")
         try:
             self._await_data(deadline)
             # Close-on-exec: a program that an env starts must not keep a pool's memory alive.
             header, ancillary, _, _ = self._socket.recvmsg(
                 _HEADER.size, socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
             )
-            fds = array.array("i")
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
@@ -66,8 +67,13 @@ class Channel:
                 return None
             header += self._exactly(_HEADER.size - len(header), deadline)
             return self._exactly(_HEADER.unpack(header)[0], deadline), list(fds)
-        except (EOFError, ConnectionError):
-            return None
+        except BaseException as error:
+            # They came with a message that never arrived in full, and would stay open for ever.
+            for fd in fds:
+                os.close(fd)
+            if isinstance(error, (EOFError, ConnectionError)):
+                return None
+            raise
 
     def _exactly(self, count: int, deadline: float | None) -> bytes:
         parts = bytearray()
