@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 
@@ -47,6 +50,36 @@ def test_distributions_of_numpys_library():
         assert ours.gamma(2.5) == numpys.standard_gamma(2.5)
         assert ours.beta(0.5, 2.0) == numpys.beta(0.5, 2.0)
         assert ours.poisson(3.5) == numpys.poisson(3.5)
+
+
+NUMBERS = [-math.inf, -1e308, -1.0, -0.0, 0.0, 0.5, 1.0, 1e308, 9.223372006484771e18, 9.3e18, math.inf, math.nan]
+
+
+@pytest.mark.parametrize(
+    ("name", "num_parameters"),
+    [("uniform", 2), ("normal", 2), ("exponential", 1), ("gamma", 2), ("beta", 2), ("poisson", 1)],
+)
+def test_parameters_are_refused_where_numpy_refuses_them(name, num_parameters):
+    for parameters in itertools.product(NUMBERS, repeat=num_parameters):
+        ours, numpys = pair(5)
+        try:
+            with np.errstate(all="ignore"):
+                expected = getattr(numpys, name)(*parameters)
+        except (ValueError, OverflowError):
+            with pytest.raises(ValueError, match=rf"Rng::{name} expected .*, got"):
+                getattr(ours, name)(*parameters)
+            continue
+        got = getattr(ours, name)(*parameters)
+        assert got == expected or (math.isnan(got) and math.isnan(expected)), parameters
+
+
+@pytest.mark.parametrize(("low", "high"), [(1, 0), (0, 0), (2**63 - 1, -(2**63))])
+def test_empty_ranges_of_integers_are_refused(low, high):
+    ours, numpys = pair(5)
+    with pytest.raises(ValueError, match=r"low >= high|high <= 0"):
+        numpys.integers(low, high)
+    with pytest.raises(ValueError, match="Rng::integers expected low < high, got"):
+        ours.integers(low, high)
 
 
 def test_which_env_gets_which_seed():

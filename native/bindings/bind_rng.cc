@@ -23,8 +23,9 @@ void bind_rng(nb::module_& module) {
       .def("uniform", &Rng::uniform)
       .def("integers", &Rng::integers)
       .def("normal", [](Rng& self) { return self.normal(); })
-      .def("exponential", [](Rng& self) { return self.exponential(); })
-      .def("gamma", [](Rng& self, double shape) { return self.gamma(shape); })
+      .def("normal", [](Rng& self, double mean, double scale) { return self.normal(mean, scale); })
+      .def("exponential", &Rng::exponential, nb::arg("scale") = 1.0)
+      .def("gamma", &Rng::gamma, nb::arg("shape"), nb::arg("scale") = 1.0)
       .def("beta", &Rng::beta)
       .def("poisson", &Rng::poisson);
 }

@@ -5,15 +5,17 @@
 // through a pointer. That makes an env's draws inlinable, a generator 56 bytes
 // instead of a Python object, and a plug-in independent of Python and numpy.
 // Distributions with tables (normal, gamma ...) come from numpy's own library,
-// lent by the engine.
+// lent by the engine. Parameters that numpy refuses are a std::invalid_argument.
 //
 // Thread safety: none; one thread at a time uses one generator. The engine keeps
 // that for the generator that it hands to an env.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
-#include <initializer_list>
+#include <limits>
 #include <stdexcept>
+#include <string>
 
 #include "envfleet/abi.h"
 
@@ -62,7 +64,14 @@ class Rng {
   double random() { return static_cast<double>(next_uint64() >> 11) * (1.0 / 9007199254740992.0); }
 
   // Generator.uniform(low, high).
-  double uniform(double low, double high) { return low + (high - low) * random(); }
+  double uniform(double low, double high) {
+    const double range = high - low;
+    // As numpy: of NaN too, and of a range of -0.0.
+    if (!(range < std::numeric_limits<double>::infinity()) || std::signbit(range)) [[unlikely]] {
+      throw_invalid("uniform", "low <= high with a finite difference", low, high);
+    }
+    return low + range * random();
+  }
 
   // Generator.integers(low, high): uniform in [low, high).
   std::int64_t integers(std::int64_t low, std::int64_t high);
@@ -72,20 +81,29 @@ class Rng {
     ef_bitgen bitgen = as_bitgen();
     return host().standard_normal(&bitgen);
   }
-  double normal(double mean, double scale) { return mean + scale * normal(); }
+  double normal(double mean, double scale) {
+    check_not_negative("normal", "scale >= 0", scale);
+    return mean + scale * normal();
+  }
   double exponential(double scale = 1.0) {
+    check_not_negative("exponential", "scale >= 0", scale);
     ef_bitgen bitgen = as_bitgen();
     return scale * host().standard_exponential(&bitgen);
   }
   double gamma(double shape, double scale = 1.0) {
+    check_not_negative("gamma", "shape >= 0", shape);
+    check_not_negative("gamma", "scale >= 0", scale);
     ef_bitgen bitgen = as_bitgen();
     return scale * host().standard_gamma(&bitgen, shape);
   }
   double beta(double a, double b) {
+    if (a <= 0 || b <= 0) throw_invalid("beta", "a > 0 and b > 0", a, b);
     ef_bitgen bitgen = as_bitgen();
     return host().beta(&bitgen, a, b);
   }
   std::int64_t poisson(double rate) {
+    // numpy's own limit: above it the result may not fit an int64.
+    if (!(rate >= 0 && rate <= 9.223372006484771e18)) throw_invalid("poisson", "a rate from 0 to 9.22e18", rate);
     ef_bitgen bitgen = as_bitgen();
     return host().poisson(&bitgen, rate);
   }
@@ -99,6 +117,20 @@ class Rng {
 
   static constexpr uint128 multiplier() { return (uint128{0x2360ED051FC65DA4ULL} << 64) | 0x4385DF649FCCF645ULL; }
   void advance() { state_ = state_ * multiplier() + increment_; }
+
+  // As numpy: -0.0 is negative, NaN is not and gives NaN.
+  static void check_not_negative(const char* function, const char* expected, double value) {
+    if (std::signbit(value) && !std::isnan(value)) [[unlikely]]
+      throw_invalid(function, expected, value);
+  }
+  // Out of line: inlined, it would keep the draws themselves from being inlined into an env.
+  template <class... Values>
+  [[noreturn, gnu::noinline, gnu::cold]] static void throw_invalid(const char* function, const char* expected,
+                                                                   Values... values) {
+    std::string got;
+    ((got += (got.empty() ? "" : " and ") + std::to_string(values)), ...);
+    throw std::invalid_argument(std::string("Rng::") + function + " expected " + expected + ", got " + got);
+  }
 
   const ef_host& host() const {
     if (host_ == nullptr) throw std::logic_error("this Rng has no engine behind it: only uniform and integers work");
@@ -176,7 +208,7 @@ inline void Rng::seed(const std::uint32_t words[4]) {
 }
 
 inline std::int64_t Rng::integers(std::int64_t low, std::int64_t high) {
-  if (high <= low) throw std::invalid_argument("Rng::integers: expected low < high");
+  if (high <= low) throw_invalid("integers", "low < high", low, high);
   const std::uint64_t span = static_cast<std::uint64_t>(high) - static_cast<std::uint64_t>(low) - 1;
   const auto offset = static_cast<std::uint64_t>(low);
   if (span == 0) return low;
