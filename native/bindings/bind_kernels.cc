@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "numpy_api.h"
+#include "python_calls.h"
 #include "screens.h"
 
 namespace nb = nanobind;
@@ -37,7 +38,7 @@ class Screens {
     // Made anew each time: it is the calling thread's memory that it shows.
     nb::object array = nb::steal(PyArray_SimpleNewFromData(2, shape, NPY_UINT8, stack.screen(which)));
     if (!array.is_valid()) throw nb::python_error();
-    nb::object answer = nb::steal(PyObject_CallOneArg(take_.ptr(), array.ptr()));
+    nb::object answer = nb::steal(python([&] { return PyObject_CallOneArg(take_.ptr(), array.ptr()); }));
     if (!answer.is_valid()) throw nb::python_error();
   }
 
@@ -46,7 +47,7 @@ class Screens {
   void push(Shown shown, bool is_first = false) {
     const ScreenFormat& format = stack.format();
     if (format.raw_height * format.raw_width < kLargePicture) return stack.push(shown, is_first);
-    const nb::gil_scoped_release released;
+    const GilRelease released;
     stack.push(shown, is_first);
   }
 

@@ -6,6 +6,7 @@
 #include "caller.h"
 #include "envfleet/abi.h"
 #include "numpy_api.h"
+#include "python_calls.h"
 #include "timeouts.h"
 #include "wait.h"
 
@@ -41,7 +42,7 @@ bool Board::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched
   desk_.collect();
   while (missing() > 0) {
     if (!run_inline_.is_none()) {
-      run_inline_(deadline);
+      python([&] { run_inline_(deadline); });
       desk_.collect();
       if (missing() > 0) return false;
       break;
@@ -50,7 +51,7 @@ bool Board::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched
     if (deadline >= 0 && rest <= 0) return false;
     {
       const std::int64_t wanted = missing();
-      nb::gil_scoped_release released;
+      GilRelease released;
       desk_.wait(wanted, rest, is_watched);
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -62,7 +63,7 @@ bool Board::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched
 }
 
 void Board::end_overdue() {
-  for (const std::int32_t worker : desk_.overdue()) on_overdue_(worker);
+  for (const std::int32_t worker : desk_.overdue()) python([&] { on_overdue_(worker); });
 }
 
 bool Board::may_step() const {

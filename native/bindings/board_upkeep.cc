@@ -2,6 +2,7 @@
 #include <cstring>
 
 #include "board_caller.h"
+#include "python_calls.h"
 #include "timeouts.h"
 
 namespace nb = nanobind;
@@ -96,7 +97,7 @@ nb::list Board::worker_statistics() const {
 
 bool Board::stop() {
   if (gate_.is_forked() || gate_.is_closed()) return true;
-  nb::gil_scoped_release released;
+  GilRelease released;
   // A call of another thread may come to its end, if that is near.
   const bool is_mine = gate_.enter_within(kCloseTimeoutNs);
   gate_.close();

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "engine.h"
+#include "python_calls.h"
 #include "wait.h"
 
 namespace envfleet::bindings {
@@ -49,7 +50,7 @@ class CallerGuard {
 template <class Body>
 auto without_gil_if(bool release, Body&& body) {
   if (!release) return body();
-  nanobind::gil_scoped_release released;
+  GilRelease released;
   return body();
 }
 

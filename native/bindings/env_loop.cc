@@ -114,7 +114,7 @@ void EnvLoop::wait() {
   words.progress_ns.store(start, std::memory_order_relaxed);
   words.current_env.store(-1, std::memory_order_relaxed);
   {
-    nb::gil_scoped_release released;
+    GilRelease released;
     desk_.sleep(start);
   }
   clock_ns_ = engine::now_ns();
@@ -164,7 +164,8 @@ void EnvLoop::run_next() {
 void EnvLoop::load_schema() {
   const std::uint32_t version = desk_.header().schema_version.load(std::memory_order_acquire);
   if (version != schema_version_) [[unlikely]] {
-    if (!schema_.load(nb::object(runner_.attr("schema")(version)).ptr())) throw nb::python_error();
+    const nb::object schema = python([&] { return nb::object(runner_.attr("schema")(version)); });
+    if (!schema_.load(schema.ptr())) throw nb::python_error();
     schema_version_ = version;
   }
 }
@@ -183,7 +184,8 @@ PyObject* EnvLoop::run(std::int32_t env_id, Slot& slot) {
 
 PyObject* EnvLoop::run_step(std::int32_t env_id, Slot& slot, const nb::object& step) {
   const bool then_reset = autoreset_ == EF_SAME_STEP;
-  nb::object action = action_ ? action_.make(env_id) : nb::steal(PyObject_CallMethod(runner_.ptr(), "action", "i", env_id));
+  nb::object action = action_ ? action_.make(env_id)
+                              : nb::steal(python([&] { return PyObject_CallMethod(runner_.ptr(), "action", "i", env_id); }));
   PyObject* result = action.is_valid() ? python([&] { return call_step(step.ptr(), action.ptr()); }) : nullptr;
   if (result == nullptr) return fault(env_id, "step");
   nb::object held = nb::steal(result);
@@ -242,7 +244,7 @@ bool EnvLoop::write_info(std::int32_t env_id, Slot& slot, PyObject* info) {
   if (PyDict_GET_SIZE(info) == 0) return true;
   PyObject* extras = pack(slot, env_id, info, false);
   if (extras == nullptr) return true;
-  PyObject* answer = PyObject_CallMethod(runner_.ptr(), "send_extras", "iN", env_id, extras);
+  PyObject* answer = python([&] { return PyObject_CallMethod(runner_.ptr(), "send_extras", "iN", env_id, extras); });
   if (answer == nullptr) {
     // It cannot travel: the runner says so.
     PyErr_Clear();
