@@ -4,12 +4,14 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <stdexcept>
 
 #include "bindings.h"
 #include "config_values.h"
 #include "env_types.h"
 #include "fleet.h"
 #include "numpy_api.h"
+#include "python_calls.h"
 
 namespace nb = nanobind;
 
@@ -29,7 +31,8 @@ nb::list params_of(const std::string& id) {
   nb::list result;
   for (std::int32_t i = 0; i < type.num_params; ++i) {
     const ef_param& param = type.params[i];
-    result.append(nb::make_tuple(param.name, kinds[param.default_value.type], to_python(param.default_value), param.doc));
+    result.append(nb::make_tuple(to_text(param.name), kinds[param.default_value.type], to_python(param.default_value),
+                                 to_text(param.doc)));
   }
   return result;
 }
@@ -50,7 +53,7 @@ nb::dict array_to_python(const ef_array& array) {
   if (array.kind == EF_MULTI_DISCRETE) {
     for (std::int64_t i = 0; i < size; ++i) nvec.append(array.nvec[i]);
   }
-  result["name"] = array.name;
+  result["name"] = to_text(array.name);
   result["kind"] = kinds[array.kind];
   result["dtype"] = dtype_name(array.dtype);
   result["shape"] = nb::tuple(shape);
@@ -73,7 +76,7 @@ nb::dict describe(const std::string& id, nb::dict config) {
   nb::list obs, info, reset_options;
   for (std::int32_t i = 0; i < spec->num_obs; ++i) obs.append(array_to_python(spec->obs[i]));
   for (std::int32_t i = 0; i < spec->num_info; ++i) info.append(array_to_python(spec->info[i]));
-  for (std::int32_t i = 0; i < spec->num_reset_options; ++i) reset_options.append(spec->reset_options[i]);
+  for (std::int32_t i = 0; i < spec->num_reset_options; ++i) reset_options.append(to_text(spec->reset_options[i]));
   result["structure"] = structures[spec->structure];
   result["obs"] = obs;
   result["action"] = array_to_python(spec->action);
@@ -87,12 +90,24 @@ nb::dict describe(const std::string& id, nb::dict config) {
   return result;
 }
 
+std::vector<std::string> load_plugin(nb::handle path) {
+  PyObject* encoded = nullptr;  // a path is bytes, which need not be UTF-8
+  if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw nb::python_error();
+  const auto held = nb::steal<nb::bytes>(encoded);
+  try {
+    return engine::load_plugin(held.c_str());
+  } catch (const std::runtime_error& error) {
+    set_error(PyExc_RuntimeError, error.what());
+    throw nb::python_error();
+  }
+}
+
 }  // namespace
 
 void bind_env_types(nb::module_& module) {
   module.def("list_env_types", &engine::list_env_types);
   module.def("built_in_ids", &engine::built_in_ids);
-  module.def("load_plugin", &engine::load_plugin);
+  module.def("load_plugin", &load_plugin);
   module.def("params_of", &params_of);
   module.def("describe", &describe);
 }

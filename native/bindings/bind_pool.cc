@@ -7,13 +7,26 @@
 #include "bindings.h"
 #include "engine.h"
 #include "native_pool.h"
+#include "python_calls.h"
 
 namespace nb = nanobind;
 
 namespace envfleet::bindings {
 
 void bind_pool(nb::module_& module) {
-  nb::exception<engine::FleetError>(module, "FleetError");
+  // Not nb::exception: its translator raises UnicodeDecodeError instead when the text is not UTF-8.
+  PyObject* fleet_error = PyErr_NewException("envfleet._native.FleetError", PyExc_Exception, nullptr);
+  if (fleet_error == nullptr) throw nb::python_error();
+  module.attr("FleetError") = nb::borrow(fleet_error);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const engine::FleetError& error) {
+          set_error(static_cast<PyObject*>(type), error.what());
+        }
+      },
+      fleet_error);
   nb::class_<NativePool>(module, "NativePool")
       .def(nb::init<const std::string&, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
                     nb::list, nb::object>(),

@@ -3,6 +3,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "python_calls.h"
+
 namespace nb = nanobind;
 
 namespace envfleet::bindings {
@@ -46,7 +48,7 @@ nb::object to_python(const ef_value& value) {
     case EF_REAL:
       return nb::cast(value.real);
     case EF_TEXT:
-      return nb::cast(std::string(value.text));
+      return to_text(value.text);
     default:
       return nb::cast(std::vector<double>(value.reals, value.reals + value.num_reals));
   }

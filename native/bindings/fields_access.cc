@@ -1,80 +1,131 @@
 #include "fields_access.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <vector>
 
+#include "envfleet/spec.h"
 #include "numpy_api.h"
+#include "python_calls.h"
 
 namespace nb = nanobind;
 
 namespace envfleet::bindings {
 
-nb::dict read_fields(const engine::FleetHandle& fleet, std::int32_t env_id) {
-  nb::dict fields;
-  const auto visit = [](void* context, const char* name, std::int32_t dtype, std::int64_t count, void* data) {
-    npy_intp shape[1] = {count < 0 ? 1 : count};
-    PyObject* copy = PyArray_SimpleNew(count < 0 ? 0 : 1, shape, numpy_type(dtype));
-    if (copy == nullptr) return PyErr_Clear();
-    auto* array = reinterpret_cast<PyArrayObject*>(copy);
-    std::memcpy(PyArray_DATA(array), data, static_cast<std::size_t>(PyArray_NBYTES(array)));
-    // A scalar is shown as the Python number that Gymnasium's attribute would be.
-    nb::object value = nb::steal(copy);
-    (*static_cast<nb::dict*>(context))[name] = count < 0 ? value.attr("item")() : value;
-  };
-  fleet.type().visit_fields(fleet.raw(), env_id, visit, &fields);
-  return fields;
-}
-
 namespace {
 
-// An array of that type, when no kind is lost on the way: 1.9 is no integer.
-PyObject* convert(PyObject* value, int type) {
-  PyObject* given = PyArray_FROMANY(value, NPY_NOTYPE, 0, 1, NPY_ARRAY_CARRAY_RO);
-  if (given == nullptr) return nullptr;
-  PyArray_Descr* wanted = PyArray_DescrFromType(type);
-  PyArray_Descr* own = PyArray_DESCR(reinterpret_cast<PyArrayObject*>(given));
-  if (PyArray_CanCastTypeTo(own, wanted, NPY_SAME_KIND_CASTING) == 0) {
-    PyErr_Format(PyExc_ValueError, "expected values of dtype %S, got %S", wanted, own);
-    Py_DECREF(wanted);
-    Py_DECREF(given);
-    return nullptr;
+nb::object checked(PyObject* made) {
+  if (made == nullptr) throw nb::python_error();
+  return nb::steal(made);
+}
+
+PyArrayObject* as_array(const nb::object& array) { return reinterpret_cast<PyArrayObject*>(array.ptr()); }
+
+[[noreturn]] void raise_out_of_range(int type, const nb::object& given) {
+  const nb::object wanted = nb::steal(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
+  PyErr_Format(PyExc_ValueError, "expected values in the range of %S, got %S", wanted.ptr(), given.ptr());
+  throw nb::python_error();
+}
+
+// No finite number is infinite as a float32. Asked before the cast, of which numpy would warn.
+bool all_fit_float32(const nb::object& given) {
+  const nb::object wide = checked(PyArray_FROMANY(given.ptr(), NPY_DOUBLE, 0, 1, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_FORCECAST));
+  const auto* numbers = static_cast<const double*>(PyArray_DATA(as_array(wide)));
+  return std::all_of(numbers, numbers + PyArray_SIZE(as_array(wide)),
+                     [](double number) { return !std::isfinite(number) || std::isfinite(static_cast<float>(number)); });
+}
+
+bool all_equal(const nb::object& given, const nb::object& converted) {
+  const nb::object equal = checked(PyObject_RichCompare(given.ptr(), converted.ptr(), Py_EQ));
+  return PyObject_IsTrue(nb::object(nb::module_::import_("numpy").attr("all")(equal)).ptr()) == 1;
+}
+
+// An array of that type, if no kind is lost on the way (1.9 is no integer) and every number fits.
+nb::object convert(nb::handle value, int type) {
+  const nb::object given = checked(PyArray_FROMANY(value.ptr(), NPY_NOTYPE, 0, 1, NPY_ARRAY_CARRAY_RO));
+  PyArray_Descr* own = PyArray_DESCR(as_array(given));
+  const nb::object wanted = nb::steal(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
+  auto* descriptor = reinterpret_cast<PyArray_Descr*>(wanted.ptr());
+  // Integers of either sign are one kind here: all_equal() finds those that do not fit.
+  const bool are_integers = PyTypeNum_ISINTEGER(own->type_num) && PyTypeNum_ISINTEGER(type);
+  if (!are_integers && PyArray_CanCastTypeTo(own, descriptor, NPY_SAME_KIND_CASTING) == 0) {
+    PyErr_Format(PyExc_ValueError, "expected values of dtype %S, got %S", wanted.ptr(), own);
+    throw nb::python_error();
   }
-  PyObject* converted = PyArray_FromAny(given, wanted, 0, 1, NPY_ARRAY_CARRAY | NPY_ARRAY_FORCECAST, nullptr);
-  Py_DECREF(given);
+  if (type == NPY_FLOAT && !all_fit_float32(given)) raise_out_of_range(type, given);
+  Py_INCREF(descriptor);  // taken over by the call
+  nb::object converted =
+      checked(PyArray_FromAny(given.ptr(), descriptor, 0, 1, NPY_ARRAY_CARRAY | NPY_ARRAY_FORCECAST, nullptr));
+  if (are_integers && !all_equal(given, converted)) raise_out_of_range(type, given);
   return converted;
+}
+
+void call_fields_changed(const engine::FleetHandle& fleet, std::int32_t env_id) {
+  ef_error error{};
+  if (fleet.type().fields_changed(fleet.raw(), env_id, &error) != 0) {
+    throw engine::FleetError(std::string("fields_changed() threw: ") + error.message);
+  }
+}
+
+// What the fields of one name held. False: the env threw, or has other fields by now.
+bool restore(const engine::FleetHandle& fleet, std::int32_t env_id, const std::string& name,
+             const std::vector<std::string>& before) {
+  std::size_t num_restored = 0;
+  bool fits = true;
+  try {
+    fleet.visit_fields(env_id, [&](const char* field, std::int32_t dtype, std::int64_t count, void* data) {
+      if (name != field || num_restored == before.size()) return;
+      const std::string& bytes = before[num_restored++];
+      fits &= static_cast<std::int64_t>(bytes.size()) == size_of(dtype) * (count < 0 ? 1 : count);
+      if (fits) std::memcpy(data, bytes.data(), bytes.size());
+    });
+    call_fields_changed(fleet, env_id);
+  } catch (const engine::FleetError&) {
+    return false;
+  }
+  return fits && num_restored == before.size();
 }
 
 }  // namespace
 
-bool write_field(const engine::FleetHandle& fleet, std::int32_t env_id, const std::string& name, nb::handle value) {
-  struct Writing {
-    const std::string& name;
-    PyObject* value;
-    bool found = false;
-    bool failed = false;
-  } writing{name, value.ptr()};
-  const auto visit = [](void* context, const char* field, std::int32_t dtype, std::int64_t count, void* data) {
-    auto& writing = *static_cast<Writing*>(context);
-    if (writing.name != field) return;
-    writing.found = true;
-    PyObject* converted = convert(writing.value, numpy_type(dtype));
-    if (converted == nullptr) {
-      writing.failed = true;
-      return;
-    }
-    auto* array = reinterpret_cast<PyArrayObject*>(converted);
-    const std::int64_t expected = count < 0 ? 1 : count;
-    if (PyArray_SIZE(array) != expected) {
-      PyErr_Format(PyExc_ValueError, "field %s expected %lld values, got %lld", field, static_cast<long long>(expected),
-                   static_cast<long long>(PyArray_SIZE(array)));
-      writing.failed = true;
-    } else {
-      std::memcpy(data, PyArray_DATA(array), static_cast<std::size_t>(PyArray_NBYTES(array)));
-    }
-    Py_DECREF(converted);
-  };
-  fleet.type().visit_fields(fleet.raw(), env_id, visit, &writing);
-  if (writing.failed) throw nb::python_error();
-  return writing.found;
+nb::dict read_fields(const engine::FleetHandle& fleet, std::int32_t env_id) {
+  nb::dict fields;
+  fleet.visit_fields(env_id, [&](const char* name, std::int32_t dtype, std::int64_t count, void* data) {
+    npy_intp shape[1] = {count < 0 ? 1 : count};
+    nb::object copy = checked(PyArray_SimpleNew(count < 0 ? 0 : 1, shape, numpy_type(dtype)));
+    const auto num_bytes = static_cast<std::size_t>(PyArray_NBYTES(as_array(copy)));
+    if (num_bytes != 0) std::memcpy(PyArray_DATA(as_array(copy)), data, num_bytes);
+    // A scalar is shown as the Python number that Gymnasium's attribute would be.
+    fields[to_text(name)] = count < 0 ? copy.attr("item")() : copy;
+  });
+  return fields;
+}
+
+bool write_field(engine::Engine& engine, std::int32_t env_id, const std::string& name, nb::handle value) {
+  const engine::FleetHandle& fleet = engine.fleet();
+  std::vector<std::string> before;  // of each field of that name
+  try {
+    fleet.visit_fields(env_id, [&](const char* field, std::int32_t dtype, std::int64_t count, void* data) {
+      if (name != field) return;
+      const nb::object converted = convert(value, numpy_type(dtype));
+      const std::int64_t expected = count < 0 ? 1 : count;
+      const std::int64_t got = PyArray_SIZE(as_array(converted));
+      if (got != expected) {
+        throw nb::value_error(("expected " + std::to_string(expected) + " values, got " + std::to_string(got)).c_str());
+      }
+      const auto num_bytes = static_cast<std::size_t>(PyArray_NBYTES(as_array(converted)));
+      before.emplace_back(static_cast<const char*>(data), num_bytes);
+      if (num_bytes != 0) std::memcpy(data, PyArray_DATA(as_array(converted)), num_bytes);
+    });
+    if (before.empty()) return false;
+    call_fields_changed(fleet, env_id);
+  } catch (const engine::FleetError& error) {
+    if (before.empty() || restore(fleet, env_id, name, before)) throw;
+    engine.mark_broken(env_id);
+    throw engine::FleetError(std::string(error.what()) + "; it threw for the old value too, and must be reset");
+  }
+  return true;
 }
 
 }  // namespace envfleet::bindings

@@ -5,13 +5,14 @@
 
 #include <string>
 
-#include "fleet.h"
+#include "engine.h"
 
 namespace envfleet::bindings {
 
 nanobind::dict read_fields(const engine::FleetHandle& fleet, std::int32_t env_id);
 
-// False: no field of that name. Throws a Python ValueError when the value does not fit.
-bool write_field(const engine::FleetHandle& fleet, std::int32_t env_id, const std::string& name, nanobind::handle value);
+// False: no field of that name. Throws a Python ValueError when the value does not fit, and FleetError for what the
+// env throws: the field has its old value then. An env that throws for the old value too is marked as broken.
+bool write_field(engine::Engine& engine, std::int32_t env_id, const std::string& name, nanobind::handle value);
 
 }  // namespace envfleet::bindings

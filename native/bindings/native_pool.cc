@@ -9,6 +9,7 @@
 #include "config_values.h"
 #include "env_types.h"
 #include "given_arrays.h"
+#include "python_calls.h"
 #include "timeouts.h"
 
 namespace nb = nanobind;
@@ -156,8 +157,7 @@ PyObject* NativePool::faults_of(const BatchBuffer& batch) {
   PyObject* list = PyList_New(0);
   const std::int32_t* env_ids = batch.is_whole ? nullptr : batch.env_ids();
   for (const engine::Fault& fault : engine_->take_faults(env_ids, batch.num_rows)) {
-    // What an env throws need not be UTF-8.
-    PyObject* what = PyUnicode_DecodeUTF8(fault.what.data(), static_cast<Py_ssize_t>(fault.what.size()), "replace");
+    PyObject* what = decode(fault.what);
     PyObject* entry = what == nullptr ? nullptr : Py_BuildValue("(iiN)", fault.env_id, fault.method, what);
     if (list == nullptr || entry == nullptr || PyList_Append(list, entry) < 0) {
       Py_XDECREF(entry);

@@ -57,17 +57,11 @@ void NativePool::set_state(std::int32_t env_id, nb::bytes state) {
 nb::tuple NativePool::render(std::int32_t env_id) {
   CallerGuard guard(*engine_);
   check_range(env_id);
-  struct Drawn {
-    std::int32_t height = 0, width = 0;
-    std::vector<std::uint8_t> rgb;
-  } drawn;
-  const auto sink = [](void* context, std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
-    *static_cast<Drawn*>(context) = {height, width, {rgb, rgb + static_cast<std::size_t>(height) * width * 3}};
-  };
-  ef_error error{};
-  const engine::FleetHandle& fleet = engine_->fleet();
-  if (fleet.type().render(fleet.raw(), env_id, sink, &drawn, &error) != 0) throw engine::FleetError(error.message);
-  return nb::make_tuple(drawn.height, drawn.width, nb::bytes(drawn.rgb.data(), drawn.rgb.size()));
+  nb::tuple drawn;
+  engine_->fleet().render(env_id, [&](std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
+    drawn = nb::make_tuple(height, width, nb::bytes(rgb, static_cast<std::size_t>(height) * width * 3));
+  });
+  return drawn;
 }
 
 nb::dict NativePool::get_fields(std::int32_t env_id) {
@@ -79,7 +73,7 @@ nb::dict NativePool::get_fields(std::int32_t env_id) {
 bool NativePool::set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
   CallerGuard guard(*engine_);
   check_range(env_id);
-  return write_field(engine_->fleet(), env_id, name, value);
+  return write_field(*engine_, env_id, name, value);
 }
 
 nb::bytes NativePool::phases() {

@@ -303,22 +303,18 @@ void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   tally_.forget_episode(env_id);
 }
 
-std::string Engine::get_state(std::int32_t env_id) {
-  std::string state;
-  ef_error error{};
-  const auto sink = [](void* context, const void* data, std::int64_t size) {
-    static_cast<std::string*>(context)->assign(static_cast<const char*>(data), static_cast<std::size_t>(size));
-  };
-  if (fleet_->type().get_state(fleet_->raw(), env_id, sink, &state, &error) != 0) throw FleetError(error.message);
-  return state;
-}
-
 void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
   ef_error error{};
   set_attention(true);
   const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) == 0;
   tally_.set_phase(env_id, phases_[env_id]);  // also of a state that was loaded in part
   if (!is_set) throw FleetError(error.message);
+}
+
+void Engine::mark_broken(std::int32_t env_id) {
+  set_attention(true);
+  phases_[env_id] = EF_BROKEN;
+  tally_.set_phase(env_id, EF_BROKEN);
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
@@ -331,7 +327,7 @@ void Engine::set_reset_options(std::vector<std::pair<std::string, double>> optio
 }
 
 template <Request request>
-void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) {
+void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) noexcept {
   auto& self = *static_cast<Engine*>(context);
   self.set_attention(true);
   self.tally_.drop(env_id, request, method);

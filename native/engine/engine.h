@@ -81,8 +81,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
   // Leaves the env in this phase: ENDED makes the next step start its episode.
   void rebuild(std::int32_t env_id, std::uint8_t phase);
-  std::string get_state(std::int32_t env_id);
+  std::string get_state(std::int32_t env_id) { return fleet_->get_state(env_id); }
+  // A state that does not fit leaves the env broken.
   void set_state(std::int32_t env_id, const void* data, std::int64_t size);
+  // The env may not be stepped until it is rebuilt.
+  void mark_broken(std::int32_t env_id);
   // For the resets to come; those in flight keep what they were given. An autoreset has none, as in Gymnasium.
   void set_reset_options(std::vector<std::pair<std::string, double>> options);
   const FleetHandle& fleet() const { return *fleet_; }
@@ -148,7 +151,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void start_stand_in();
   std::int64_t async_block_rows(double ns_per_row) const;
   template <Request request>
-  static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what);
+  static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what) noexcept;
 
   const EngineOptions options_;
   const std::int64_t fork_generation_;

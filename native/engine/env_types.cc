@@ -66,10 +66,11 @@ std::vector<std::string> load_plugin(const std::string& path) {
                                     ": expected a library whose source includes envfleet/env.h");
   }
   const ef_plugin* plugin = entry();
-  if (plugin->abi_version != ENVFLEET_ABI_VERSION) {
-    throw std::runtime_error(path + " was built for envfleet ABI " + std::to_string(plugin->abi_version) + ", this is ABI " +
-                             std::to_string(ENVFLEET_ABI_VERSION) + ": build it again with this version's headers");
-  }
+  const bool is_same_version = plugin->abi_version == ENVFLEET_ABI_VERSION;
+  // Behind the version lies the layout in this version alone.
+  const std::uint64_t layout = is_same_version ? plugin->layout : 0;
+  const std::string mismatch = detail::abi_mismatch(plugin->abi_version, layout, ENVFLEET_ABI_VERSION, ENVFLEET_ABI_LAYOUT);
+  if (!mismatch.empty()) throw std::runtime_error(mismatch);
   if (plugin->num_types == 0) throw std::runtime_error(path + " registers no env: add ENVFLEET_ENV(\"MyEnv-v0\", MyEnv)");
   for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
     if (!is_valid_id(plugin->types[i]->id)) {

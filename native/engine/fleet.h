@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "envfleet/abi.h"
@@ -15,6 +17,27 @@ namespace envfleet::engine {
 class FleetError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// Runs the body of a callback from behind the ABI and keeps what it throws, which must not cross it, until the
+// call is back on this side.
+class Callback {
+ public:
+  template <class Body>
+  void run(Body&& body) noexcept {
+    if (thrown_ != nullptr) return;
+    try {
+      body();
+    } catch (...) {
+      thrown_ = std::current_exception();
+    }
+  }
+  void rethrow() const {
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
+  }
+
+ private:
+  std::exception_ptr thrown_;
 };
 
 inline std::shared_ptr<const ef_spec> describe(const ef_env_type& type, const ef_value* config) {
@@ -34,6 +57,57 @@ class FleetHandle {
   ~FleetHandle() { type_.destroy(fleet_); }
   FleetHandle(const FleetHandle&) = delete;
   FleetHandle& operator=(const FleetHandle&) = delete;
+
+  // --- between batches, of one env; all throw FleetError for what the env throws ---
+
+  std::string get_state(std::int32_t env_id) const {
+    struct Sink : Callback {
+      std::string state;
+    } sink;
+    const auto take = [](void* context, const void* data, std::int64_t size) noexcept {
+      auto& sink = *static_cast<Sink*>(context);
+      sink.run([&] { sink.state.assign(static_cast<const char*>(data), static_cast<std::size_t>(size)); });
+    };
+    check([&](ef_error* error) { return type_.get_state(fleet_, env_id, take, &sink, error); });
+    sink.rethrow();
+    return std::move(sink.state);
+  }
+
+  // draw(height, width, rgb)
+  template <class Draw>
+  void render(std::int32_t env_id, Draw&& draw) const {
+    struct Sink : Callback {
+      Draw& draw;
+      explicit Sink(Draw& given) : draw(given) {}
+    } sink(draw);
+    const auto take = [](void* context, std::int32_t height, std::int32_t width, const std::uint8_t* rgb) noexcept {
+      auto& sink = *static_cast<Sink*>(context);
+      sink.run([&] { sink.draw(height, width, rgb); });
+    };
+    check([&](ef_error* error) { return type_.render(fleet_, env_id, take, &sink, error); });
+    sink.rethrow();
+  }
+
+  // visit(name, dtype, count, data), as ef_field_visitor; after one that threw no other field is visited.
+  template <class Visit>
+  void visit_fields(std::int32_t env_id, Visit&& visit) const {
+    struct Visitor : Callback {
+      Visit& visit;
+      explicit Visitor(Visit& given) : visit(given) {}
+    } visitor(visit);
+    const auto see = [](void* context, const char* name, std::int32_t dtype, std::int64_t count, void* data) noexcept {
+      auto& visitor = *static_cast<Visitor*>(context);
+      visitor.run([&] { visitor.visit(name, dtype, count, data); });
+    };
+    check([&](ef_error* error) { return type_.visit_fields(fleet_, env_id, see, &visitor, error); });
+    visitor.rethrow();
+  }
+
+  template <class Call>
+  static void check(Call&& call) {
+    ef_error error{};
+    if (call(&error) != 0) throw FleetError(error.message);
+  }
 
   const ef_env_type& type() const { return type_; }
   void* raw() const { return fleet_; }

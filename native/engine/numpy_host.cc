@@ -31,7 +31,7 @@ double c_library(Function function, double value) { return function == kSin ? st
 float c_library(Function function, float value) { return function == kSinF ? std::sin(value) : std::cos(value); }
 
 template <Function function, class Real>
-void apply(const Real* in, Real* out, std::int64_t count) {
+void apply(const Real* in, Real* out, std::int64_t count) noexcept {
   const UfuncLoops& own = loops[function];
   if (own.loop == nullptr) {  // without Python, in the engine's own tests
     for (std::int64_t i = 0; i < count; ++i) out[i] = c_library(function, in[i]);
@@ -55,13 +55,13 @@ void use_numpy_loops(UfuncLoops sin, UfuncLoops cos, UfuncLoops sin_f, UfuncLoop
 const ef_host* numpy_host() {
   static const ef_host host{
       ENVFLEET_ABI_VERSION,
-      sizeof(ef_host),
-      [](ef_bitgen* bitgen) { return random_standard_normal(as_numpy(bitgen)); },
-      [](ef_bitgen* bitgen) { return random_standard_normal_f(as_numpy(bitgen)); },
-      [](ef_bitgen* bitgen) { return random_standard_exponential(as_numpy(bitgen)); },
-      [](ef_bitgen* bitgen, double shape) { return random_standard_gamma(as_numpy(bitgen), shape); },
-      [](ef_bitgen* bitgen, double a, double b) { return random_beta(as_numpy(bitgen), a, b); },
-      [](ef_bitgen* bitgen, double rate) { return random_poisson(as_numpy(bitgen), rate); },
+      ENVFLEET_ABI_LAYOUT,
+      [](ef_bitgen* bitgen) noexcept { return random_standard_normal(as_numpy(bitgen)); },
+      [](ef_bitgen* bitgen) noexcept { return random_standard_normal_f(as_numpy(bitgen)); },
+      [](ef_bitgen* bitgen) noexcept { return random_standard_exponential(as_numpy(bitgen)); },
+      [](ef_bitgen* bitgen, double shape) noexcept { return random_standard_gamma(as_numpy(bitgen), shape); },
+      [](ef_bitgen* bitgen, double a, double b) noexcept { return random_beta(as_numpy(bitgen), a, b); },
+      [](ef_bitgen* bitgen, double rate) noexcept { return random_poisson(as_numpy(bitgen), rate); },
       &apply<kSin, double>,
       &apply<kCos, double>,
       &apply<kSinF, float>,

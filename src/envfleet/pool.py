@@ -7,8 +7,9 @@ which env gets which seed, and what becomes of an env that raises. Apis are view
 from __future__ import annotations
 
 import atexit
+import contextlib
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch, empty_batch
-from envfleet.errors import CallOrderError, ConfigError, PoolClosedError, RecvTimeout, StateError
+from envfleet.errors import CallOrderError, ConfigError, EnvfleetError, PoolClosedError, RecvTimeout
 from envfleet.executors.base import Executor, Refused
 from envfleet.inputs import check_env_ids, check_step
 from envfleet.pool_state import PoolState, fitting_state
@@ -176,15 +177,15 @@ class Pool:
         state = fitting_state(state, self.spec.id, self._params())
         before = [self._executor.get_state(i) for i in range(self.num_envs)]
         try:
-            self._load_states(state.states)
-        except StateError:
-            self._load_states(before)
+            for env_id, own in enumerate(state.states):
+                self._executor.set_state(env_id, own)
+        except BaseException:
+            for env_id, own in enumerate(before):
+                # An env that does not take its old state back is broken, and rebuilt at its next reset.
+                with contextlib.suppress(EnvfleetError):
+                    self._executor.set_state(env_id, own)
             raise
         self._restarts.seeds, self._restarts.counts = list(state.seeds), list(state.num_restarts)
-
-    def _load_states(self, states: Iterable[bytes]) -> None:
-        for env_id, own in enumerate(states):
-            self._executor.set_state(env_id, own)
 
     def observe(self) -> Any:
         """The present observations of all envs, as the last rows had them."""

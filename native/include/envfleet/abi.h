@@ -10,8 +10,13 @@
  * once, never twice at a time for the same env. Every other function is called
  * from one thread with no range function running on the envs it names.
  *
- * Invariant: no exception leaves a function in these tables. What an env throws is
- * reported through ef_error or ef_rows.on_fault.
+ * Invariant: no exception crosses this border, in either direction: every function type
+ * below is noexcept. What an env throws is reported through ef_error or ef_rows.on_fault.
+ *
+ * Versions: any change of a struct or a signature raises ENVFLEET_ABI_VERSION. Both sides compare
+ * it, and ENVFLEET_ABI_LAYOUT, before they read anything else of the other: a plug-in that was built
+ * with other headers is refused. The name of the exported function and the position of abi_version
+ * never change, so that every version can refuse every other.
  */
 #ifndef ENVFLEET_ABI_H_
 #define ENVFLEET_ABI_H_
@@ -19,10 +24,13 @@
 #include <stdint.h>
 
 #ifdef __cplusplus
+#define EF_NOEXCEPT noexcept
 extern "C" {
+#else
+#define EF_NOEXCEPT
 #endif
 
-#define ENVFLEET_ABI_VERSION 1u
+#define ENVFLEET_ABI_VERSION 2u
 #define ENVFLEET_MAX_NDIM 8
 #define ENVFLEET_ERROR_SIZE 1024
 
@@ -131,17 +139,17 @@ typedef struct ef_bitgen {
  * library's on some CPUs. The latter set out[i] = f(in[i]); in and out may be the same array. */
 typedef struct ef_host {
   uint32_t abi_version;
-  uint32_t struct_size;
-  double (*standard_normal)(ef_bitgen*);
-  float (*standard_normal_f)(ef_bitgen*);
-  double (*standard_exponential)(ef_bitgen*);
-  double (*standard_gamma)(ef_bitgen*, double shape);
-  double (*beta)(ef_bitgen*, double a, double b);
-  int64_t (*poisson)(ef_bitgen*, double rate);
-  void (*sin)(const double* in, double* out, int64_t count);
-  void (*cos)(const double* in, double* out, int64_t count);
-  void (*sin_f)(const float* in, float* out, int64_t count);
-  void (*cos_f)(const float* in, float* out, int64_t count);
+  uint64_t layout; /* ENVFLEET_ABI_LAYOUT */
+  double (*standard_normal)(ef_bitgen*) EF_NOEXCEPT;
+  float (*standard_normal_f)(ef_bitgen*) EF_NOEXCEPT;
+  double (*standard_exponential)(ef_bitgen*) EF_NOEXCEPT;
+  double (*standard_gamma)(ef_bitgen*, double shape) EF_NOEXCEPT;
+  double (*beta)(ef_bitgen*, double a, double b) EF_NOEXCEPT;
+  int64_t (*poisson)(ef_bitgen*, double rate) EF_NOEXCEPT;
+  void (*sin)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  void (*cos)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  void (*sin_f)(const float* in, float* out, int64_t count) EF_NOEXCEPT;
+  void (*cos_f)(const float* in, float* out, int64_t count) EF_NOEXCEPT;
 } ef_host;
 
 /* One batch of rows. Columns are indexed by row; actions by env. */
@@ -159,7 +167,8 @@ typedef struct ef_rows {
   int32_t* final_elapsed_step;
   const ef_option* options; /* reset only */
   int64_t num_options;
-  void (*on_fault)(void* context, int64_t row, int32_t env_id, int32_t method, const char* what);
+  /* what: the text of what was thrown, in any encoding */
+  void (*on_fault)(void* context, int64_t row, int32_t env_id, int32_t method, const char* what) EF_NOEXCEPT;
   void* fault_context;
 } ef_rows;
 
@@ -173,52 +182,62 @@ typedef struct ef_fleet_options {
   const ef_host* host;
 } ef_fleet_options;
 
-typedef void (*ef_bytes_sink)(void* context, const void* data, int64_t size);
-typedef void (*ef_frame_sink)(void* context, int32_t height, int32_t width, const uint8_t* rgb);
+typedef void (*ef_bytes_sink)(void* context, const void* data, int64_t size) EF_NOEXCEPT;
+/* rgb: height * width * 3 bytes; height and width are positive. */
+typedef void (*ef_frame_sink)(void* context, int32_t height, int32_t width, const uint8_t* rgb) EF_NOEXCEPT;
 /* count < 0: a scalar. The visitor may read and write data in place. */
-typedef void (*ef_field_visitor)(void* context, const char* name, int32_t dtype, int64_t count, void* data);
+typedef void (*ef_field_visitor)(void* context, const char* name, int32_t dtype, int64_t count, void* data) EF_NOEXCEPT;
 
+/* Functions with an ef_error return 0, or a pointer, when they succeed. */
 typedef struct ef_env_type {
-  uint32_t abi_version;
-  uint32_t struct_size;
   const char* id;
   const char* doc;
   int32_t num_params;
   const ef_param* params;
 
   /* NULL on error. */
-  const ef_spec* (*describe)(const ef_value* config, ef_error* error);
-  void (*release_spec)(const ef_spec* spec);
+  const ef_spec* (*describe)(const ef_value* config, ef_error* error)EF_NOEXCEPT;
+  void (*release_spec)(const ef_spec* spec) EF_NOEXCEPT;
 
   /* A fleet is num_envs envs of one type. NULL on error. */
-  void* (*create)(const ef_fleet_options* options, ef_error* error);
-  void (*destroy)(void* fleet);
+  void* (*create)(const ef_fleet_options* options, ef_error* error)EF_NOEXCEPT;
+  void (*destroy)(void* fleet) EF_NOEXCEPT;
 
   /* words: the seed as four little-endian 32-bit words, as numpy's SeedSequence takes them. */
-  void (*seed)(void* fleet, int32_t env_id, const uint32_t words[4]);
-  /* Destroys and constructs one env again. 0: done. */
-  int32_t (*rebuild)(void* fleet, int32_t env_id, ef_error* error);
+  void (*seed)(void* fleet, int32_t env_id, const uint32_t words[4]) EF_NOEXCEPT;
+  /* Destroys and constructs one env again. */
+  int32_t (*rebuild)(void* fleet, int32_t env_id, ef_error* error) EF_NOEXCEPT;
 
-  void (*reset_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
-  void (*step_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
+  void (*reset_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
+  void (*step_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
   /* Writes the present observations alone. */
-  void (*observe_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end);
+  void (*observe_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
 
-  int32_t (*get_state)(void* fleet, int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error);
-  int32_t (*set_state)(void* fleet, int32_t env_id, const void* data, int64_t size, ef_error* error);
-  int32_t (*render)(void* fleet, int32_t env_id, ef_frame_sink sink, void* context, ef_error* error);
-  void (*visit_fields)(void* fleet, int32_t env_id, ef_field_visitor visit, void* context);
+  int32_t (*get_state)(void* fleet, int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error) EF_NOEXCEPT;
+  int32_t (*set_state)(void* fleet, int32_t env_id, const void* data, int64_t size, ef_error* error) EF_NOEXCEPT;
+  int32_t (*render)(void* fleet, int32_t env_id, ef_frame_sink sink, void* context, ef_error* error) EF_NOEXCEPT;
+  int32_t (*visit_fields)(void* fleet, int32_t env_id, ef_field_visitor visit, void* context, ef_error* error) EF_NOEXCEPT;
+  /* To be called after a visitor has written a field. */
+  int32_t (*fields_changed)(void* fleet, int32_t env_id, ef_error* error) EF_NOEXCEPT;
 } ef_env_type;
 
 /* What a plug-in's only exported function returns. */
 typedef struct ef_plugin {
   uint32_t abi_version;
   uint32_t num_types;
+  uint64_t layout; /* ENVFLEET_ABI_LAYOUT */
   const ef_env_type* const* types;
 } ef_plugin;
 
-typedef const ef_plugin* (*ef_plugin_entry)(void);
+typedef const ef_plugin* (*ef_plugin_entry)(void)EF_NOEXCEPT;
 #define ENVFLEET_PLUGIN_SYMBOL "envfleet_plugin_v1"
+
+/* The sizes of all structs as one number: it differs if someone changed a struct and forgot the version. */
+#define EF_ADD_SIZE(sizes, type) ((sizes) * 1000003u + (uint64_t)sizeof(type))
+#define EF_SPEC_SIZES EF_ADD_SIZE(EF_ADD_SIZE((uint64_t)sizeof(ef_plugin), ef_spec), ef_array)
+#define EF_VALUE_SIZES EF_ADD_SIZE(EF_ADD_SIZE(EF_ADD_SIZE(EF_SPEC_SIZES, ef_value), ef_param), ef_option)
+#define EF_CALL_SIZES EF_ADD_SIZE(EF_ADD_SIZE(EF_ADD_SIZE(EF_VALUE_SIZES, ef_error), ef_rows), ef_fleet_options)
+#define ENVFLEET_ABI_LAYOUT EF_ADD_SIZE(EF_ADD_SIZE(EF_ADD_SIZE(EF_CALL_SIZES, ef_host), ef_bitgen), ef_env_type)
 
 #ifdef __cplusplus
 }

@@ -23,8 +23,8 @@
 //     static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<lanes>&);
 //
 // It steps `lanes` envs at once (Discrete actions, no draws, no infos), or returns false,
-// having done nothing, when one of them needs step(). It must not throw. Envs whose episode has
-// ended may be among them; they are reset afterwards.
+// having done nothing, when one of them needs step(). Envs whose episode has ended may be among
+// them; they are reset afterwards.
 //
 // ACTION is int for Discrete; const std::int32_t* for MultiDiscrete; const
 // std::int8_t* for MultiBinary; const T* for Box<T>.
@@ -35,8 +35,10 @@
 // Visibility: everything in these headers is hidden in a library built with them. Two plug-ins
 // in one process may define structs of the same name, and must not share what is made of them.
 //
-// Invariants: out arrays are zero when reset and step begin. What an env throws breaks
-// that env alone.
+// Invariants: out arrays are zero when reset, step, step_lanes and observe begin, unless the env
+// promises to write all of them (static constexpr bool writes_every_element = true). What an env
+// throws breaks that env alone; what step_lanes throws, all the envs that it was given. An exception
+// need not be a std::exception, but a destructor must not throw: C++ ends the process then.
 #pragma once
 
 #include "envfleet/abi.h"
@@ -66,7 +68,7 @@
 
 // The export is emitted by the header, unless the engine itself compiles the env in.
 #ifndef ENVFLEET_BUILTIN
-ENVFLEET_EXPORT inline __attribute__((used)) const ef_plugin* envfleet_plugin_v1() {
+ENVFLEET_EXPORT inline __attribute__((used)) const ef_plugin* envfleet_plugin_v1() noexcept {
   return ::envfleet::detail::local_plugin();
 }
 #endif

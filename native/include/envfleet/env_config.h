@@ -5,11 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "envfleet/abi.h"
 #include "envfleet/env_concepts.h"
+#include "envfleet/guarded.h"
 #include "envfleet/spec.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
@@ -40,13 +42,33 @@ class OwnedValues {
   std::vector<std::unique_ptr<std::vector<double>>> reals_;
 };
 
+struct MadeParams {
+  Params values;
+  std::string error;  // what params() threw; empty: nothing
+};
+
+template <class Env>
+const MadeParams& made_params() {
+  static const MadeParams& made = *new MadeParams([] {
+    MadeParams result;
+    if constexpr (HasParams<Env>) {
+      // Asked while the library is loaded: what is thrown there ends the process. params_of() throws it again.
+      try {
+        result.values = Params(Env::params());
+      } catch (...) {
+        report_thrown([&](const char* what) { result.error = std::string("params(): ") + what; });
+      }
+    }
+    return result;
+  }());  // never destroyed, as the types in env_type.h
+  return made;
+}
+
 template <class Env>
 const Params& params_of() {
-  static const Params& params = *new Params([] {
-    if constexpr (HasParams<Env>) return Params(Env::params());
-    return Params{};
-  }());  // never destroyed, as the types in env_type.h
-  return params;
+  const MadeParams& made = made_params<Env>();
+  if (!made.error.empty()) throw std::runtime_error(made.error);
+  return made.values;
 }
 
 template <class Env>

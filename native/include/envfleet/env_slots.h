@@ -68,14 +68,16 @@ class EnvSlots {
     }
   }
 
+  // What throws on the way leaves the env broken: part of it has the new state.
   void set_state(std::int32_t env_id, StateReader& reader) {
     if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
       Slot& slot = slots_[env_id];
+      phases_[env_id] = EF_BROKEN;
       slot.rng.load(reader.get<Rng::State>());
       slot.elapsed_step = reader.get<std::int32_t>();
+      if (slot.elapsed_step < 0) throw std::invalid_argument("the state holds a negative number of steps");
       const auto phase = reader.get<std::uint8_t>();
       if (phase > EF_BROKEN) throw std::invalid_argument("the state holds no valid phase");
-      phases_[env_id] = phase;
       for (std::size_t k = 0; k < last_obs_.size(); ++k) {
         reader.get_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
       }
@@ -85,7 +87,8 @@ class EnvSlots {
         built(env_id).fields(reader);
       }
       if (!reader.rest().empty()) throw std::invalid_argument("the state is longer than this env's");
-      if constexpr (HasFieldsChanged<Env>) built(env_id).fields_changed();
+      fields_changed(env_id);
+      phases_[env_id] = phase;
     } else {
       throw std::logic_error("this env declares neither fields() nor save() and load()");
     }
@@ -101,12 +104,13 @@ class EnvSlots {
 
   void visit_fields(std::int32_t env_id, ef_field_visitor visit, void* context) {
     if constexpr (HasFields<Env>) {
-      if (!slots_[env_id].env) return;
       FieldViewer viewer(visit, context);
-      slots_[env_id].env->fields(viewer);
-      // The visitor may have written one.
-      if constexpr (HasFieldsChanged<Env>) slots_[env_id].env->fields_changed();
+      built(env_id).fields(viewer);
     }
+  }
+
+  void fields_changed(std::int32_t env_id) {
+    if constexpr (HasFieldsChanged<Env>) built(env_id).fields_changed();
   }
 
  protected:

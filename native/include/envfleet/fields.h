@@ -11,6 +11,7 @@
 // not be named.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -135,7 +136,15 @@ class StateReader {
     } else if (size != Access::size(field)) {
       throw std::invalid_argument(std::string("the state holds another size of field ") + name);
     }
-    get_bytes(Access::data(field), static_cast<std::size_t>(size) * sizeof(typename Access::Value));
+    const std::size_t num_bytes = static_cast<std::size_t>(size) * sizeof(typename Access::Value);
+    if constexpr (std::is_same_v<typename Access::Value, bool>) {
+      // Before a bool has the byte: one that is neither 0 nor 1 is undefined behaviour.
+      if (std::any_of(rest_.begin(), rest_.begin() + std::min(num_bytes, rest_.size()),
+                      [](char byte) { return (byte & ~1) != 0; })) {
+        throw std::invalid_argument(std::string("the state holds no valid bool in field ") + name);
+      }
+    }
+    get_bytes(Access::data(field), num_bytes);
   }
 
   std::string_view rest() const { return rest_; }

@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <exception>
 #include <limits>
 #include <type_traits>
 
@@ -48,11 +47,10 @@ class Fleet : public EnvSlots<Env> {
         autoreset_(options.autoreset),
         step_limit_(options.max_episode_steps > 0 ? options.max_episode_steps : std::numeric_limits<std::int32_t>::max()) {}
 
-  void reset_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  void reset_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int32_t env_id = env_of(rows, row);
-      guard_row(rows, row, env_id, EF_IN_RESET, [&] {
-        start_episode(rows, row, env_id);
+      guard_rows(rows, row, 1, EF_IN_RESET, [&] {
+        start_episode(rows, row, env_of(rows, row));
         rows.reward[row] = 0.0;
         rows.terminated[row] = 0;
         rows.truncated[row] = 0;
@@ -60,7 +58,7 @@ class Fleet : public EnvSlots<Env> {
     }
   }
 
-  void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
     std::int64_t row = begin;
     if constexpr (HasLanes<Env>) {
       for (; end - row >= Env::lanes; row += Env::lanes) {
@@ -70,7 +68,7 @@ class Fleet : public EnvSlots<Env> {
     step_one_by_one(rows, row, end);
   }
 
-  void step_one_by_one(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  void step_one_by_one(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int32_t env_id = env_of(rows, row);
       // In this mode the call after an end starts the next episode and ignores the action.
@@ -78,16 +76,16 @@ class Fleet : public EnvSlots<Env> {
         reset_range(rows, row, row + 1);
         continue;
       }
-      guard_row(rows, row, env_id, EF_IN_STEP, [&] { step_row(rows, row, env_id); });
+      guard_rows(rows, row, 1, EF_IN_STEP, [&] { step_row(rows, row, env_id); });
     }
   }
 
-  void observe_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  void observe_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int32_t env_id = env_of(rows, row);
       if constexpr (HasObserve<Env>) {
-        guard_row(rows, row, env_id, EF_IN_OBSERVE, [&] {
-          clear_row(obs_columns_, rows.obs, row);
+        guard_rows(rows, row, 1, EF_IN_OBSERVE, [&] {
+          clear_rows(obs_columns_, rows.obs, row, 1);
           Out out(&rows, &obs_columns_, &info_columns_, row);
           this->built(env_id).observe(out);
         });
@@ -102,16 +100,16 @@ class Fleet : public EnvSlots<Env> {
 
  private:
   // Batch buffers are recycled: without this an element that the env skips would hold an old batch's value.
-  void clear_outputs(const ef_rows& rows, std::int64_t row) {
-    if constexpr (!WritesEveryElement<Env>) clear_row(obs_columns_, rows.obs, row);
-    if (!info_columns_.empty()) clear_row(info_columns_, rows.info, row);
+  void clear_outputs(const ef_rows& rows, std::int64_t first_row, int count = 1) {
+    if constexpr (!WritesEveryElement<Env>) clear_rows(obs_columns_, rows.obs, first_row, count);
+    if (!info_columns_.empty()) clear_rows(info_columns_, rows.info, first_row, count);
   }
 
   void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
     Slot& slot = slots_[env_id];
     clear_outputs(rows, row);
     Out out(&rows, &obs_columns_, &info_columns_, row);
-    slot.env->reset(slot.rng, out);
+    this->built(env_id).reset(slot.rng, out);
     slot.elapsed_step = 0;
     phases_[env_id] = EF_RUNNING;
     rows.elapsed_step[row] = 0;
@@ -127,7 +125,7 @@ class Fleet : public EnvSlots<Env> {
   }
 
   void finish_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, double reward, bool terminated,
-                  bool truncated) {
+                  bool truncated) noexcept {
     const std::int32_t elapsed_step = ++slots_[env_id].elapsed_step;
     truncated |= elapsed_step >= step_limit_;
     rows.reward[row] = reward;
@@ -141,8 +139,8 @@ class Fleet : public EnvSlots<Env> {
     }
   }
 
-  // The rows from first_row on, as many as there are lanes. False: nothing was done.
-  bool step_lanes(const ef_rows& rows, std::int64_t first_row)
+  // The rows from first_row on, as many as there are lanes. False: no env was stepped.
+  bool step_lanes(const ef_rows& rows, std::int64_t first_row) noexcept
     requires HasLanes<Env>
   {
     constexpr int kLanes = Env::lanes;
@@ -154,8 +152,14 @@ class Fleet : public EnvSlots<Env> {
       envs[lane] = &*slots_[ids[lane]].env;
       actions[lane] = static_cast<const std::int32_t*>(rows.actions)[ids[lane]];
     }
+    clear_outputs(rows, first_row, kLanes);
     LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
-    if (!Env::step_lanes(envs, actions, out)) return false;
+    bool are_stepped = false;
+    // Which of the envs threw, and how far the others came, is not known: all of them are broken.
+    if (!guard_rows(rows, first_row, kLanes, EF_IN_STEP, [&] { are_stepped = Env::step_lanes(envs, actions, out); })) {
+      return true;
+    }
+    if (!are_stepped) return false;
     for (int lane = 0; lane < kLanes; ++lane) {
       const std::int64_t row = first_row + lane;
       // Stepped in vain: leaving a lane out costs more than starting its episode over it.
@@ -168,7 +172,7 @@ class Fleet : public EnvSlots<Env> {
     return true;
   }
 
-  void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+  void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) noexcept {
     phases_[env_id] = EF_ENDED;
     if (autoreset_ != EF_SAME_STEP) {
       this->remember_obs(rows, row, env_id);
@@ -177,7 +181,7 @@ class Fleet : public EnvSlots<Env> {
     copy_row(obs_columns_, rows.final_obs, rows.obs, row);
     copy_row(info_columns_, rows.final_info, rows.info, row);
     rows.final_elapsed_step[row] = slots_[env_id].elapsed_step;
-    start_episode(rows, row, env_id);
+    guard_rows(rows, row, 1, EF_IN_RESET, [&] { start_episode(rows, row, env_id); });
   }
 
   void act(Slot& slot, const ef_rows& rows, std::int32_t env_id, Out& out) {
@@ -195,22 +199,32 @@ class Fleet : public EnvSlots<Env> {
     }
   }
 
+  // Runs a body that may throw, which breaks the envs of these rows. True: it did not.
   template <class Body>
-  void guard_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, ef_method method, Body&& body) {
+  bool guard_rows(const ef_rows& rows, std::int64_t first_row, int count, ef_method method, Body&& body) noexcept {
     try {
       body();
-    } catch (const std::exception& thrown) {
-      fail_row(rows, row, env_id, method, thrown.what());
+      return true;
     } catch (...) {
-      fail_row(rows, row, env_id, method, "threw something that is not a std::exception");
+      fail_rows(rows, first_row, count, method);
     }
+    return false;
   }
 
-  void fail_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, ef_method method, const char* what) {
+  // In a catch block. Out of line: inlined, it would keep what may throw from being inlined.
+  [[gnu::noinline, gnu::cold]] void fail_rows(const ef_rows& rows, std::int64_t first_row, int count,
+                                              ef_method method) noexcept {
+    report_thrown([&](const char* what) {
+      for (int i = 0; i < count; ++i) fail_row(rows, first_row + i, method, what);
+    });
+  }
+
+  void fail_row(const ef_rows& rows, std::int64_t row, ef_method method, const char* what) noexcept {
+    const std::int32_t env_id = env_of(rows, row);
     phases_[env_id] = EF_BROKEN;
-    clear_row(obs_columns_, rows.obs, row);
+    clear_rows(obs_columns_, rows.obs, row, 1);
     if (method != EF_IN_OBSERVE) {
-      clear_row(info_columns_, rows.info, row);
+      clear_rows(info_columns_, rows.info, row, 1);
       rows.reward[row] = 0.0;
       rows.terminated[row] = 0;
       rows.truncated[row] = 0;

@@ -24,9 +24,9 @@ inline char* row_at(void* base, std::int64_t row_bytes, std::int64_t row) {
   return static_cast<char*>(base) + row_bytes * row;
 }
 
-inline void clear_row(const std::vector<Column>& columns, void* const* base, std::int64_t row) {
+inline void clear_rows(const std::vector<Column>& columns, void* const* base, std::int64_t first_row, int count) {
   for (std::size_t k = 0; k < columns.size(); ++k)
-    std::memset(row_at(base[k], columns[k].row_bytes, row), 0, columns[k].row_bytes);
+    std::memset(row_at(base[k], columns[k].row_bytes, first_row), 0, columns[k].row_bytes * count);
 }
 
 inline void copy_row(const std::vector<Column>& columns, void* const* to, void* const* from, std::int64_t row) {

@@ -1,9 +1,17 @@
-// What is thrown on an env's side of the ABI, as an ef_error: an exception must not cross it.
+// What is thrown on an env's side of the ABI, as an ef_error: no exception crosses the ABI.
+//
+// Every function of a table is made by set_entry(). The function types of abi.h are noexcept, so that
+// assigning anything else to a table does not compile.
 #pragma once
 
-#include <cstdio>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <exception>
 #include <new>
+#include <string>
+#include <tuple>
+#include <type_traits>
 
 #include "envfleet/abi.h"
 
@@ -13,24 +21,81 @@ namespace envfleet {
 
 namespace detail {
 
-inline void write_error(ef_error* error, const char* what) {
-  std::snprintf(error->message, sizeof(error->message), "%s", what);
+// For a catch (...) block: calls report(text) with the text of the exception that is being handled.
+template <class Report>
+void report_thrown(Report&& report) noexcept {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    report("out of memory");
+  } catch (const std::exception& thrown) {
+    report(thrown.what() != nullptr ? thrown.what() : "threw an exception without a text");
+  } catch (...) {
+    report("threw something that is not a std::exception");
+  }
 }
 
-// Runs a body and turns what it throws into an ef_error. True: it did not throw.
-template <class Body>
-bool guarded(ef_error* error, Body&& body) {
-  try {
-    body();
-    return true;
-  } catch (const std::bad_alloc&) {
-    write_error(error, "out of memory");
-  } catch (const std::exception& thrown) {
-    write_error(error, thrown.what());
-  } catch (...) {
-    write_error(error, "threw something that is not a std::exception");
+// Copies a text, or as much of it as fits. A text that is cut ends with "...", after a whole UTF-8 character.
+inline void write_error(ef_error* error, const char* what) noexcept {
+  constexpr std::size_t kRoom = sizeof(error->message) - 1;
+  const std::size_t length = std::strlen(what);
+  if (length <= kRoom) {
+    std::memcpy(error->message, what, length + 1);
+    return;
   }
-  return false;
+  std::size_t cut = kRoom - 3;
+  // At most three continuation bytes: text in another encoding may have nothing else.
+  for (int i = 0; i < 3 && (static_cast<unsigned char>(what[cut]) & 0xC0) == 0x80; ++i) --cut;
+  std::memcpy(error->message, what, cut);
+  std::memcpy(error->message + cut, "...", 4);
+}
+
+// One function of a table. A body may throw when its last parameter is an ef_error*: the result is then
+// null or 1, and otherwise what the body returned, or 0.
+template <class Body, class Result, class... Args>
+struct Entry {
+  static Result call(Args... args) noexcept {
+    if constexpr (std::is_nothrow_invocable_v<Body, Args...>) {
+      return Body{}(args...);
+    } else {
+      ef_error* const error = std::get<sizeof...(Args) - 1>(std::tie(args...));
+      try {
+        if constexpr (std::is_pointer_v<Result>) {
+          return Body{}(args...);
+        } else {
+          static_assert(std::is_same_v<Result, std::int32_t>);
+          Body{}(args...);
+          return 0;
+        }
+      } catch (...) {
+        report_thrown([&](const char* what) { write_error(error, what); });
+      }
+      if constexpr (std::is_pointer_v<Result>) {
+        return nullptr;
+      } else {
+        return 1;
+      }
+    }
+  }
+};
+
+// Fills one function of a table with a lambda that captures nothing.
+template <class Result, class... Args, class Body>
+void set_entry(Result (*&entry)(Args...) noexcept, Body) {
+  entry = &Entry<Body, Result, Args...>::call;
+}
+
+// Empty, or why a plug-in and an engine cannot work together.
+inline std::string abi_mismatch(std::uint32_t plugin_version, std::uint64_t plugin_layout, std::uint32_t engine_version,
+                                std::uint64_t engine_layout) {
+  const char* remedy = "; compile it again with the headers of the envfleet that loads it (envfleet.get_include())";
+  if (plugin_version != engine_version) {
+    return "it was built for ABI version " + std::to_string(plugin_version) + " of envfleet, this engine has version " +
+           std::to_string(engine_version) + remedy;
+  }
+  if (plugin_layout == engine_layout) return "";
+  return "it was built for ABI version " + std::to_string(plugin_version) +
+         " of envfleet, as this engine, but with structs of other sizes" + remedy;
 }
 
 }  // namespace detail

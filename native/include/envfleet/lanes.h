@@ -3,7 +3,8 @@
 // For envs whose step takes a few nanoseconds: written over `lanes` envs side by side, the
 // arithmetic becomes vector instructions. See step_lanes in env.h.
 //
-// Thread safety: as Out. Invariant: the rows of the lanes follow each other in every column.
+// Thread safety: as Out. Invariant: the rows of the lanes follow each other in every column, and are
+// zero at first, as those of Out.
 #pragma once
 
 #include <cstdint>

@@ -101,12 +101,31 @@ struct Frame {
   std::vector<std::uint8_t> rgb;
 
   void resize(std::int32_t new_height, std::int32_t new_width, std::uint8_t fill = 0) {
+    if (new_height <= 0 || new_width <= 0) {
+      throw std::invalid_argument("Frame::resize expected a positive height and width, got " + std::to_string(new_height) +
+                                  " x " + std::to_string(new_width));
+    }
     height = new_height;
     width = new_width;
     rgb.assign(static_cast<std::size_t>(new_height) * new_width * 3, fill);
   }
   std::uint8_t* pixel(std::int32_t y, std::int32_t x) { return &rgb[(static_cast<std::size_t>(y) * width + x) * 3]; }
 };
+
+namespace detail {
+
+// Throws when a frame has no pixels or another number of bytes than its height and width say.
+inline void check_frame(const Frame& frame) {
+  const bool is_sized = frame.height > 0 && frame.width > 0;
+  // At most 3 * 2**62, which 64 bits hold.
+  const std::uint64_t expected = is_sized ? std::uint64_t{3} * frame.height * frame.width : 0;
+  if (is_sized && frame.rgb.size() == expected) return;
+  throw std::invalid_argument("render() expected a frame of positive height and width with height * width * 3 bytes, got " +
+                              std::to_string(frame.height) + " x " + std::to_string(frame.width) + " with " +
+                              std::to_string(frame.rgb.size()) + " bytes; Frame::resize sets all three");
+}
+
+}  // namespace detail
 
 }  // namespace envfleet
 

@@ -96,6 +96,7 @@ class Spec {
   Spec& observation_member(Space space) { return add(EF_TUPLE, "", std::move(space)); }
 
   Spec& action(Space space) {
+    check_action_range(space);
     raw_.action = convert("action", std::move(space), 0);
     has_action_ = true;
     return *this;
@@ -113,7 +114,9 @@ class Spec {
     return *this;
   }
 
+  // 0: no limit.
   Spec& max_episode_steps(int steps) {
+    if (steps < 0) throw std::invalid_argument("spec() expected max_episode_steps >= 0, got " + std::to_string(steps));
     raw_.max_episode_steps = steps;
     return *this;
   }
@@ -145,6 +148,31 @@ class Spec {
   Spec& operator=(const Spec&) = delete;
 
  private:
+  static constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
+
+  // step() is given discrete actions as int32.
+  static void check_action_range(const Space& space) {
+    const bool starts_inside = space.start >= -kMaxInt32 - 1 && space.start <= kMaxInt32;
+    if (space.kind == EF_DISCRETE && (!starts_inside || space.count > kMaxInt32 - space.start + 1)) {
+      throw std::invalid_argument("spec() expected a Discrete action whose values fit int32, got " +
+                                  std::to_string(space.count) + " values from " + std::to_string(space.start));
+    }
+    for (const std::int64_t count : space.nvec) {
+      if (count > kMaxInt32) {
+        throw std::invalid_argument("spec() expected a MultiDiscrete action whose values fit int32, got one of " +
+                                    std::to_string(count) + " values");
+      }
+    }
+  }
+
+  static void check_discrete(const Space& space) {
+    if (space.count <= 0) throw std::invalid_argument("spec() declared an empty Discrete");
+    if (space.start > 0 && space.count - 1 > std::numeric_limits<std::int64_t>::max() - space.start) {
+      throw std::invalid_argument("spec() expected a Discrete whose values fit int64, got " + std::to_string(space.count) +
+                                  " values from " + std::to_string(space.start));
+    }
+  }
+
   Spec& add(ef_structure structure, const char* name, Space space) {
     if (!obs_.empty() && (structure != raw_.structure || structure == EF_SINGLE)) {
       throw std::invalid_argument("spec() mixed a single, a Dict and a Tuple observation: declare one of them");
@@ -164,8 +192,14 @@ class Spec {
     raw.dtype = space.dtype;
     raw.ndim = static_cast<std::int32_t>(space.shape.size());
     raw.presence = presence;
+    constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
+    std::int64_t num_elements = 1;
     for (std::size_t i = 0; i < space.shape.size(); ++i) {
       if (space.shape[i] <= 0) throw std::invalid_argument("spec() declared a dimension that is not positive");
+      if (space.shape[i] > kMaxElements / num_elements) {
+        throw std::invalid_argument("spec() declared an array of more than 2**40 elements");
+      }
+      num_elements *= space.shape[i];
       raw.shape[i] = space.shape[i];
     }
     raw.num_bounds = static_cast<std::int64_t>(space.low.size());
@@ -174,7 +208,10 @@ class Spec {
     raw.start = space.start;
     raw.count = space.count;
     raw.nvec = space.nvec.data();
-    if (space.kind == EF_DISCRETE && space.count <= 0) throw std::invalid_argument("spec() declared an empty Discrete");
+    if (space.kind == EF_DISCRETE) check_discrete(space);
+    for (const std::int64_t count : space.nvec) {
+      if (count <= 0) throw std::invalid_argument("spec() declared a MultiDiscrete with an element that has no values");
+    }
     return raw;
   }
 

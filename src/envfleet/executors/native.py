@@ -6,6 +6,7 @@ arrays into Batches.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -184,12 +185,15 @@ class NativeExecutor(Executor):
         try:
             height, width, rgb = self._native.render(env_id)
         except _native.FleetError as error:
-            raise EnvError((Fault(env_id, "render", str(error)),), None, "mend its render()") from error
+            raise EnvError((Fault(env_id, "render", str(error)),), None, "fix its render()") from error
         frame: NDArray[np.uint8] = np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
         return frame
 
     def get_attrs(self, env_id: int) -> dict[str, Any]:
-        return self._native.get_fields(env_id)
+        try:
+            return self._native.get_fields(env_id)
+        except _native.FleetError as error:
+            raise EnvError((Fault(env_id, "get_attr", str(error)),), None, "fix its fields()") from error
 
     def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
         return [self._get_attr(int(env_id), name) for env_id in env_ids]
@@ -201,14 +205,17 @@ class NativeExecutor(Executor):
         return attributes[name]
 
     def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        before = [self.get_attrs(int(env_id)).get(name) for env_id in env_ids]
+        before = {int(env_id): self.get_attrs(int(env_id)).get(name) for env_id in env_ids}
+        written: list[int] = []
         try:
             for env_id, value in zip(env_ids, values, strict=True):
                 self._set_attr(int(env_id), name, value)
-        except (ConfigError, AttributeError):
-            for env_id, value in zip(env_ids, before, strict=True):
-                if value is not None:
-                    self._set_attr(int(env_id), name, value)
+                written.append(int(env_id))
+        except BaseException:
+            for env_id in written:
+                # An env that does not take its old value back is broken, and rebuilt at its next reset.
+                with contextlib.suppress(EnvError):
+                    self._set_attr(env_id, name, before[env_id])
             raise
 
     def _set_attr(self, env_id: int, name: str, value: Any) -> None:
@@ -216,8 +223,10 @@ class NativeExecutor(Executor):
             is_set = self._native.set_field(env_id, name, value)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
+        except _native.FleetError as error:
+            raise EnvError((Fault(env_id, "set_attr", str(error)),), None, f"{name} keeps its old value") from error
         if not is_set:
-            known = sorted(self._native.get_fields(env_id)) or "none"
+            known = sorted(self.get_attrs(env_id)) or "none"
             raise AttributeError(f"{self.spec.id} has no attribute {name!r} that can be set; it has {known}")
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
