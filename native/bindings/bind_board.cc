@@ -30,21 +30,23 @@ void bind_board(nb::module_& module) {
       .def("close", &MemoryFile::close);
   nb::class_<Board>(module, "Board")
       .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, bool, double, nb::list, nb::list,
-                    nb::object, nb::object, nb::object, nb::object, bool, nb::object, nb::object>(),
+                    nb::object, nb::object, nb::object, nb::object, bool, bool, nb::object, nb::object>(),
            nb::arg("buffer"), nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("batch_size"), nb::arg("autoreset"),
            nb::arg("may_spin"), nb::arg("step_timeout_s"), nb::arg("obs"), nb::arg("finals"), nb::arg("action").none(),
-           nb::arg("action_space").none(), nb::arg("info"), nb::arg("whole_ids"), nb::arg("copy"),
+           nb::arg("action_space").none(), nb::arg("info"), nb::arg("whole_ids"), nb::arg("copy"), nb::arg("is_plain"),
            nb::arg("run_inline").none(), nb::arg("on_overdue").none())
-      .def("step", &Board::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("step", &Board::step, nb::arg("executor"), nb::arg("actions").none(), nb::arg("env_ids").none(),
+           nb::arg("timeout_s"))
       .def("send", &Board::send, nb::arg("actions").none(), nb::arg("env_ids").none())
-      .def("step_stored", &Board::step_stored, nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("step_stored", &Board::step_stored, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_stored", &Board::send_stored, nb::arg("env_ids").none())
-      .def("recv", &Board::recv, nb::arg("timeout_s"))
-      .def("reset", &Board::reset, nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("recv", &Board::recv, nb::arg("executor"), nb::arg("timeout_s"))
+      .def("reset", &Board::reset, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &Board::send_reset, nb::arg("env_ids").none())
       .def("call", &Board::call, nb::arg("env_ids").none())
       .def("observe", &Board::observe)
       .def("abandon", &Board::abandon, nb::arg("timeout_s"))
+      .def("finish_abandoned_call", &Board::finish_abandoned_call)
       .def("seed", &Board::seed, nb::arg("env_ids").none(), nb::arg("words"))
       .def("set_request_bytes", &Board::set_request_bytes, nb::arg("env_id"), nb::arg("count"))
       .def("set_phase", &Board::set_phase, nb::arg("env_id"), nb::arg("phase"))
@@ -64,8 +66,8 @@ void bind_board(nb::module_& module) {
       .def_prop_ro("has_late_batch", &Board::has_late_batch)
       .def("env_statistics", &Board::env_statistics)
       .def("worker_statistics", &Board::worker_statistics)
-      .def_prop_ro("is_forked", &Board::is_forked)
-      .def("stop", &Board::stop);
+      .def_prop_ro("call_guard", &Board::call_guard, nb::rv_policy::reference_internal)
+      .def("interrupt", &Board::interrupt);
 }
 
 }  // namespace envfleet::bindings

@@ -8,8 +8,25 @@ namespace nb = nanobind;
 
 namespace envfleet::bindings {
 
+namespace {
+
+int traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(Py_TYPE(self));
+  return nb::inst_ready(self) ? nb::inst_ptr<EnvLoop>(self)->traverse(visit, arg) : 0;
+}
+
+int clear(PyObject* self) {
+  if (nb::inst_ready(self)) nb::inst_ptr<EnvLoop>(self)->detach();
+  return 0;
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
+
+}  // namespace
+
 void bind_env_loop(nb::module_& module) {
-  nb::class_<EnvLoop>(module, "EnvLoop")
+  nb::class_<EnvLoop>(module, "EnvLoop", nb::type_slots(slots))
       .def(nb::init<nb::object, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t, std::int32_t,
                     nb::object, nb::object, nb::object, nb::object>(),
            nb::arg("buffer"), nb::arg("num_envs"), nb::arg("num_workers"), nb::arg("worker"), nb::arg("autoreset"),

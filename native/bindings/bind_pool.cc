@@ -35,6 +35,9 @@ void bind_pool(nb::module_& module) {
            nb::arg("whole_ids"))
       .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
+      .def("step_checked", &NativePool::step_checked, nb::arg("actions").none(), nb::arg("env_ids").none(),
+           nb::arg("timeout_s"))
+      .def("send_checked", &NativePool::send_checked, nb::arg("actions").none(), nb::arg("env_ids").none())
       .def("recv", &NativePool::recv, nb::arg("timeout_s"))
       .def("reset", &NativePool::reset, nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none())
@@ -56,7 +59,8 @@ void bind_pool(nb::module_& module) {
       .def_prop_ro("has_render", &NativePool::has_render)
       .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
       .def_prop_ro("num_buffers", &NativePool::num_buffers)
-      .def("close", &NativePool::close);
+      .def_prop_ro("call_guard", &NativePool::call_guard, nb::rv_policy::reference_internal)
+      .def("end", &NativePool::end);
 }
 
 }  // namespace envfleet::bindings

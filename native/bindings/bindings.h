@@ -8,6 +8,7 @@ namespace envfleet::bindings {
 void borrow_numpy_loops();
 void bind_env_types(nanobind::module_& module);
 void bind_rng(nanobind::module_& module);
+void bind_call_guard(nanobind::module_& module);
 void bind_pool(nanobind::module_& module);
 void bind_board(nanobind::module_& module);
 void bind_env_loop(nanobind::module_& module);

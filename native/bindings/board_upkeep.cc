@@ -2,8 +2,6 @@
 #include <cstring>
 
 #include "board_caller.h"
-#include "python_calls.h"
-#include "timeouts.h"
 
 namespace nb = nanobind;
 
@@ -23,7 +21,7 @@ nb::bytes bytes_of_envs(std::int32_t num_envs, ByteOf&& byte_of) {
 }  // namespace
 
 void Board::seed(nb::handle env_ids, nb::handle words) {
-  Guard guard(*this);
+  const Part part(*this);
   set_checked_ids(env_ids);
   const std::uint32_t* next = read_seeds(words, ids_.count());
   for (const std::int32_t env_id : ids_.list()) {
@@ -34,7 +32,33 @@ void Board::seed(nb::handle env_ids, nb::handle words) {
   }
 }
 
+void Board::set_request_bytes(std::int32_t env_id, std::uint64_t count) {
+  const Part part(*this);
+  slot_of(env_id).request_bytes = count;
+}
+
+void Board::set_phase(std::int32_t env_id, std::uint8_t phase) {
+  const Part part(*this);
+  slot_of(env_id).phase = phase;
+}
+
+bool Board::was_reset(std::int32_t env_id) {
+  const Part part(*this);
+  return slot_of(env_id).op == rows::kReset;
+}
+
+bool Board::has_late_batch() {
+  const Part part(*this);
+  return !ordered_.empty();
+}
+
+std::uint32_t Board::next_schema_version() {
+  const Part part(*this);
+  return desk_.geometry().header(desk_.base()).schema_version.load() + 1;
+}
+
 nb::tuple Board::get_standing(std::int32_t env_id) {
+  const Part part(*this);
   const Slot& slot = slot_of(env_id);
   return nb::make_tuple(slot.phase, slot.elapsed_step, slot.has_seed, slot.seed[0], slot.seed[1], slot.seed[2], slot.seed[3],
                         slot.statistics.return_now);
@@ -43,6 +67,7 @@ nb::tuple Board::get_standing(std::int32_t env_id) {
 void Board::set_standing(std::int32_t env_id, std::uint8_t phase, std::int32_t elapsed_step, std::uint32_t has_seed,
                          std::uint32_t seed_0, std::uint32_t seed_1, std::uint32_t seed_2, std::uint32_t seed_3,
                          double return_now) {
+  const Part part(*this);
   Slot& slot = slot_of(env_id);
   slot.phase = phase;
   slot.elapsed_step = elapsed_step;
@@ -53,6 +78,7 @@ void Board::set_standing(std::int32_t env_id, std::uint8_t phase, std::int32_t e
 }
 
 void Board::publish_schema(nb::list entries, std::uint64_t count) {
+  const Part part(*this);
   batches_.load_schema(entries);
   rows::Header& header = desk_.geometry().header(desk_.base());
   const std::uint32_t version = header.schema_version.load(std::memory_order_relaxed) + 1;
@@ -62,21 +88,23 @@ void Board::publish_schema(nb::list entries, std::uint64_t count) {
 }
 
 void Board::revive(std::int32_t worker) {
-  Guard guard(*this);
+  const Part part(*this);
   desk_.revive(worker);
 }
 
 nb::bytes Board::phases() {
-  Guard guard(*this);
+  const Part part(*this);
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) { return desk_.slot(env_id).phase; });
 }
 
 nb::bytes Board::in_flight() {
-  Guard guard(*this);
+  const Part part(*this);
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) { return desk_.is_in_flight(env_id) ? 1 : 0; });
 }
 
-nb::list Board::env_statistics() const {
+// Counts alone, so a call() that was interrupted is not waited for.
+nb::list Board::env_statistics() {
+  const PartialCall part(guard_);
   nb::list all;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
     const rows::Statistics& own = desk_.slot(env_id).statistics;
@@ -86,7 +114,8 @@ nb::list Board::env_statistics() const {
   return all;
 }
 
-nb::list Board::worker_statistics() const {
+nb::list Board::worker_statistics() {
+  const PartialCall part(guard_);
   nb::list all;
   for (std::int32_t worker = 0; worker < desk_.geometry().num_workers; ++worker) {
     const rows::WorkerWords& words = desk_.geometry().worker(desk_.base(), worker);
@@ -95,20 +124,9 @@ nb::list Board::worker_statistics() const {
   return all;
 }
 
-bool Board::stop() {
-  if (gate_.is_forked() || gate_.is_closed()) return true;
-  GilRelease released;
-  // A call of another thread may come to its end, if that is near.
-  const bool is_mine = gate_.enter_within(kCloseTimeoutNs);
-  gate_.close();
+void Board::interrupt() {
   desk_.stop();
-  if (is_mine) {
-    gate_.leave();
-    return true;
-  }
-  // It is told, and raises.
   desk_.ring();
-  return false;
 }
 
 }  // namespace envfleet::bindings

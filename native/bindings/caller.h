@@ -1,4 +1,4 @@
-// The caller's side of an engine: who may come in, and waiting without the GIL.
+// The caller's side of a pool: who may come in, and waiting without the GIL.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "engine.h"
+#include "call_guard.h"
 #include "python_calls.h"
 #include "wait.h"
 
@@ -17,31 +17,39 @@ namespace envfleet::bindings {
   throw nanobind::python_error();
 }
 
-// Held while a call is inside the engine. Throws when the call has no business there.
-class CallerGuard {
+// Runs the close() that was left to the call that has just ended.
+void continue_close(engine::CallGuard& guard) noexcept;
+[[noreturn]] void refuse_entry(engine::CallGuard::Entry entry);
+[[noreturn]] void raise_closed_while_waiting();
+
+// Held while a call is inside. Throws when the call has no business there. With the GIL held.
+class CallScope {
  public:
-  explicit CallerGuard(engine::Engine& engine) : engine_(engine) {
-    if (engine.is_forked()) [[unlikely]] {
-      raise_error("ForkedPoolError",
-                  "this pool was made before fork() and its threads stayed in the parent; "
-                  "expected it to be used there, got a call in the child: make a new pool in the child");
-    }
-    if (!engine.enter()) [[unlikely]] {
-      raise_error("CallOrderError",
-                  "two threads called this pool at once; expected one caller at a time: use a lock or a pool a thread");
-    }
-    // Asked inside: close() from another thread is through or has not begun.
-    if (engine.is_closed()) [[unlikely]] {
-      engine.leave();
-      raise_error("PoolClosedError", "this pool is closed; make a new one");
-    }
+  using Entry = engine::CallGuard::Entry;
+  CallScope(engine::CallGuard& guard, Entry entry) : guard_(guard), entry_(entry) {
+    if (entry != Entry::inside && entry != Entry::nested) [[unlikely]]
+      refuse_entry(entry);
   }
-  ~CallerGuard() { engine_.leave(); }
-  CallerGuard(const CallerGuard&) = delete;
-  CallerGuard& operator=(const CallerGuard&) = delete;
+  ~CallScope() {
+    if (guard_.leave(entry_)) [[unlikely]]
+      continue_close(guard_);
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
 
  private:
-  engine::Engine& engine_;
+  engine::CallGuard& guard_;
+  const Entry entry_;
+};
+
+// A native call that is a public method by itself.
+struct WholeCall : CallScope {
+  explicit WholeCall(engine::CallGuard& guard) : CallScope(guard, guard.enter_call()) {}
+};
+
+// A native call that may be part of a public method.
+struct PartialCall : CallScope {
+  explicit PartialCall(engine::CallGuard& guard) : CallScope(guard, guard.enter_part()) {}
 };
 
 // Runs body() with the GIL released, or holds it when the work is over before another
@@ -55,9 +63,10 @@ auto without_gil_if(bool release, Body&& body) {
 }
 
 // Calls attempt(slice_ns) until it gives something or timeout_ns (negative: none) is over,
-// looking for signals in between: Ctrl-C must reach a caller who waits.
+// looking for signals in between: Ctrl-C must reach a caller who waits, and so must close().
 template <class Attempt>
-auto wait_in_slices(std::int64_t timeout_ns, Attempt&& attempt) -> decltype(attempt(std::int64_t{})) {
+auto wait_in_slices(const engine::CallGuard& guard, std::int64_t timeout_ns, Attempt&& attempt)
+    -> decltype(attempt(std::int64_t{})) {
   constexpr std::int64_t kSlice = 50'000'000;
   const std::int64_t start = engine::now_ns();
   for (;;) {
@@ -66,6 +75,7 @@ auto wait_in_slices(std::int64_t timeout_ns, Attempt&& attempt) -> decltype(atte
     if (result) return result;
     if (timeout_ns >= 0 && rest <= kSlice) return result;
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+    if (guard.is_interrupted()) raise_closed_while_waiting();
   }
 }
 

@@ -75,6 +75,20 @@ void EnvLoop::detach() {
   runner_ = nb::none();
 }
 
+int EnvLoop::traverse(visitproc visit, void* context) const {
+  const auto visit_all = [&](const std::vector<nb::object>& objects) {
+    for (const nb::object& own : objects) {
+      if (!own.is_valid()) continue;
+      if (const int stop = visit(own.ptr(), context)) return stop;
+    }
+    return 0;
+  };
+  for (const auto* objects : {&env_, &step_, &reset_}) {
+    if (const int stop = visit_all(*objects)) return stop;
+  }
+  return runner_.is_valid() ? visit(runner_.ptr(), context) : 0;
+}
+
 void EnvLoop::serve() {
   while (!desk_.is_stopped()) {
     if (!desk_.has_request()) {
@@ -88,7 +102,8 @@ void EnvLoop::serve() {
 void EnvLoop::run_pending(std::int64_t deadline_ns) {
   is_inline_ = true;
   clock_ns_ = 0;
-  while (desk_.has_request()) {
+  // Stopped: an env or a signal handler has closed the pool.
+  while (desk_.has_request() && !desk_.is_stopped()) {
     if (deadline_ns >= 0 && engine::now_ns() >= deadline_ns) return;
     run_next();
   }
@@ -122,9 +137,9 @@ void EnvLoop::wait() {
 }
 
 void EnvLoop::run_next() {
+  load_schema();  // before the request is taken: Ctrl-C in here must not lose it
   const std::int32_t env_id = desk_.take_request();
   if (env_id < first_env_ || env_id >= end_env_) throw nb::value_error("the board asks for an env of another worker");
-  load_schema();
   Slot& slot = desk_.slot(env_id);
   rows::WorkerWords& words = desk_.words();
   // One look at the clock an env: its end is the next one's beginning.
@@ -136,7 +151,7 @@ void EnvLoop::run_next() {
   PyObject* interrupt = nullptr;
   try {
     if (slot.op == rows::kCall) {
-      check(python([&] { return PyObject_CallMethod(runner_.ptr(), "call", "i", env_id); }));
+      interrupt = check_interrupt(python([&] { return PyObject_CallMethod(runner_.ptr(), "call", "i", env_id); }));
     } else {
       slot.has_final = 0;
       slot.info_mask = slot.final_mask = 0;
@@ -279,10 +294,11 @@ PyObject* EnvLoop::fault(std::int32_t env_id, const char* method) {
 PyObject* EnvLoop::give_up_row(std::int32_t env_id, Slot& slot, nb::python_error& error) {
   nb::object value = nb::borrow(error.value());
   const char* method = slot.op == rows::kReset ? "reset" : "step";
+  if (slot.op == rows::kCall) method = "call";
   PyObject* answer = python([&] { return PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, value.ptr()); });
   if (answer == nullptr) {
     PyErr_Clear();
-    rows::count_fault(slot, slot.op == rows::kReset);
+    if (slot.op != rows::kCall) rows::count_fault(slot, slot.op == rows::kReset);
     slot.reply_bytes = 0;
   }
   Py_XDECREF(answer);

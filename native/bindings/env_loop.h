@@ -30,6 +30,8 @@ class EnvLoop {
   void set_env(std::int32_t env_id, nanobind::object env, nanobind::object step, nanobind::object reset);
   // Lets go of the envs and the runner, which holds this in turn.
   void detach();
+  // For the garbage collector: a pool that Ctrl-C kept from being made is never detached.
+  int traverse(visitproc visit, void* context) const;
 
   // Works until the board says stop.
   void serve();

@@ -18,6 +18,7 @@ NB_MODULE(_native, module) {
   module.def("usable_cores", &envfleet::engine::usable_cores);
   envfleet::bindings::bind_env_types(module);
   envfleet::bindings::bind_rng(module);
+  envfleet::bindings::bind_call_guard(module);
   envfleet::bindings::bind_pool(module);
   envfleet::bindings::bind_board(module);
   envfleet::bindings::bind_env_loop(module);

@@ -1,9 +1,7 @@
 // A NativePool's life and its batches. In one file, so that a step is inlined as a whole.
 #include "native_pool.h"
 
-#include <chrono>
 #include <deque>
-#include <thread>
 
 #include "caller.h"
 #include "config_values.h"
@@ -51,27 +49,17 @@ NativePool::NativePool(const std::string& id, std::int32_t num_envs, std::int32_
 
 NativePool::~NativePool() {
   if (engine_ == nullptr) return;
-  if (engine_->is_forked()) {
+  if (guard_.is_forked()) {
     // Its threads are not here to be joined; the parent's copy is the one that counts.
     new std::shared_ptr<Engine>(std::move(engine_));
     return;
   }
-  close();
+  end();
 }
 
-bool NativePool::close() {
-  if (engine_->is_forked() || engine_->is_closed()) return true;
-  return without_gil_if(true, [&] {
-    // Another thread's call ends with its batch; from then on the pool is this thread's.
-    const std::int64_t deadline = engine::now_ns() + kCloseTimeoutNs;
-    while (!engine_->enter()) {
-      if (engine::now_ns() > deadline) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
-    const bool all_left = engine_->close(kCloseTimeoutNs);
-    engine_->leave();
-    return all_left;
-  });
+bool NativePool::end() {
+  if (engine_->is_closed()) return true;
+  return without_gil_if(true, [&] { return engine_->close(kCloseTimeoutNs); });
 }
 
 NativePool::Ids NativePool::plain_ids(nb::handle given) {
@@ -128,7 +116,7 @@ void NativePool::begin(Request request, const Ids& ids) {
 nb::object NativePool::finish(std::int64_t timeout_ns) {
   BatchBuffer* batch = engine_->finish(0, false);
   if (batch == nullptr) {
-    batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+    batch = wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
   }
   if (batch == nullptr) return nb::none();
   mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
@@ -181,48 +169,85 @@ nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
   return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
 }
 
-nb::object NativePool::step(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  CallerGuard guard(*engine_);
+nb::object NativePool::step_inside(nb::handle actions, nb::handle env_ids, double timeout_s) {
   const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || has_late_batch() || !accept(ids, actions)) return nb::bool_(false);
+  if (!ids.are_plain || engine_->has_started() || !accept(ids, actions)) return nb::bool_(false);
   return run(Request::step, ids, timeout_s);
 }
 
-bool NativePool::send(nb::handle actions, nb::handle env_ids) {
-  CallerGuard guard(*engine_);
+bool NativePool::send_inside(nb::handle actions, nb::handle env_ids) {
   const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || (has_late_batch() && !is_async()) || !accept(ids, actions)) return false;
+  if (!ids.are_plain || (engine_->has_started() && !is_async()) || !accept(ids, actions)) return false;
   begin(Request::step, ids);
   return true;
 }
 
+nb::object NativePool::step(nb::handle actions, nb::handle env_ids, double timeout_s) {
+  const Scope<WholeCall> call(*this);
+  return step_inside(actions, env_ids, timeout_s);
+}
+
+nb::object NativePool::step_checked(nb::handle actions, nb::handle env_ids, double timeout_s) {
+  const Scope<PartialCall> call(*this);
+  return step_inside(actions, env_ids, timeout_s);
+}
+
+bool NativePool::send(nb::handle actions, nb::handle env_ids) {
+  const Scope<WholeCall> call(*this);
+  return send_inside(actions, env_ids);
+}
+
+bool NativePool::send_checked(nb::handle actions, nb::handle env_ids) {
+  const Scope<PartialCall> call(*this);
+  return send_inside(actions, env_ids);
+}
+
 nb::object NativePool::recv(double timeout_s) {
-  CallerGuard guard(*engine_);
+  const Scope<WholeCall> call(*this);
   const std::int64_t timeout_ns = to_ns(timeout_s);
   // A batch in order that ran into its time limit comes first, also in an asynchronous pool.
-  if (has_late_batch()) return finish(timeout_ns);
+  if (engine_->has_started()) return finish(timeout_ns);
   if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nb::bool_(false);
   BatchBuffer* batch = engine_->take(0);
-  if (batch == nullptr) batch = wait_in_slices(timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
+  if (batch == nullptr) batch = wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
   if (batch == nullptr) return nb::none();
   mark(batch->env_ids(), batch->num_rows, 0);
   return wrap(batch);
 }
 
 nb::object NativePool::reset(nb::handle env_ids, double timeout_s) {
-  CallerGuard guard(*engine_);
+  const Scope<PartialCall> call(*this);
   const Ids ids = checked_ids(env_ids);
   return run(Request::reset, ids, timeout_s);
 }
 
 void NativePool::send_reset(nb::handle env_ids) {
-  CallerGuard guard(*engine_);
+  const Scope<PartialCall> call(*this);
   begin(Request::reset, checked_ids(env_ids));
 }
 
 nb::object NativePool::observe() {
-  CallerGuard guard(*engine_);
-  return run(Request::observe, {true, nullptr, engine_->options().num_envs}, -1);
+  const Scope<PartialCall> call(*this);
+  const std::int64_t num_envs = engine_->options().num_envs;
+  if (is_expected_below(kPatientNs, Request::observe, num_envs)) return run(Request::observe, {true, nullptr, num_envs}, -1);
+  // Not marked as in flight: an observation that was interrupted is nobody's batch.
+  without_gil_if(true, [&] { engine_->start(Request::observe, nullptr, num_envs); });
+  is_observe_abandoned_ = true;
+  BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+  is_observe_abandoned_ = false;
+  return wrap(batch);
+}
+
+void NativePool::drop_abandoned_observe() {
+  BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+  is_observe_abandoned_ = false;
+  engine_->take_faults(nullptr, 0);  // its own: nothing else was in flight
+  engine::BufferPool::release(batch);
+}
+
+bool NativePool::has_late_batch() {
+  const Scope<PartialCall> call(*this);
+  return engine_->has_started();
 }
 
 }  // namespace envfleet::bindings

@@ -3,9 +3,11 @@
 // step, send and recv answer False when the call is not plainly right; nothing has moved then, and
 // the Python layer converts or explains it. None stands for a time limit that ran out.
 //
-// Thread safety: one caller at a time, and who comes second is told so; close() is for any thread.
+// Thread safety: one caller at a time, and who comes second is told so; num_in_flight(), has_render() and
+// num_buffers() are for any thread. end() is for CallGuard::close().
 // Invariant: an env is marked as in flight from when it is under way until its row is given out;
-// what throws before that leaves nothing in flight.
+// what throws before that leaves nothing in flight. An observe() that was interrupted is not in flight:
+// the next call waits for it and drops it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -18,6 +20,7 @@
 #include <vector>
 
 #include "batch_arrays.h"
+#include "call_guard.h"
 #include "checks.h"
 #include "engine.h"
 
@@ -35,6 +38,9 @@ class NativePool {
   nanobind::object step(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send(nanobind::handle actions, nanobind::handle env_ids);
   nanobind::object recv(double timeout_s);
+  // step() and send() as parts of a public method.
+  nanobind::object step_checked(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
+  bool send_checked(nanobind::handle actions, nanobind::handle env_ids);
   // The rows come back in the order of env_ids, which the Python layer has checked.
   nanobind::object reset(nanobind::handle env_ids, double timeout_s);
   void send_reset(nanobind::handle env_ids);
@@ -66,15 +72,31 @@ class NativePool {
   nanobind::list env_statistics();
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
   // A batch in order was started, or ran into its time limit, and is still to be received.
-  bool has_late_batch() const { return engine_->has_started(); }
+  bool has_late_batch();
   bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step();
   std::int64_t num_buffers() const { return engine_->num_buffers(); }
 
-  // False: an env is stuck, or another thread's call is; threads were left behind.
-  bool close();
+  // --- life --------------------------------------------------------------------------------
+
+  engine::CallGuard& call_guard() { return guard_; }
+  // Ends the threads. False: an env is stuck; its thread was left behind.
+  bool end();
 
  private:
+  // Held while a call is inside.
+  template <class Call>
+  class Scope {
+   public:
+    explicit Scope(NativePool& pool) : call_(pool.guard_) {
+      if (pool.is_observe_abandoned_) [[unlikely]]
+        pool.drop_abandoned_observe();
+    }
+
+   private:
+    Call call_;
+  };
+
   // Ids that were given: none (all envs), or some, or not plainly right.
   struct Ids {
     bool are_plain = false;
@@ -90,6 +112,10 @@ class NativePool {
   Ids checked_ids(nanobind::handle given);
   bool accept(const Ids& ids, nanobind::handle given);
 
+  nanobind::object step_inside(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
+  bool send_inside(nanobind::handle actions, nanobind::handle env_ids);
+  void drop_abandoned_observe();
+  bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
   void start(engine::Request request, const Ids& ids);
@@ -99,7 +125,9 @@ class NativePool {
   nanobind::object wrap(engine::BatchBuffer* batch);
   PyObject* faults_of(const engine::BatchBuffer& batch);
 
+  engine::CallGuard guard_;
   std::shared_ptr<engine::Engine> engine_;
+  bool is_observe_abandoned_ = false;
   std::optional<engine::IdChecker> ids_;
   std::optional<engine::ActionStore> actions_;
   std::optional<BatchArrays> arrays_;

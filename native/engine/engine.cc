@@ -7,7 +7,6 @@
 
 #include "cores.h"
 #include "envfleet/fleet.h"
-#include "forks.h"
 #include "numpy_host.h"
 #include "wait.h"
 
@@ -31,7 +30,6 @@ std::shared_ptr<Engine> Engine::make(const ef_env_type& type, const EngineOption
 
 Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std::vector<const ef_value*>& configs)
     : options_(options),
-      fork_generation_(fork_generation()),
       may_spin_(options.num_threads <= usable_cores()),
       spec_(describe(type, configs.at(0))),
       phases_(options.num_envs, EF_UNSTARTED),
@@ -347,8 +345,6 @@ std::vector<Fault> Engine::take_faults(const std::int32_t* env_ids, std::int64_t
   num_faults_.store(static_cast<std::int64_t>(faults_.size()), std::memory_order_release);
   return taken;
 }
-
-bool Engine::is_forked() const { return fork_generation() != fork_generation_; }
 
 bool Engine::close(std::int64_t timeout_ns) {
   closed_ = true;

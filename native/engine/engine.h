@@ -4,7 +4,7 @@
 //   start() + finish()  a batch whose rows are the envs asked for, in that order
 //   post()  + take()    batch_size rows of whichever envs were finished first
 //
-// Thread safety: one caller at a time (enter() tells a second one); the crew is internal.
+// Thread safety: one caller at a time (call_guard.h sees to that); the crew is internal.
 // Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be
 // stepped. checks.h and the Python layer see to that.
 //
@@ -116,11 +116,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<Fault> take_faults(const std::int32_t* env_ids, std::int64_t count);
 
   // --- life ----------------------------------------------------------------------------
-  // False: another thread is inside. leave() ends what enter() began.
-  bool enter() { return !occupied_.exchange(true, std::memory_order_acquire); }
-  void leave() { occupied_.store(false, std::memory_order_release); }
-  // True in a child that fork() made: the crew did not come along.
-  bool is_forked() const;
   // Stops the crew; false: an env did not return within the limit, its thread is left behind.
   bool close(std::int64_t timeout_ns);
   bool is_closed() const { return closed_; }
@@ -154,7 +149,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what) noexcept;
 
   const EngineOptions options_;
-  const std::int64_t fork_generation_;
   const bool may_spin_;
   std::shared_ptr<const ef_spec> spec_;
 
@@ -184,9 +178,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<std::int64_t> async_block_{1};
 
   // Any thread's.
-  std::array<CostMeter, 3> costs_;   // by Request
-  std::atomic<bool> closed_{false};  // asked by threads that have not entered
-  std::atomic<bool> occupied_{false};
+  std::array<CostMeter, 3> costs_;  // by Request
+  std::atomic<bool> closed_{false};
   std::atomic<bool> needs_attention_{true};
   std::atomic<std::int64_t> num_faults_{0};
   std::mutex faults_mutex_;  // taken only when an env threw

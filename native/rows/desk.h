@@ -43,6 +43,8 @@ class Desk {
   // Workers that have been at one thing for longer than step_timeout. Empty without a limit.
   // Each is named once: the caller ends it, and its death is told by mark_dead().
   std::vector<std::int32_t> overdue();
+  // For one that the caller could not end: it is named at the next look again.
+  void name_again(std::int32_t worker) { is_doomed_[worker] = 0; }
   void stop();
   // Ends a wait of the caller's thread, from any other.
   void ring();

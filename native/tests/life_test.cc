@@ -116,13 +116,3 @@ TEST(close_takes_back_what_was_not_begun) {
   wait_for([] { return Gated::num_alive == 0; });
   CHECK_EQUAL(Gated::num_entered.load(), 1);  // not the other seven
 }
-
-TEST(second_caller_is_told) {
-  const auto engine = make_engine<Marked>(options_of(1, 1, 1));
-  CHECK(engine->enter());
-  bool entered = true;
-  std::thread([&] { entered = engine->enter(); }).join();
-  CHECK(!entered);
-  engine->leave();
-  CHECK(engine->enter());
-}

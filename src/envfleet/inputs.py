@@ -32,7 +32,21 @@ class LeafColumns(list[Any]):
 
 def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int32]:
     """Env ids as a contiguous int32 array: integers, in range, distinct, idle. It may be empty."""
-    num_envs = executor.num_envs
+    ids = _known_ids(call, env_ids, executor.num_envs)
+    busy = np.flatnonzero(executor.in_flight()[ids])
+    if busy.size:
+        raise EnvIdError(
+            f"{call} expected idle envs, got env {ids[int(busy[0])]}, which is in flight; recv() its row first"
+        )
+    return ids
+
+
+def check_env_id(call: str, env_id: Any, num_envs: int) -> int:
+    """One env id: an integer, in range. Whether the env is idle is not asked."""
+    return int(_known_ids(call, [env_id], num_envs)[0])
+
+
+def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
     try:
         given = np.asarray(env_ids)
     except Exception as error:
@@ -52,11 +66,6 @@ def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int
     if (counts > 1).any():
         repeated = int(values[counts > 1][0])
         raise EnvIdError(f"{call} expected each env once, got env {repeated} {counts.max()} times; drop the repeats")
-    busy = np.flatnonzero(executor.in_flight()[ids])
-    if busy.size:
-        raise EnvIdError(
-            f"{call} expected idle envs, got env {ids[int(busy[0])]}, which is in flight; recv() its row first"
-        )
     return ids
 
 

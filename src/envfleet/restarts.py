@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,10 @@ class Restarts:
         """Notes the seed that an env was given."""
         self.seeds[env_id] = seed
         self.counts[env_id] = 0
+
+    def load(self, seeds: Sequence[int], counts: Sequence[int]) -> None:
+        """Takes over what another pool, or this one at another time, has noted."""
+        self.seeds, self.counts = list(seeds), list(counts)
 
     def rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
         """Builds anew, for their reset, those of these envs that raised."""

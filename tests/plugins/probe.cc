@@ -133,6 +133,26 @@ class SlowReset : public Sleepy {
   int gate_ = 0;
 };
 
+// Takes 600 ms to be observed.
+class SlowObserve : public Sleepy {
+ public:
+  void reset(Rng& rng, Out& out) {
+    Sleepy::reset(rng, out);
+    count_ = 0;
+  }
+  void step(const float* milliseconds, Out& out) {
+    Sleepy::step(milliseconds, out);
+    count_ = *out.obs<std::int32_t>();
+  }
+  void observe(Out& out) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(600));
+    *out.obs<std::int32_t>() = count_;
+  }
+
+ private:
+  std::int32_t count_ = 0;
+};
+
 // Every kind of array in a Dict observation; skips elements on purpose now and then, which must read as zero.
 class Sink {
  public:
@@ -240,6 +260,7 @@ class Confused {
 ENVFLEET_ENV("Faulty-v0", Faulty)
 ENVFLEET_ENV("Sleepy-v0", Sleepy)
 ENVFLEET_ENV("SlowReset-v0", SlowReset)
+ENVFLEET_ENV("SlowObserve-v0", SlowObserve)
 ENVFLEET_ENV("Sink-v0", Sink)
 ENVFLEET_ENV("Lamp-v0", Lamp)
 ENVFLEET_ENV("Confused-v0", Confused)

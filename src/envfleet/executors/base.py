@@ -7,6 +7,8 @@ an env's fault means.
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -14,11 +16,14 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch
 from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
+
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class Refused:
@@ -29,7 +34,10 @@ REFUSED: Final = Refused()
 
 
 class Executor(ABC):
-    """Runs num_envs envs. One caller at a time.
+    """Runs num_envs envs. One caller at a time: call_guard turns a second one away.
+
+    step(), send() and recv() are calls by themselves; everything else may also be part of a method that the Pool
+    runs through call_guard.run(). For any thread: close(), params_of(), num_in_flight.
 
     Input is taken or REFUSED: an executor takes what it sees at once to be right (arrays in
     canonical form: contiguous, the space's dtype, int32 ids that are distinct and idle) and
@@ -42,6 +50,7 @@ class Executor(ABC):
 
     spec: EnvSpec
     num_envs: int
+    call_guard: _native.CallGuard
     takes_leaves = False  # checked actions as LeafColumns, whatever the space
 
     # --- stepping ------------------------------------------------------------------------
@@ -56,6 +65,14 @@ class Executor(ABC):
     @abstractmethod
     def send(self, actions: Any, env_ids: Any) -> bool:
         """Starts a step of these envs. False: refused."""
+
+    def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        """step() with input that envfleet.inputs has passed, as part of a method."""
+        return self.step(actions, env_ids, timeout_s)
+
+    def send_checked(self, actions: Any, env_ids: Any) -> bool:
+        """send() with input that envfleet.inputs has passed, as part of a method."""
+        return self.send(actions, env_ids)
 
     def sender(self) -> Callable[[Any, Any], bool]:
         """send() in its shortest form, for callers who send often."""
@@ -156,6 +173,37 @@ class Executor(ABC):
     def stats(self) -> PoolStats:
         """What was counted since the envs were made."""
 
-    @abstractmethod
+    # --- life ------------------------------------------------------------------------------
+
     def close(self) -> None:
-        """Ends threads or processes. Idempotent, bounded in time."""
+        """Ends threads or processes. Idempotent, bounded in time, for any thread.
+
+        New calls are turned away at once; the present one may finish its batch. In the middle of a call of its own
+        thread (a signal handler, an env) this returns at once: that call raises PoolClosedError and ends the workers.
+        """
+        found = self.call_guard.close(self._end, self._interrupt, self.close, self._close_patience_s())
+        if found is None:
+            found = [
+                ResourceWarning(
+                    "a call in another thread did not return within 5 s of close(); its end closes the pool"
+                )
+            ]
+        for warning in found:
+            warnings.warn(warning, stacklevel=3)
+
+    def __del__(self) -> None:
+        # One that Ctrl-C kept from its pool. What has a pool was closed with it.
+        if hasattr(self, "call_guard"):
+            with contextlib.suppress(Exception):
+                self.close()
+
+    def _close_patience_s(self) -> float:
+        """How long close() waits for the present call; 0 in a thread that this call waits for."""
+        return _CLOSE_TIMEOUT_S
+
+    def _interrupt(self) -> None:  # noqa: B027 (most calls look at the guard often enough)
+        """Wakes the present call up, which then finds that it was interrupted. From any thread."""
+
+    @abstractmethod
+    def _end(self) -> list[Warning]:
+        """Ends threads or processes, with no call inside; what to warn of. Again, if the last time was interrupted."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -54,6 +53,7 @@ class NativeExecutor(Executor):
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
+        self.call_guard = self._native.call_guard
         self._params = params
         names = [array.name for array in spec.observation_arrays]
         self._obs_of = assembler_of(spec.observation_space, names)
@@ -71,8 +71,14 @@ class NativeExecutor(Executor):
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         return self._answer(self._native.step(actions, env_ids, timeout_s))
 
+    def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        return self._answer(self._native.step_checked(actions, env_ids, timeout_s))
+
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
+
+    def send_checked(self, actions: Any, env_ids: Any) -> bool:
+        return self._native.send_checked(actions, env_ids)
 
     def sender(self) -> Callable[[Any, Any], bool]:
         return self._native.send
@@ -264,13 +270,11 @@ class NativeExecutor(Executor):
         """What one env's step costs, as the engine measured it; 0 before the first."""
         return self._native.ns_per_step
 
-    def close(self) -> None:
-        if not self._native.close():
-            warnings.warn(
-                f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind",
-                ResourceWarning,
-                stacklevel=2,
-            )
+    def _end(self) -> list[Warning]:
+        if self._native.end():
+            return []
+        what = f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind"
+        return [ResourceWarning(what)]
 
 
 def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:

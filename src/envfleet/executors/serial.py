@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.building import anonymous_memory, build_all, common_portrait
+from envfleet.executors.rows.building import anonymous_memory, build_all, closed_on_error, common_portrait
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.layout import Layout
 from envfleet.executors.rows.mailbox import LocalMailbox
@@ -28,23 +28,26 @@ class SerialExecutor(RowsExecutor):
         self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
-        portrait = common_portrait(envs)
-        layout = Layout(portrait.observation_space, portrait.action_space, config.num_envs, 1, config.autoreset_mode)
-        buffer = anonymous_memory(layout.num_bytes)
-        mailbox = LocalMailbox(config.num_envs)
-        self._runner = EnvRunner(
-            layout, buffer, 0, mailbox, recipe.builders, envs, recipe.max_episode_steps, max_spinners=0
-        )
-        super().__init__(
-            make_spec(portrait),
-            config,
-            params,
-            layout,
-            buffer,
-            mailbox,
-            may_spin=False,
-            run_inline=self._runner.loop.run_pending,
-        )
+        with closed_on_error(envs):
+            portrait = common_portrait(envs)
+            layout = Layout(
+                portrait.observation_space, portrait.action_space, config.num_envs, 1, config.autoreset_mode
+            )
+            buffer = anonymous_memory(layout.num_bytes)
+            mailbox = LocalMailbox(config.num_envs)
+            self._runner = EnvRunner(
+                layout, buffer, 0, mailbox, recipe.builders, envs, recipe.max_episode_steps, max_spinners=0
+            )
+            super().__init__(
+                make_spec(portrait),
+                config,
+                params,
+                layout,
+                buffer,
+                mailbox,
+                may_spin=False,
+                run_inline=self._runner.loop.run_pending,
+            )
 
     def death_of(self, env_id: int, method: str) -> Fault:
         raise AssertionError("the caller's thread is gone and yet it asks")
@@ -53,4 +56,4 @@ class SerialExecutor(RowsExecutor):
         pass
 
     def _end_workers(self) -> list[tuple[int, str]]:
-        return self._runner.close()
+        return self._runner.close(in_callers_thread=True)

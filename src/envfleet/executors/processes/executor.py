@@ -253,6 +253,7 @@ class ProcessesExecutor(RowsExecutor):
             self._messages.close()
         if self._memory is not None:
             self._memory.close()
+        self._workers.clear()  # for a close() that goes on after Ctrl-C in the last one
 
 
 def _bury(board: _native.Board, worker: int) -> None:

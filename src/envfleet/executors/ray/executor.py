@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -65,7 +64,6 @@ class RayExecutor(Executor):
         self.num_envs = config.num_envs
         self._check_options = check_options
         self._entrance = Entrance(lease)
-        self._is_ended = False
         making = Making(
             lease.ray,
             {
@@ -85,14 +83,14 @@ class RayExecutor(Executor):
             portrait = one_portrait([own for own, share in zip(portraits, shares, strict=True) for _ in share])
             self.spec = make_spec(portrait)
         except BaseException:
-            self._end()
+            self._end_actors()
             raise
         rows = RowForm(portrait.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         actions = ActionForm(portrait.action_space)
         self._actions = actions
         self._lines = Lines(lease.ray, config.ray_direct)
         self._books = Books(config.num_envs, self._lines, actions, rows)
-        self._tower = Tower(lease.ray, self._books, rows, self._lines, config.step_timeout)
+        self._tower = Tower(lease.ray, self._books, rows, self._lines, config.step_timeout, self._entrance.guard)
         self._shares = Shares(self._workers)
         self._asking = Asking(self._tower, self.spec, self._workers, self._shares, self._books, rows)
         batches = BatchMaker(portrait.observation_space, rows)
@@ -100,6 +98,7 @@ class RayExecutor(Executor):
             self._tower, self._books, self._shares, batches, actions.leaves, config.batch_size, config.is_async
         )
         self._lines.connect(self._workers)
+        self.call_guard = self._entrance.guard
         _close_at_exit()
         _open_executors.add(self)
 
@@ -269,18 +268,12 @@ class RayExecutor(Executor):
 
     # --- life ------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        # Again, if the last time was interrupted.
-        if self._is_ended or self._entrance.is_forked:
-            return
-        self._entrance.close(_CLOSE_TIMEOUT_S)
-        texts = self._end()
-        self._is_ended = True
+    def _end(self) -> list[Warning]:
+        texts = self._end_actors()
         _open_executors.discard(self)
-        for text in texts:
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        return [RuntimeWarning(text) for text in texts]
 
-    def _end(self) -> list[str]:
+    def _end_actors(self) -> list[str]:
         for worker in self._workers:
             worker.hang_up()
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any
 
+from envfleet import _native
 from envfleet.executors.ray.actors import HEARTBEAT_S, Worker, how_it_died
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.flights import Flight, arrived
@@ -28,8 +29,17 @@ _RETRY_S = 0.2
 class Tower:
     """The flights of all workers, on lines where there are some, else through Ray."""
 
-    def __init__(self, ray: ModuleType, books: Books, rows: RowForm, lines: Lines, step_timeout: float | None) -> None:
+    def __init__(
+        self,
+        ray: ModuleType,
+        books: Books,
+        rows: RowForm,
+        lines: Lines,
+        step_timeout: float | None,
+        guard: _native.CallGuard,
+    ) -> None:
         self._ray = ray
+        self._guard = guard
         self._books = books
         self._rows = rows
         self._lines = lines
@@ -278,7 +288,8 @@ class Tower:
         return False
 
     def _patience(self, flights: Iterable[Flight], deadline: float | None) -> float | None:
-        """How long to wait before somebody must be told, or given up."""
+        """How long to wait before somebody must be told, or given up. Raises once close() has interrupted the call."""
+        self._guard.check_not_interrupted()
         until = deadline
         if self._step_timeout is not None:
             for worker in {flight.worker for flight in flights}:

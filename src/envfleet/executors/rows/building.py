@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import cloudpickle
@@ -42,13 +43,19 @@ def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[in
     return envs
 
 
-def common_portrait(envs: Mapping[int, Any]) -> Portrait:
-    """The portrait that all these envs share; where they differ, they are closed and it raises."""
+@contextlib.contextmanager
+def closed_on_error(envs: Mapping[int, Any]) -> Iterator[None]:
+    """Closes envs that nobody will use because the block raised."""
     try:
-        return one_portrait([portrait_of(env) for env in envs.values()])
+        yield
     except BaseException:
         close_all(envs.values())
         raise
+
+
+def common_portrait(envs: Mapping[int, Any]) -> Portrait:
+    """The portrait that all these envs share."""
+    return one_portrait([portrait_of(env) for env in envs.values()])
 
 
 def close_all(envs: Iterable[Any]) -> None:

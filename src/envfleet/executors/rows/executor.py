@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pickle
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +28,8 @@ from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 
 _LOST = 2  # RowKind of native/rows/board.h
+# Of an env that raised twice: in the call, and while that was written down.
+_NO_ANSWER: dict[str, Any] = {"fault": (Trouble("call", "it raised, and how could not be told", ""), None)}
 
 
 class RowsExecutor(Executor):
@@ -73,10 +75,12 @@ class RowsExecutor(Executor):
             self._columns.info,
             all_ids,
             config.copy,
+            plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals,
             run_inline,
             on_overdue,
         )
-        self._info_columns = InfoColumns(self._publish)
+        # Without a reference to this executor: one that Ctrl-C kept from its pool ends when it is dropped.
+        self._info_columns = InfoColumns(partial(_publish, self._board, mailbox))
         self._join_obs = join(layout.observation_space)
         self._num_stored = sum(column is not None for column in self._columns.obs)
         self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
@@ -84,32 +88,41 @@ class RowsExecutor(Executor):
         self._last_loose: list[Sequence[Any] | None] = [None] * config.num_envs
         # Envs that died with their worker and that its successor has not built yet.
         self._lost: set[int] = set()
-        self._is_closed = False
+        self.call_guard = self._board.call_guard
 
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         if type(actions) is LeafColumns:
-            self._store_actions(actions, env_ids)
-            return self._answer(self._board.step_stored(env_ids, timeout_s))
-        return self._answer(self._board.step(actions, env_ids, timeout_s))
+            return self.step_checked(actions, env_ids, timeout_s)
+        return self._answer(self._board.step(self, actions, env_ids, timeout_s))
+
+    def step_checked(self, actions: LeafColumns, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        self._store_actions(actions, env_ids)
+        return self._answer(self._board.step_stored(self, env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         if type(actions) is LeafColumns:
-            self._store_actions(actions, env_ids)
-            return self._board.send_stored(env_ids)
+            return self.send_checked(actions, env_ids)
         return self._board.send(actions, env_ids)
 
-    def recv(self, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._board.recv(timeout_s))
+    def send_checked(self, actions: LeafColumns, env_ids: Any) -> bool:
+        self._store_actions(actions, env_ids)
+        return self._board.send_stored(env_ids)
 
-    def _answer(self, columns: tuple[Any, ...] | Literal[False] | None) -> Batch | Refused | None:
-        if columns:
-            return self._batch(columns)
-        return None if columns is None else REFUSED
+    def recv(self, timeout_s: float) -> Batch | Refused | None:
+        return self._answer(self._board.recv(self, timeout_s))
+
+    def _answer(self, answer: tuple[Any, ...] | Batch | Literal[False] | None) -> Batch | Refused | None:
+        if type(answer) is tuple:
+            # One observation array, nothing in the mail, no last rows: the most common case.
+            obs, reward, terminated, truncated, env_id, elapsed_step, info, _, _ = answer
+            return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info or {}, None, ())
+        return REFUSED if answer is False else answer  # type: ignore[return-value]  # no tuple, no bool any more
 
     def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
         """Writes checked actions where their envs find them."""
+        self._board.finish_abandoned_call()
         rows = slice(None) if env_ids is None else env_ids
         loose = []
         for column, values in zip(self._columns.action, leaves, strict=True):
@@ -124,14 +137,16 @@ class RowsExecutor(Executor):
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._put_options(env_ids, options)
-        columns = self._board.reset(env_ids, timeout_s)
-        return None if columns is None else self._batch(columns)
+        batch = self._answer(self._board.reset(self, env_ids, timeout_s))
+        assert not isinstance(batch, Refused), "a reset is taken or raises"
+        return batch
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._put_options(env_ids, options)
         self._board.send_reset(env_ids)
 
     def _put_options(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
+        self._board.finish_abandoned_call()
         for env_id in self._all_ids if env_ids is None else env_ids:
             num_bytes = self._mailbox.put_request(int(env_id), dict(options)) if options else 0
             self._board.set_request_bytes(int(env_id), num_bytes)
@@ -141,11 +156,8 @@ class RowsExecutor(Executor):
 
     # --- batches -------------------------------------------------------------------------
 
-    def _batch(self, columns: tuple[Any, ...]) -> Batch:
-        if self._is_plain and columns[-1] is None:
-            # One observation array, nothing in the mail, no last rows: the most common case.
-            obs, reward, terminated, truncated, env_id, elapsed_step, info, _, _ = columns
-            return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info or {}, None, ())
+    def make_batch(self, columns: tuple[Any, ...]) -> Batch:
+        """A batch that is more than its arrays. Called by the board, inside the call that gives it out."""
         k = self._num_stored
         special = _Special(self, columns[-1] or (), len(columns[k]))
         info = merge(special.infos, columns[-3] or {})
@@ -181,10 +193,6 @@ class RowsExecutor(Executor):
                 columns.append(batched_leaf(leaf, [None if own is None else own[position] for own in loose]))
                 position += 1
         return self._join_obs(columns)
-
-    def _publish(self, entries: list[Any]) -> None:
-        version = self._board.next_schema_version
-        self._board.publish_schema(entries, self._mailbox.put_schema(version, entries))
 
     def take_letter(self, env_id: int, num_bytes: int) -> dict[str, Any]:
         """What an env sent beside its row. One that cannot be read is that env's fault and nobody else's."""
@@ -253,9 +261,13 @@ class RowsExecutor(Executor):
                     raise ValueError(f"expected an observation of {column.shape[1:]}, got {row.shape}")
         except Exception as error:
             raise StateError(f"{name}: it is none of such a Python env ({message_of(error)})") from error
+        before = self._board.get_standing(env_id)
+        # Until all of it is there: an env that Ctrl-C leaves with half a state must be reset before it is stepped.
+        self._board.set_phase(env_id, int(Phase.BROKEN))
         try:
             self._ask([env_id], ("load", env), "set_state", "mend the env")
         except EnvError as error:
+            self._board.set_standing(env_id, *before)
             raise StateError(f"{name}: {error.faults[0].message}") from error.__cause__
         for column, row in zip(self._columns.obs, rows, strict=True):
             if column is not None:
@@ -288,6 +300,7 @@ class RowsExecutor(Executor):
         """Has each env do what its letter says; the answers. Raises EnvError when one raised."""
         if not len(env_ids):
             return []
+        self._board.finish_abandoned_call()
         for env_id, letter in zip(env_ids, letters, strict=True):
             self._board.set_request_bytes(int(env_id), self._mailbox.put_request(int(env_id), letter))
         answers, faults = [], []
@@ -299,7 +312,7 @@ class RowsExecutor(Executor):
             if kind == _LOST:
                 faults.append(self.death_of(env_id, method))
                 continue
-            reply = self.take_letter(env_id, num_bytes)
+            reply = self.take_letter(env_id, num_bytes) if num_bytes else _NO_ANSWER
             if "fault" in reply:
                 trouble, cause = reply["fault"]
                 fault = trouble.fault(env_id, cause)
@@ -338,17 +351,20 @@ class RowsExecutor(Executor):
 
     # --- life ------------------------------------------------------------------------------
 
-    def close(self) -> None:
-        if self._is_closed or self._board.is_forked:
-            return
-        self._is_closed = True
-        self._board.stop()
-        for env_id, message in self._end_workers():
-            warnings.warn(f"env {env_id} raised in close(): {message}", RuntimeWarning, stacklevel=3)
+    def _interrupt(self) -> None:
+        self._board.interrupt()
+
+    def _end(self) -> list[Warning]:
+        self._board.interrupt()
+        return [RuntimeWarning(f"env {env_id} raised in close(): {message}") for env_id, message in self._end_workers()]
 
     @abstractmethod
     def _end_workers(self) -> list[tuple[int, str]]:
         """Waits for the workers to leave, and ends those that do not; what envs raised in close()."""
+
+
+def _publish(board: _native.Board, mailbox: Mailbox, entries: list[Any]) -> None:
+    board.publish_schema(entries, mailbox.put_schema(board.next_schema_version, entries))
 
 
 class _Special:

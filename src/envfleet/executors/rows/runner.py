@@ -52,6 +52,7 @@ class EnvRunner:
         self._first_env = _native.first_env_of(layout.num_envs, layout.num_workers, worker)
         self._builders = builders
         self._envs: dict[int, Any] = {}
+        self._close_faults: list[tuple[int, str]] = []
         self._split_obs = split(layout.observation_space, "observation")
         self._join_action = join(layout.action_space)
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
@@ -127,11 +128,12 @@ class EnvRunner:
         return None
 
     def fault(self, env_id: int, method: str, error: BaseException) -> BaseException | None:
-        """Completes the row of an env that raised. Gives a KeyboardInterrupt back, which is the caller's."""
-        self.loop.count_fault(env_id, method == "reset")
-        for column in self._columns.obs:
-            if column is not None:
-                column[env_id] = 0
+        """Completes the row or call of an env that raised. Gives a KeyboardInterrupt back, which is the caller's."""
+        if method != "call":
+            self.loop.count_fault(env_id, method == "reset")
+            for column in self._columns.obs:
+                if column is not None:
+                    column[env_id] = 0
         trouble = trouble_of(error, method, is_leaving=not self._is_local)
         self._send(env_id, {"fault": (trouble, error if self._is_local else None)})
         return error if isinstance(error, KeyboardInterrupt) else None
@@ -169,15 +171,15 @@ class EnvRunner:
         """The info columns as the caller has published them."""
         return self._mailbox.take_schema(version, self.loop.schema_bytes(version))
 
-    def call(self, env_id: int) -> None:
+    def call(self, env_id: int) -> BaseException | None:
         """Does what a letter asks of an env, and answers."""
         try:
             what, *details = self._mailbox.take_request(env_id, self.loop.request_bytes(env_id))
             answer: Any = getattr(self, f"_do_{what}")(env_id, *details)
             self._send(env_id, {"value": answer})
         except BaseException as error:
-            trouble = trouble_of(error, "call", is_leaving=not self._is_local)
-            self._send(env_id, {"fault": (trouble, error if self._is_local else None)})
+            return self.fault(env_id, "call", error)
+        return None
 
     # --- what calls ask for --------------------------------------------------------------------
 
@@ -228,18 +230,22 @@ class EnvRunner:
 
     # --- ends ------------------------------------------------------------------------------------
 
-    def close(self) -> list[tuple[int, str]]:
-        """Closes the envs; what they raised, by env id."""
-        faults = []
-        for env_id, env in self._envs.items():
+    def close(self, in_callers_thread: bool = False) -> list[tuple[int, str]]:
+        """Closes the envs; what they raised, by env id. Ctrl-C in the caller's thread is raised: close again for the
+        rest.
+        """
+        for env_id in list(self._envs):
             self.loop.set_env(env_id, None, None, None)
             try:
-                env.close()
+                self._envs[env_id].close()
             except BaseException as error:
-                faults.append((env_id, message_of(error)))
-        self._envs.clear()
+                if in_callers_thread and isinstance(error, KeyboardInterrupt):
+                    del self._envs[env_id]
+                    raise
+                self._close_faults.append((env_id, message_of(error)))
+            del self._envs[env_id]
         self.loop.detach()
-        return faults
+        return self._close_faults
 
     # --- parts of a row ----------------------------------------------------------------------------
 
