@@ -38,17 +38,8 @@ from envfleet import (
     WorkerDied,
 )
 
-# What a second thread inside the same pool may see: CallOrderError and PoolClosedError. The others, as long as the
-# call guard covers single calls of the executor and not whole methods of the pool.
-SECOND_THREAD_SEES: tuple[type[Exception], ...] = (
-    CallOrderError,
-    PoolClosedError,
-    AssertionError,
-    EnvError,
-    KeyError,
-    TypeError,
-    ValueError,
-)
+# What a second thread inside the same pool may see.
+SECOND_THREAD_SEES: tuple[type[Exception], ...] = (CallOrderError, PoolClosedError)
 # What threads do to a pool that they share.
 SHARED_CALLS = ("step", "step_some", "reset", "send", "recv", "bad_action", "num_in_flight", "close", "close")
 
