@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <stdexcept>
 #include <vector>
 
 #include "envfleet/env.h"
@@ -77,6 +78,9 @@ class Blackjack {
   }
 
   void observe(Out& out) {
+    // A state set from outside may hold any hand.
+    if (dealer_.empty()) [[unlikely]]
+      throw std::out_of_range("Blackjack expected cards in the dealer's hand, got none");
     const Value value = value_of(player_);
     *out.obs<std::int64_t>(0) = value.sum;
     *out.obs<std::int64_t>(1) = dealer_[0];

@@ -53,6 +53,7 @@ struct Catch {
   // One step; the action is 0 (left), 1 (stay) or 2 (right). An env that draws while it
   // steps takes the generator too: step(int action, Rng& rng, Out& out).
   void step(int action, envfleet::Out& out) {
+    check_board();
     paddle_x = std::clamp(paddle_x + action - 1, 0, columns - 1);
     ++ball_y;
     if (ball_y == rows - 1) {
@@ -66,11 +67,7 @@ struct Catch {
   // is called, so the two cells that are not are enough. (An env that writes every element
   // can say so, `static constexpr bool writes_every_element = true;`, and saves the zeroing.)
   void observe(envfleet::Out& out) {
-    // The engine checks neither: a field set from outside must not become a write past the row.
-    if (!is_on_board(ball_y, ball_x) || !is_on_board(rows - 1, paddle_x)) [[unlikely]] {
-      throw std::out_of_range("Catch expected ball and paddle on the board, got ball_x " + std::to_string(ball_x) +
-                              ", ball_y " + std::to_string(ball_y) + ", paddle_x " + std::to_string(paddle_x));
-    }
+    check_board();
     float* board = out.obs<float>();
     board[ball_y * columns + ball_x] = 1.0f;
     board[(rows - 1) * columns + paddle_x] = 1.0f;
@@ -101,6 +98,14 @@ struct Catch {
     };
     if (is_on_board(rows - 1, paddle_x)) paint(rows - 1, paddle_x, 90, 160, 255);
     if (is_on_board(ball_y, ball_x)) paint(ball_y, ball_x, 255, 200, 60);
+  }
+
+  // The engine does not check fields: one set from outside must not become a write past the row.
+  void check_board() const {
+    if (!is_on_board(ball_y, ball_x) || !is_on_board(rows - 1, paddle_x)) [[unlikely]] {
+      throw std::out_of_range("Catch expected ball and paddle on the board, got ball_x " + std::to_string(ball_x) +
+                              ", ball_y " + std::to_string(ball_y) + ", paddle_x " + std::to_string(paddle_x));
+    }
   }
 
   bool is_on_board(std::int32_t row, std::int32_t column) const {

@@ -102,6 +102,12 @@ void check_round_trip() {
   CHECK_THROWS(engine->set_state(0, state.data(), state.size() - 1), FleetError, "shorter");
   CHECK_THROWS(engine->set_state(0, (state + "x").data(), state.size() + 1), FleetError, "longer");
   CHECK_THROWS(engine->set_state(0, "", 0), FleetError, "shorter");
+  // Behind the generator: counting on from the last number would overflow.
+  for (const std::int32_t elapsed_step : {-1, INT32_MAX}) {
+    std::string damaged = state;
+    std::memcpy(damaged.data() + sizeof(Rng::State), &elapsed_step, sizeof(elapsed_step));
+    CHECK_THROWS(engine->set_state(0, damaged.data(), damaged.size()), FleetError, "number of steps");
+  }
   for (Engine* target : {engine.get(), other.get()}) CHECK(target->close(-1));
 }
 

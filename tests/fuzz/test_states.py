@@ -77,7 +77,10 @@ def mutated(state: bytes, foreign: list[bytes], draw: random.Random) -> bytes:
         own[first : first + size], own[second : second + size] = own[second : second + size], own[first : first + size]
     elif kind in (4, 5):
         word = draw.choice(WORDS)
-        start = draw.randrange(len(own))
+        # Often where a field begins: behind the generator, the number of steps and the phase.
+        start = draw.choice(
+            (draw.randrange(len(own)), draw.randrange(40, len(own), 4), draw.randrange(45, len(own), 4))
+        )
         own[start : start + len(word)] = word
     elif kind == 6:
         start = draw.randrange(len(own))
@@ -158,6 +161,22 @@ def ids_here(ids: list[str]) -> list[str]:
 @pytest.mark.parametrize("env_id", ids_here(SHORT))
 def test_damaged_states(env_id):
     fuzz(env_id, 120)
+
+
+def test_a_hand_without_cards():
+    # Two sizes that fit each other: all of the dealer's cards are the player's.
+    with envfleet.make_pool("Blackjack-v1", num_envs=1, seed=SEED) as pool:
+        pool.reset()
+        saved = pool.get_state()
+        head, rest = saved.states[0][:45], saved.states[0][45:]
+        (num_player,) = struct.unpack_from("<q", rest)
+        (num_dealer,) = struct.unpack_from("<q", rest, 8 + num_player)
+        end = 16 + num_player + num_dealer
+        cards = rest[8 : 8 + num_player] + rest[16 + num_player : end]
+        hands = struct.pack("<q", len(cards)) + cards + struct.pack("<q", 0)
+        pool.set_state(replace(saved, states=(head + hands + rest[end:],)))
+        with pytest.raises(EnvError, match="cards"):
+            pool.step(np.array([1]))
 
 
 @pytest.mark.soak

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <vector>
@@ -74,8 +75,12 @@ class EnvSlots {
       Slot& slot = slots_[env_id];
       phases_[env_id] = EF_BROKEN;
       slot.rng.load(reader.get<Rng::State>());
-      slot.elapsed_step = reader.get<std::int32_t>();
-      if (slot.elapsed_step < 0) throw std::invalid_argument("the state holds a negative number of steps");
+      const auto elapsed_step = reader.get<std::int32_t>();
+      // The next step counts on from here.
+      if (elapsed_step < 0 || elapsed_step == std::numeric_limits<std::int32_t>::max()) {
+        throw std::invalid_argument("the state holds no valid number of steps");
+      }
+      slot.elapsed_step = elapsed_step;
       const auto phase = reader.get<std::uint8_t>();
       if (phase > EF_BROKEN) throw std::invalid_argument("the state holds no valid phase");
       for (std::size_t k = 0; k < last_obs_.size(); ++k) {
