@@ -9,9 +9,13 @@ BENCH := .venv-bench
 GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
+SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
+TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
+TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-freethreaded test-rllib soak build lint format bench sanitize clean
+.PHONY: help demo test test-freethreaded test-rllib soak build lint format bench clean
+.PHONY: check sanitize sanitize-python sanitize-freethreaded
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -23,7 +27,10 @@ help:
 	@echo "make soak      the long runs: random kills, a thousand pools"
 	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
 	@echo "make test-rllib  the RLlib api, beside the older Gymnasium that ray[rllib] wants"
-	@echo "make sanitize  the engine's C++ tests under ThreadSanitizer and Address+UBSanitizer"
+	@echo "make sanitize  the C++ tests under ThreadSanitizer and Address+UBSanitizer"
+	@echo "make sanitize-python  the Python module under Address+UBSanitizer, with damaged states"
+	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  it under ThreadSanitizer, without the GIL"
+	@echo "make check     all of these and a table; ONLY=sanitize,soak for some of them"
 
 demo: $(VENV)/.built
 	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
@@ -91,13 +98,52 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
+# Everything; what this machine lacks is skipped with a sentence. PYTHON_FREETHREADED and PYTHON_TSAN name the
+# interpreters of the checks without the GIL.
+check:
+	$(PYTHON) tools/check.py $(if $(ONLY),--only $(ONLY))
+
+# The timeout: a lost wake-up shows as a hang. ENVFLEET_TEST_SCALE makes the random tests longer.
 sanitize: $(VENV)/.tools
 	for kind in thread address,undefined; do \
 	  folder=build/sanitize-$${kind%%,*}; \
 	  $(BIN)/cmake -S . -B $$folder -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
 	    -DPython_EXECUTABLE=$(abspath $(BIN))/python -DENVFLEET_SANITIZE=$$kind >/dev/null && \
-	  $(BIN)/cmake --build $$folder && $(BIN)/ctest --test-dir $$folder --output-on-failure --timeout 120 || exit 1; \
+	  $(BIN)/cmake --build $$folder && \
+	  $(BIN)/ctest --test-dir $$folder --output-on-failure --timeout $(TEST_TIMEOUT) || exit 1; \
 	done
+
+.venv-sanitize/.tools:
+	$(PYTHON) -m venv .venv-sanitize
+	$(SANITIZE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(SANITIZE_PIP) install "gymnasium[mujoco]" cloudpickle dm-env pytest pytest-timeout hypothesis psutil
+	touch $@
+
+# With gcc: its runtime can be loaded before the interpreter; libstdc++ goes with it, or the runtime does not find
+# what throws. CPython's own leaks are not looked for. Plug-ins that tests compile are instrumented too.
+SANITIZED := -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1
+sanitize-python: .venv-sanitize/.tools
+	CXX=g++ $(SANITIZE_PIP) install --no-build-isolation --no-deps -C build-dir=build/sanitize-python \
+	  -C cmake.build-type=RelWithDebInfo -C cmake.define.ENVFLEET_SANITIZE=address,undefined .
+	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc CXX=g++ CXXFLAGS="$(SANITIZED)" \
+	  .venv-sanitize/bin/python -m pytest -m "not soak or soak" --timeout 1800 -k "not ray" \
+	    tests/fuzz/test_states.py tests/conformance tests/test_bad_input.py tests/test_rng.py tests/native/test_kernels.py
+
+# The Python module without the GIL under ThreadSanitizer: the interpreter must be built with it too.
+sanitize-freethreaded:
+ifeq ($(PYTHON_TSAN),)
+	@echo "skipped: needs a free-threaded Python built with --with-thread-sanitizer; set PYTHON_TSAN to one"
+else
+	$(PYTHON_TSAN) -m venv .venv-tsan
+	$(TSAN_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.1" "cmake>=3.25" ninja
+	$(TSAN_PIP) install --only-binary hypothesis gymnasium cloudpickle pytest pytest-timeout hypothesis psutil
+	CXX=g++ $(TSAN_PIP) install --no-build-isolation --no-deps -C build-dir=build/sanitize-tsan \
+	  -C cmake.build-type=RelWithDebInfo -C cmake.define.ENVFLEET_SANITIZE=thread .
+	TSAN_OPTIONS="suppressions=$(abspath tools/tsan.txt) halt_on_error=0 exitcode=66" \
+	  .venv-tsan/bin/python -m pytest -p no:faulthandler -k "native or serial or threads" \
+	    tests/conformance tests/fuzz/test_threads_of_one_pool.py
+endif
 
 $(BENCH)/.peers:
 	$(PYTHON) -m venv $(BENCH)
@@ -116,4 +162,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib
+	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-sanitize .venv-tsan

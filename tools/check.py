@@ -1,0 +1,229 @@
+"""`make check`: every check of the project, one after the other, and a table of what came of them.
+
+Continues after a failure. A check that the machine cannot run is skipped with a sentence. Each check writes to a log
+of its own in build/check/. Exit status: 1 if a check failed, 2 for a wrong argument, else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+LOGS = ROOT / "build" / "check"
+_END_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Check:
+    """One command, and what it needs of the machine."""
+
+    name: str
+    command: Sequence[str]
+    why_not: Callable[[], str | None] = lambda: None  # why it cannot run here
+    environment: dict[str, str] = field(default_factory=dict)
+    limit_s: float = 4 * 3600
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a check."""
+
+    name: str
+    result: str  # passed, failed, skipped or interrupted
+    counts: str = ""
+    duration_s: float = 0.0
+    log: Path | None = None
+    reason: str = ""
+
+
+# --- the checks ------------------------------------------------------------------------------------
+
+
+def checks() -> list[Check]:
+    """All checks, the quick ones first."""
+    free_python = os.environ.get("PYTHON_FREETHREADED") or "python3.13t"
+    tsan_python = os.environ.get("PYTHON_TSAN", "")
+    # The long form of the C++ tests that run at random, with the time that they need.
+    long_tests = {"ENVFLEET_TEST_SCALE": os.environ.get("ENVFLEET_TEST_SCALE", "50")}
+    return [
+        Check("lint", ["make", "lint"]),
+        Check("test", ["make", "test"]),
+        Check("sanitize", ["make", "sanitize", "TEST_TIMEOUT=1800"], _no_sanitizers, long_tests),
+        Check("sanitize-python", ["make", "sanitize-python"], _no_sanitizers),
+        Check(
+            "sanitize-freethreaded",
+            ["make", "sanitize-freethreaded", f"PYTHON_TSAN={tsan_python}"],
+            lambda: _no_tsan_python(tsan_python),
+        ),
+        Check(
+            "freethreaded",
+            ["make", "test-freethreaded", f"PYTHON={free_python}"],
+            lambda: _no_free_python(free_python),
+        ),
+        Check("rllib", ["make", "test-rllib"]),
+        Check("soak", ["make", "soak"]),
+    ]
+
+
+def _answer(command: Sequence[str]) -> str | None:
+    """What a command prints; None if it cannot run or fails."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _no_sanitizers() -> str | None:
+    for library in ("libasan.so", "libtsan.so"):
+        # The name alone comes back for a library that the compiler does not have.
+        path = _answer(["g++", f"-print-file-name={library}"])
+        if path is None or path == library:
+            return f"needs g++ with {library}; install gcc's sanitizer libraries"
+    return None
+
+
+def _no_free_python(python: str) -> str | None:
+    if _answer([python, "-c", "import sys; sys.exit(sys._is_gil_enabled())"]) is None:
+        return f"needs a free-threaded Python, {python} is none; set PYTHON_FREETHREADED to one"
+    return None
+
+
+def _no_tsan_python(python: str) -> str | None:
+    if not python:
+        return "needs a free-threaded Python built with --with-thread-sanitizer; set PYTHON_TSAN to one"
+    arguments = _answer([python, "-c", "import sysconfig; print(sysconfig.get_config_var('CONFIG_ARGS'))"])
+    if arguments is None or not {"--disable-gil", "--with-thread-sanitizer"} <= set(re.split(r"[\s']+", arguments)):
+        return f"needs a Python configured with --disable-gil --with-thread-sanitizer, {python} is none"
+    return None
+
+
+# --- running them ----------------------------------------------------------------------------------
+
+
+def run(check: Check, logs: Path) -> Outcome:
+    """Runs one check to its end."""
+    reason = check.why_not()
+    if reason is not None:
+        return Outcome(check.name, "skipped", reason=reason)
+    log = logs / f"{check.name}.log"
+    environment = {**os.environ, **check.environment}
+    # `make check` itself must not make its options, nor its variables, those of the commands.
+    for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES"):
+        environment.pop(name, None)
+    start = time.monotonic()
+    with log.open("w") as output:
+        # A session of its own: a check that does not end is ended with all that it started.
+        process = subprocess.Popen(
+            check.command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        result, reason = "", ""
+        try:
+            process.wait(check.limit_s)
+        except subprocess.TimeoutExpired:
+            result, reason = "failed", f"did not end within {check.limit_s:.0f} s"
+        except KeyboardInterrupt:
+            result = "interrupted"
+        finally:
+            if process.returncode is None:
+                _end(process)
+    text = log.read_text(errors="replace")
+    if not result:
+        result, reason = _judge(process.returncode, text)
+    return Outcome(check.name, result, counts_of(text), time.monotonic() - start, log, reason)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_END_TIMEOUT_S)
+            return
+
+
+def _judge(exit_code: int, text: str) -> tuple[str, str]:
+    if exit_code != 0:
+        return "failed", reason_of(text) or f"exit status {exit_code}"
+    # What a target prints that finds out by itself that it cannot run.
+    skipped = re.findall(r"^skipped: (.*)$", text, re.MULTILINE)
+    return ("skipped", skipped[-1]) if skipped else ("passed", "")
+
+
+def counts_of(text: str) -> str:
+    """The numbers of tests in a log, of all runs of pytest and ctest in it."""
+    totals: dict[str, int] = {}
+    for line in re.findall(r"^=* ?(\d+ \w+.* in [\d.]+s.*)$", text, re.MULTILINE):
+        for count, kind in re.findall(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b", line):
+            kind = "failed" if kind.startswith("error") else kind
+            totals[kind] = totals.get(kind, 0) + int(count)
+    for failed, total in re.findall(r"(\d+) tests failed out of (\d+)", text):
+        totals["passed"] = totals.get("passed", 0) + int(total) - int(failed)
+        totals["failed"] = totals.get("failed", 0) + int(failed)
+    return ", ".join(
+        f"{totals[kind]} {kind}" for kind in ("passed", "failed", "skipped", "xfailed") if totals.get(kind)
+    )
+
+
+def reason_of(text: str) -> str:
+    """The line of a log that says best what failed."""
+    for pattern in (r"^(?:FAILED|ERROR) .*$", r"^SUMMARY: \w+Sanitizer.*$", r"^.*\berror\b.*$", r"^make.*\*\*\*.*$"):
+        found = re.findall(pattern, text, re.MULTILINE | re.IGNORECASE if "error" in pattern else re.MULTILINE)
+        if found:
+            more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+            return str(found[0]).strip()[:140] + more
+    return ""
+
+
+def table_of(outcomes: Sequence[Outcome]) -> str:
+    """The outcomes as aligned columns."""
+    rows = [("check", "result", "counts", "duration", "log", "reason")]
+    for own in outcomes:
+        log = "" if own.log is None else os.path.relpath(own.log, ROOT)
+        minutes, seconds = divmod(round(own.duration_s), 60)
+        rows.append((own.name, own.result, own.counts, f"{minutes}:{seconds:02}", log, own.reason))
+    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]) - 1)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def run_all(chosen: Sequence[Check], logs: Path) -> int:
+    """Runs the checks, prints the table; the exit status."""
+    logs.mkdir(parents=True, exist_ok=True)
+    outcomes: list[Outcome] = []
+    for check in chosen:
+        print(f"{check.name} ...", flush=True)
+        outcomes.append(run(check, logs))
+        print(f"{check.name}: {outcomes[-1].result}", flush=True)
+        if outcomes[-1].result == "interrupted":
+            outcomes += [Outcome(own.name, "skipped", reason="interrupted before") for own in chosen[len(outcomes) :]]
+            break
+    print(f"\n{table_of(outcomes)}")
+    return 1 if any(own.result in ("failed", "interrupted") for own in outcomes) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs what the command line asks for."""
+    known = {check.name: check for check in checks()}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", help=f"run these alone, separated by commas: {', '.join(known)}")
+    options = parser.parse_args(arguments)
+    names = options.only.split(",") if options.only else list(known)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        parser.error(f"--only expected names of {', '.join(known)}, got {', '.join(unknown)}")
+    return run_all([known[name] for name in names], LOGS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
