@@ -246,14 +246,13 @@ class ProcessesExecutor(RowsExecutor):
     def _kill_all(self) -> None:
         for process in self._workers:
             process.kill()
-        for process in self._workers:
-            process.wait(_KILL_TIMEOUT_S)
-            process.channel.close()
+        while self._workers:  # one by one: a close() that goes on after Ctrl-C in the last one finds the rest
+            self._workers[-1].wait(_KILL_TIMEOUT_S)
+            self._workers.pop().channel.close()
         if self._messages is not None:
             self._messages.close()
         if self._memory is not None:
             self._memory.close()
-        self._workers.clear()  # for a close() that goes on after Ctrl-C in the last one
 
 
 def _bury(board: _native.Board, worker: int) -> None:
