@@ -61,7 +61,7 @@ nb::tuple Board::get_standing(std::int32_t env_id) {
   const Part part(*this);
   const Slot& slot = slot_of(env_id);
   return nb::make_tuple(slot.phase, slot.elapsed_step, slot.has_seed, slot.seed[0], slot.seed[1], slot.seed[2], slot.seed[3],
-                        slot.statistics.return_now);
+                        slot.statistics.return_now.get());
 }
 
 void Board::set_standing(std::int32_t env_id, std::uint8_t phase, std::int32_t elapsed_step, std::uint32_t has_seed,
@@ -108,8 +108,9 @@ nb::list Board::env_statistics() {
   nb::list all;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
     const rows::Statistics& own = desk_.slot(env_id).statistics;
-    all.append(nb::make_tuple(own.num_steps, own.num_resets, own.num_episodes, own.return_sum, own.return_min,
-                              own.return_max, own.length_sum, own.length_min, own.length_max, own.busy_ns, own.slowest_ns));
+    all.append(nb::make_tuple(own.num_steps.get(), own.num_resets.get(), own.num_episodes.get(), own.return_sum.get(),
+                              own.return_min.get(), own.return_max.get(), own.length_sum.get(), own.length_min.get(),
+                              own.length_max.get(), own.busy_ns.get(), own.slowest_ns.get()));
   }
   return all;
 }
@@ -119,7 +120,7 @@ nb::list Board::worker_statistics() {
   nb::list all;
   for (std::int32_t worker = 0; worker < desk_.geometry().num_workers; ++worker) {
     const rows::WorkerWords& words = desk_.geometry().worker(desk_.base(), worker);
-    all.append(nb::make_tuple(words.busy_ns, words.wait_ns));
+    all.append(nb::make_tuple(words.busy_ns.get(), words.wait_ns.get()));
   }
   return all;
 }

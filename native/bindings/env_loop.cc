@@ -164,7 +164,7 @@ void EnvLoop::run_next() {
   const std::int64_t now = clock_ns_ = engine::now_ns();
   words.busy_ns += now - start;
   slot.statistics.busy_ns += now - start;
-  slot.statistics.slowest_ns = std::max(slot.statistics.slowest_ns, now - start);
+  slot.statistics.slowest_ns = std::max(slot.statistics.slowest_ns.get(), now - start);
   words.progress_ns.store(now, std::memory_order_relaxed);
   is_inline_ ? desk_.finish_inline(env_id) : desk_.finish(env_id);
   if (interrupt != nullptr && !is_inline_) Py_CLEAR(interrupt);  // Ctrl-C is the main thread's: here it is a fault

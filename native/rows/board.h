@@ -43,6 +43,23 @@ struct alignas(64) Header {
   std::uint64_t schema_bytes[kMaxSchemas + 1];
 };
 
+// A number that one thread at a time writes while others may read it: never half of a value, and no fence.
+template <class T>
+class Published {
+ public:
+  T get() const { return value_.load(std::memory_order_relaxed); }
+  operator T() const { return get(); }
+  Published& operator=(T value) {
+    value_.store(value, std::memory_order_relaxed);
+    return *this;
+  }
+  Published& operator+=(T value) { return *this = get() + value; }
+  Published& operator++() { return *this += 1; }
+
+ private:
+  std::atomic<T> value_;
+};
+
 struct alignas(64) WorkerWords {
   // Written by the caller.
   std::atomic<std::uint32_t> request_head;
@@ -54,8 +71,8 @@ struct alignas(64) WorkerWords {
   std::atomic<std::int32_t> core;         // where it went to sleep; -1: not known
   std::atomic<std::int32_t> current_env;  // -1: none
   std::atomic<std::int64_t> progress_ns;  // when it last began or finished something
-  std::int64_t busy_ns;                   // inside envs
-  std::int64_t wait_ns;                   // for requests
+  Published<std::int64_t> busy_ns;        // inside envs
+  Published<std::int64_t> wait_ns;        // for requests
 };
 
 // The bit of a worker; beyond 32 of them some share one, and wake up for nothing now and then.
@@ -63,11 +80,12 @@ constexpr std::uint32_t bit_of(std::int32_t worker) { return 1u << (worker % 32)
 // The same among the spinners; beyond 64 workers those who share one are counted once.
 constexpr std::uint64_t spin_bit_of(std::int32_t worker) { return std::uint64_t{1} << (worker % 64); }
 
+// Written by the env's worker, read by the caller at any time.
 struct Statistics {
-  std::int64_t num_steps, num_resets, num_episodes;
-  double return_now, return_sum, return_min, return_max;
-  std::int64_t length_sum, length_min, length_max;
-  std::int64_t busy_ns, slowest_ns;
+  Published<std::int64_t> num_steps, num_resets, num_episodes;
+  Published<double> return_now, return_sum, return_min, return_max;
+  Published<std::int64_t> length_sum, length_min, length_max;
+  Published<std::int64_t> busy_ns, slowest_ns;
 };
 
 struct alignas(64) Slot {

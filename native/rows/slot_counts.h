@@ -25,13 +25,15 @@ inline bool count_step(Slot& slot, std::int32_t limit, double reward, bool termi
   if (ended) {
     slot.phase = EF_ENDED;
     const auto length = static_cast<std::int64_t>(slot.elapsed_step);
-    const bool is_first = own.num_episodes++ == 0;
-    own.return_sum += own.return_now;
+    const double total = own.return_now;
+    const bool is_first = own.num_episodes == 0;
+    ++own.num_episodes;
+    own.return_sum += total;
     own.length_sum += length;
-    own.return_min = is_first ? own.return_now : std::min(own.return_min, own.return_now);
-    own.return_max = is_first ? own.return_now : std::max(own.return_max, own.return_now);
-    own.length_min = is_first ? length : std::min(own.length_min, length);
-    own.length_max = is_first ? length : std::max(own.length_max, length);
+    own.return_min = is_first ? total : std::min(own.return_min.get(), total);
+    own.return_max = is_first ? total : std::max(own.return_max.get(), total);
+    own.length_min = is_first ? length : std::min(own.length_min.get(), length);
+    own.length_max = is_first ? length : std::max(own.length_max.get(), length);
   }
   return ended;
 }

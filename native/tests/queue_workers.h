@@ -24,6 +24,7 @@
 #include "board.h"
 #include "check.h"
 #include "desk.h"
+#include "slot_counts.h"
 #include "wait.h"
 #include "worker_desk.h"
 
@@ -123,6 +124,8 @@ void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation,
     memory.rows[env_id].token = request.token;
     if (disturb(Moment::half_written)) return;
     memory.rows[env_id].write(request.token, incarnation);
+    envfleet::rows::count_step(desk.slot(env_id), 0, 1.0, request.token % 5 == 0, false);
+    desk.words().busy_ns += 1;
     if (disturb(Moment::written)) return;
     desk.words().progress_ns.store(envfleet::engine::now_ns(), std::memory_order_relaxed);
     desk.finish(env_id);

@@ -43,6 +43,7 @@ class RandomRun {
       for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
         if (desk_.is_dead(worker) && random_() % 3 == 0) revive(worker);
       }
+      if (chance(500)) read_statistics();
       const bool is_async = options_.batch_size < options_.num_envs && random_() % 4 != 0;
       is_async ? run_async() : run_ordered();
     }
@@ -155,6 +156,17 @@ class RandomRun {
     } while (num_pending() < options_.batch_size);
     if (!wait_for([&] { return options_.batch_size - desk_.num_arrived(); }, random_timeout())) return;
     for (std::int32_t i = 0; i < options_.batch_size; ++i) take(desk_.first_arrived());
+  }
+
+  // At any time, while workers count.
+  void read_statistics() {
+    for (std::int32_t env_id = 0; env_id < options_.num_envs; ++env_id) {
+      const Statistics& own = desk_.slot(env_id).statistics;
+      CHECK(own.num_steps >= 0 && own.num_episodes >= 0 && own.return_now >= 0 && own.length_max >= 0);
+    }
+    for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
+      CHECK(memory_.geometry.worker(memory_.base, worker).busy_ns >= 0);
+    }
   }
 
   void revive(std::int32_t worker) {
