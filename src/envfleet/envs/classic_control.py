@@ -21,7 +21,9 @@ _RENDER_FPS = {"CartPole-v0": 50, "CartPole-v1": 50, "Acrobot-v1": 15}
 
 
 def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
-    return gymnasium_renderer(_ENTRY_POINTS[native_id], params)
+    # How the native env computes; Gymnasium's knows no such parameter.
+    of_gymnasium = {name: value for name, value in params.items() if name != "fast_math"}
+    return gymnasium_renderer(_ENTRY_POINTS[native_id], of_gymnasium)
 
 
 FAMILY = Family("classic control", tuple(_ENTRY_POINTS), make_renderer=_make_renderer, render_fps=_RENDER_FPS)
