@@ -72,6 +72,7 @@ void Simulation::load(StateReader& reader) {
                                 std::to_string(expected));
   }
   trapped([&] { mj_setState(model_->raw(), data_.get(), state.data(), mjSTATE_INTEGRATION); });
+  viewed_.clear();  // of an earlier get_attr: the difference is not one that a visitor wrote
 }
 
 }  // namespace envfleet::mujoco
