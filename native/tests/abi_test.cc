@@ -2,7 +2,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "numpy_random.h"
+#include "numpy_host.h"
 #include "test_envs.h"
 
 using namespace test;

@@ -118,5 +118,5 @@ def test_a_pool_that_was_passed_in_stays_closed():
     env = EnvFleetEnv(envfleet.make_pool("CartPole-v1", num_envs=2, autoreset_mode="same_step"))
     env.reset()
     env.close()
-    with pytest.raises(envfleet.PoolClosedError, match="make a new pool"):
+    with pytest.raises(envfleet.PoolClosedError, match="make a new one"):
         env.reset()

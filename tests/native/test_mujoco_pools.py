@@ -140,3 +140,15 @@ def test_without_post_constraint_there_are_no_contact_forces() -> None:
 def test_wrong_parameters_say_what_was_expected(env_id: str, params: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         envfleet.make(env_id, num_envs=2, **params)
+
+
+def test_a_field_that_was_read_leaves_a_later_state_as_it_was_saved():
+    with envfleet.make_pool("Reacher-v5", num_envs=1, seed=0) as pool:
+        pool.reset()
+        actions = np.full((1, 2), 0.5, dtype=np.float32)
+        pool.step(actions)
+        saved = pool.get_state()
+        pool.step(actions)
+        pool.get_attr("qpos")
+        pool.set_state(saved)
+        assert pool.get_state() == saved
