@@ -94,9 +94,9 @@ void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint
 }
 
 // A batch in the order of its ids. Marked when it is under way: what throws leaves nothing in flight.
-void NativePool::start(Request request, const Ids& ids) {
+void NativePool::start(Request request, const Ids& ids, bool may_run_here) {
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
-  without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count); });
+  without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count, may_run_here); });
   mark(ids.data, ids.count, 1);
 }
 
@@ -161,7 +161,7 @@ PyObject* NativePool::faults_of(const BatchBuffer& batch) {
 // to the crew: a caller who is inside an env hears no Ctrl-C.
 nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
   if (timeout_s >= 0 || !is_expected_below(kPatientNs, request, ids.count)) {
-    start(request, ids);
+    start(request, ids, timeout_s < 0);
     return finish(to_ns(timeout_s));
   }
   // Done before this call ends, so nobody sees these envs in flight.

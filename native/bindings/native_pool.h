@@ -118,7 +118,7 @@ class NativePool {
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
-  void start(engine::Request request, const Ids& ids);
+  void start(engine::Request request, const Ids& ids, bool may_run_here = true);
   void begin(engine::Request request, const Ids& ids);
   nanobind::object finish(std::int64_t timeout_ns);
   void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag);

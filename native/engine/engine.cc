@@ -111,9 +111,9 @@ void Engine::publish(double ns_per_row) {
   job_.publish(rows, block, threads);
 }
 
-void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows, bool may_run_here) {
   const double ns_per_row = meter(request).estimate();
-  const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
+  const bool is_quick = may_run_here && ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
   // Before the batch is published: when no thread can be had this throws, and the batch would stay
   // with nobody.
   if (!is_quick) {

@@ -61,8 +61,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   ~Engine();
 
   // --- synchronous -----------------------------------------------------------------
-  // env_ids null: all envs. The batch runs here when that is expected to be faster.
-  void start(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  // env_ids null: all envs. The batch runs in the caller's thread when that is expected to be faster and may_run_here:
+  // a caller with a time limit must get away from an env that was quick so far and now hangs.
+  void start(Request request, const std::int32_t* env_ids, std::int64_t num_rows, bool may_run_here = true);
   // The batch that was started; null when it is not done after timeout_ns (negative: no
   // limit). The caller's thread helps unless it may have to leave early.
   BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);

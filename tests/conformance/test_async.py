@@ -90,6 +90,17 @@ def test_a_timeout_loses_nothing(make, gate):
     assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
+def test_a_timeout_holds_for_an_env_that_was_quick_before(make, gate):
+    pool = make("Sleepy-v0", num_envs=2, num_threads=2)
+    pool.reset()
+    for _ in range(50):  # so that the next step is expected to be quick too
+        pool.step(np.zeros(2, dtype=np.float32))
+    with pytest.raises(RecvTimeout):
+        pool.step(np.array([gate.action, 1], dtype=np.float32), timeout=0.01)
+    gate.open()
+    assert pool.recv().obs.tolist() == [51, 51]
+
+
 def test_an_async_timeout_loses_nothing(make, gate):
     pool = make("Sleepy-v0", num_envs=3, batch_size=2, num_threads=1)
     pool.reset()
