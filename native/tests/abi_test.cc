@@ -29,6 +29,7 @@ struct AllHooks {
   void step(int, Out& out) {
     out.obs<std::int32_t>()[0] = 7;
     reach(4);
+    reach(5);
     out.terminated = true;
   }
   static constexpr int lanes = 2;
@@ -37,7 +38,7 @@ struct AllHooks {
     CHECK_EQUAL(out.obs<std::int32_t>()[3], 0);
     out.obs<std::int32_t>()[0] = 7;
     reach(5);
-    out.terminated[1] = 1;
+    out.terminated[0] = out.terminated[1] = 1;
     return true;
   }
   void observe(Out&) { reach(6); }
@@ -107,10 +108,14 @@ TEST(rows_of_hooks_that_throw) {
           Batch batch(engine->run(request, nullptr, 5));
           AllHooks::thrower = 0;
           const auto faults = engine->take_faults(nullptr, 0);
-          // Lanes: {0, 1}, {2, 3}, and env 4 in a step of its own. A reset is due in same_step alone.
-          std::size_t expected = hook == 4 ? 1 : hook == 5 ? 4 : 5;
-          if (hook == 3) expected = autoreset == EF_SAME_STEP ? 3 : 0;
-          CHECK_EQUAL(faults.size(), expected);
+          // One thread runs the lanes {0, 1} and {2, 3}, and env 4 in a step of its own; several may cut the rows
+          // anywhere, and step() stands in for step_lanes(). A reset is due in same_step alone.
+          if (hook == 4 && num_threads > 1) {
+            CHECK(!faults.empty());
+          } else {
+            const bool is_due = hook != 3 || autoreset == EF_SAME_STEP;
+            CHECK_EQUAL(faults.size(), !is_due ? 0u : hook == 4 ? 1u : 5u);
+          }
           for (const Fault& fault : faults) {
             CHECK(fault.what == "threw something that is not a std::exception");
             CHECK_EQUAL(fault.method, hook == 3 ? EF_IN_RESET : hook == 6 ? EF_IN_OBSERVE : EF_IN_STEP);

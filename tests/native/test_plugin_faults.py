@@ -151,8 +151,9 @@ def check_others(plugin: HooksPlugin) -> Callable[[Run, set[int]], None]:
 @pytest.mark.parametrize(
     ("env_id", "hook", "broken"),
     [
-        ("Hooks-v0", "step", {BAD}),
-        ("HooksLanes-v0", "step_lanes", set(GROUP)),
+        ("Hooks-v0", "step", [{BAD}]),
+        # Alone when the engine, finding the envs slow, ran its row alone.
+        ("HooksLanes-v0", "step_lanes", [set(GROUP), {BAD}]),
     ],
 )
 @matrix
@@ -161,11 +162,11 @@ def test_a_step_that_throws(plugin, check_others, env_id, hook, broken, thrown, 
     run.warm_up()
     with plugin.throwing(hook, thrown, BAD):
         (error,) = run.step(THROWN[thrown])
-    assert {fault.env_id for fault in error.faults} == broken
+    assert {fault.env_id for fault in error.faults} in broken
     assert {fault.method for fault in error.faults} == {"step"}
     assert pickle.loads(pickle.dumps(error)).faults == error.faults
     run.mend()
-    check_others(run.finish(), broken)
+    check_others(run.finish(), {fault.env_id for fault in error.faults})
 
 
 @pytest.mark.parametrize("env_id", ["Hooks-v0", "HooksLanes-v0"])

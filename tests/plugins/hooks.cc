@@ -173,6 +173,7 @@ class HooksLanes : public Hooks {
     return true;
   }
   void step(int action, Out& out) {
+    reach(kStepLanes, mark_);  // how many rows are run at once depends on how long they take
     Hooks::step(action, out);
     if (mark_ % 2 == 0) out.obs<std::int64_t>()[3] = 0;
   }

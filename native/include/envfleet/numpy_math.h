@@ -11,6 +11,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <stdexcept>
 
 #include "envfleet/abi.h"
 
@@ -23,7 +24,16 @@ namespace detail {
 // The engine that runs this library's envs; set when the first fleet is made, the same ever after.
 inline std::atomic<const ef_host*> lent_by{nullptr};
 
-inline const ef_host& host() { return *lent_by.load(std::memory_order_relaxed); }
+[[noreturn, gnu::noinline, gnu::cold]] inline void throw_no_host() {
+  throw std::logic_error("numpy's functions were called before an env was constructed: not in params() or spec()");
+}
+
+inline const ef_host& host() {
+  const ef_host* host = lent_by.load(std::memory_order_relaxed);
+  if (host == nullptr) [[unlikely]]
+    throw_no_host();
+  return *host;
+}
 
 }  // namespace detail
 
