@@ -263,3 +263,9 @@ TEST(frames_have_a_size) {
   frame.rgb.pop_back();
   CHECK_THROWS(envfleet::detail::check_frame(frame), std::invalid_argument, "got 3 x 4 with 35 bytes");
 }
+
+TEST(numpys_functions_before_an_env_is_constructed) {
+  const ef_host* lent = envfleet::detail::lent_by.exchange(nullptr);
+  CHECK_THROWS(envfleet::numpy::sin(1.0), std::logic_error, "before an env was constructed");
+  envfleet::detail::lent_by = lent;
+}
