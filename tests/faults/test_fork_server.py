@@ -199,6 +199,47 @@ class ShellEnv(TroubleEnv):
         return super().step(action)
 
 
+def test_threads_fork_one_at_a_time(tmp_path):
+    # filelock, which torch imports, refuses a fork while another thread is inside one.
+    done = run_pool_script(
+        tmp_path,
+        """
+        import os, threading, time
+
+        inside = []
+
+        def enter():
+            inside.append(threading.get_ident())
+            time.sleep(0.02)  # lets another thread in
+
+        def refuse(event, arguments):
+            if event == "os.fork" and inside:
+                raise RuntimeError("another thread is forking")
+
+        os.register_at_fork(before=enter, after_in_parent=inside.clear, after_in_child=inside.clear)
+        sys.addaudithook(refuse)
+        start = threading.Barrier(4)
+        errors = []
+
+        def work():
+            start.wait()
+            try:
+                for _ in range(3):
+                    envfleet.make_pool("Acrobot-v1", num_envs=2, backend="processes", start_method="fork").close()
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert not errors, errors
+        """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def programs() -> list[psutil.Process]:
     return [child for child in psutil.process_iter(["cmdline"]) if child.info["cmdline"] == ["sleep", "1000"]]
 

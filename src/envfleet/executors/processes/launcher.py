@@ -191,6 +191,9 @@ class _Launcher:
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._is_running = threading.Lock()  # held by the thread
+        # Held by callers, never by the thread. Packages register hooks that refuse a fork while another thread is
+        # inside one (filelock does, and torch brings it along). Reentrant: a signal handler may make a pool.
+        self._fork_lock = threading.RLock()
         # Below: the thread's alone.
         self._tokens = itertools.count()
         self._server: _Server | None = None
@@ -238,10 +241,11 @@ class _Launcher:
         fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
         try:
             # All in C: no signal handler can run between the fork and the request to look after the child.
-            collections.deque(map(self.requests.put, fork_once), maxlen=0)
+            with self._fork_lock:
+                collections.deque(map(self.requests.put, fork_once), maxlen=0)
             if os.getpid() != caller_pid:
                 worker_module.start_forked(state.worker_end.fileno(), caller_pid)
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # RuntimeError: an audit hook refused the fork
             if os.getpid() == caller_pid:
                 raise _start_error(error) from error
         finally:
