@@ -173,10 +173,24 @@ class Pool:
         if self._executor.num_in_flight:
             raise CallOrderError(
                 f"async_reset() expected all envs idle, {self._executor.num_in_flight} are in flight; "
-                "recv() them first, or call reset(), which drops them"
+                "recv() them first, or call drop_pending() or reset(), which drop them"
             )
         self._prepare_reset(ids, new_seeds)
         self._executor.send_reset(ids, options or {})
+
+    def drop_pending(self, timeout: float | None = None) -> None:
+        """Wait for the envs in flight and discard their rows; without any, do nothing.
+
+        An asynchronous reset of a busy pool is drop_pending(), async_reset() and recv().
+        """
+        self._guard.run(self._drop_pending, timeout)
+
+    def _drop_pending(self, timeout: float | None) -> None:
+        self._has_sent_none = False
+        if self._executor.num_in_flight and not self._executor.abandon(_seconds(timeout)):
+            raise RecvTimeout(
+                f"drop_pending() waited {timeout} s for envs in flight; call it again, or recv() their rows"
+            )
 
     # --- between batches -------------------------------------------------------------------
 

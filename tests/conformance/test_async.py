@@ -141,6 +141,32 @@ def test_reset_drops_what_is_in_flight(make):
         assert pool.num_in_flight == 0
 
 
+@pytest.mark.ray_core
+def test_pending_rows_are_dropped_before_an_asynchronous_reset(make):
+    for batch_size in (2, 4):
+        pool = make("Sleepy-v0", num_envs=4, batch_size=batch_size, num_threads=2)
+        pool.drop_pending()  # nothing is in flight
+        pool.reset()
+        pool.send(np.ones(4, dtype=np.float32), np.arange(4, dtype=np.int32))
+        pool.drop_pending()
+        assert pool.num_in_flight == 0
+        pool.async_reset()
+        received = [pool.recv() for _ in range(4 // batch_size)]
+        assert sorted(np.concatenate([batch.env_id for batch in received]).tolist()) == [0, 1, 2, 3]
+        assert not np.concatenate([batch.obs for batch in received]).any()
+
+
+def test_dropping_pending_rows_may_run_out_of_time(make, gate):
+    pool = make("Sleepy-v0", num_envs=2, num_threads=2)
+    pool.reset()
+    pool.send(np.array([gate.action, 1], dtype=np.float32))
+    with pytest.raises(RecvTimeout, match=r"drop_pending\(\) waited 0\.01 s"):
+        pool.drop_pending(timeout=0.01)
+    gate.open()
+    pool.drop_pending()
+    assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
+
+
 def test_idle_envs_of_an_async_pool_may_be_reset_while_others_run(make):
     pool = make("Sleepy-v0", num_envs=3, batch_size=1, num_threads=2)
     pool.reset()
