@@ -21,7 +21,7 @@ from envfleet.executors.threads import ThreadsExecutor
 from envfleet.factories import Recipe, gymnasium_spec, recipe_for
 from envfleet.native_envs import native_ids
 from envfleet.options import POOL_OPTIONS, Options
-from envfleet.spec import EnvSpec, PoolConfig, config_as_dict
+from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
     "serial": SerialExecutor,
@@ -152,11 +152,18 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
         kwargs={"task_id": env, **shared},
         observation_space=portrait.observation_space,
         action_space=portrait.action_space,
+        info_arrays=_info_arrays(portrait),
+        own_step_limit=portrait.max_steps,
         backend=backend,
         metadata=portrait.metadata,
         render_mode=portrait.render_mode,
         config=config_as_dict(config, {**settings, **shared}, options.seed),
     )
+
+
+def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
+    declared = portrait.info_space.spaces if portrait.info_space is not None else {}
+    return tuple(ArraySpec(name, space) for name, space in declared.items())
 
 
 def _explain(error: EnvError, recipe: Recipe, options: Options) -> None:

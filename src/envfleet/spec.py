@@ -74,6 +74,7 @@ class EnvSpec(GymnasiumSpec):
     has_state: bool = False
     metadata: dict[str, Any] = field(default_factory=dict)  # of the env's class
     render_mode: str | None = None  # as a Python env has it
+    own_step_limit: int | None = None  # after which a Python env ends episodes by itself
     config: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:

@@ -59,11 +59,11 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
         self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> dm_env.TimeStep:
         """FIRST TimeSteps of all envs, or of those of env_id."""
-        return _time_step(self.pool.reset(env_id, seed=seed, options=options))
+        return time_step(self.pool.reset(env_id, seed=seed, options=options))
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> dm_env.TimeStep:
         """Steps all envs, or those of env_id."""
-        return _time_step(self.pool.step(action, env_id, timeout))
+        return time_step(self.pool.step(action, env_id, timeout))
 
     def async_reset(self, *, seed: Seed = None) -> None:
         """Starts a reset of all envs; recv() gives their rows."""
@@ -75,7 +75,7 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
 
     def recv(self, timeout: float | None = None) -> dm_env.TimeStep:
         """The rows that are ready; observation.env_id says whose they are."""
-        return _time_step(self.pool.recv(timeout))
+        return time_step(self.pool.recv(timeout))
 
     def observation_spec(self) -> Any:
         """Specs of one env's observation, with names and bounds."""
@@ -103,7 +103,8 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
         self.pool.close()
 
 
-def _time_step(batch: Batch) -> dm_env.TimeStep:
+def time_step(batch: Batch) -> dm_env.TimeStep:
+    """The rows of a batch as one TimeStep."""
     step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
     if "discount" in batch.info:
         told = batch.info.get("_discount", True)  # no mask: every row has one

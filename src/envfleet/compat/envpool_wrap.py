@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from envfleet.compat import envpool, protocol_registry
-from envfleet.compat.envpool_mixin import EnvPoolMixin
-from envfleet.compat.envpool_spec import EnvPoolSpec
+from envfleet.compat.envpool.env_spec import EnvPoolSpec
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.protocol_registry import ImportPath
 from envfleet.envs.adapters import takes_env_id
 from envfleet.errors import UnknownEnvError

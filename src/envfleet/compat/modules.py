@@ -23,7 +23,9 @@ class AliasModule(ModuleType):
     def __init__(self, name: str, names: Mapping[str, Any], installer: str, doc: str) -> None:
         super().__init__(name, doc)
         self.__dict__.update(names)
-        self.__all__ = [public for public in names if not public.startswith("_")]
+        public = [name for name in names if not name.startswith("_")]
+        if public:  # a module that makes its members when they are asked for knows its own
+            self.__all__ = public
         # Without a spec, importlib.util.find_spec(name) raises instead of finding it.
         self.__spec__ = ModuleSpec(name, loader=None, is_package=True)
         self.__path__: list[str] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import warnings
 from collections.abc import Mapping
@@ -51,6 +52,9 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         self.metadata = {**self.metadata, "render_fps": round(1 / self.env.control_timestep() / self._frame_skip)}
         self.observation_space = spaces.Dict([(name, _box(spec)) for name, spec in self.env.observation_spec().items()])
         self.action_space = _box(self.env.action_spec())
+        self.info_space = spaces.Dict({"discount": spaces.Box(0.0, 1.0, (), np.float64)})
+        if self.env._step_limit != float("inf"):  # dm_control has no public name for it
+            self.max_steps = math.ceil(self.env._step_limit / self._frame_skip)
 
     def _load(self, seed: int | None) -> Any:
         task_kwargs, environment_kwargs = self._kwargs

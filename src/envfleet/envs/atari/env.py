@@ -192,6 +192,22 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             info["ram"] = self._ram.copy() if self._copies else self._ram
         return info
 
+    @property
+    def info_space(self) -> spaces.Dict:
+        """The infos of every row."""
+        own = self._options
+        integer = np.int64 if own.frames_in_info else np.int32
+        names = ["lives", "episode_frame_number", "frame_number"] if own.frames_in_info else ["lives"]
+        known: dict[str, gymnasium.Space[Any]] = {name: _count(integer) for name in names}
+        if self._tells_truth:
+            known["reward"] = spaces.Box(-np.inf, np.inf, (), np.float32)
+            known["terminated"] = spaces.Box(0, 1, (), np.int32)
+        if own.episodic_life:
+            known["game_step"] = _count(np.int32)
+        if own.ram_in_info:
+            known["ram"] = spaces.Box(0, 255, self._ram.shape, np.uint8)
+        return spaces.Dict(list(known.items()))
+
     # --- what else one may ask -------------------------------------------------------------------
 
     @property
@@ -260,3 +276,7 @@ def _refuse_before_reset(*args: Any, **kwargs: Any) -> Any:
 
 def _named(actions: tuple[Any, ...], name: str) -> Any:
     return next(action for action in actions if action.name == name)
+
+
+def _count(dtype: type[np.integer[Any]]) -> spaces.Box:
+    return spaces.Box(0, np.iinfo(dtype).max, (), dtype)

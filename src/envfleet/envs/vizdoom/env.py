@@ -74,6 +74,7 @@ class DoomEnv(SingleGameEnv):
         self._player = Player(self.game, self.options)
         self.observation_space = self._player.observation_space
         self.action_space = self._player.action_space
+        self.info_space = self._player.info_space
         self._lost_a_life = False  # the episode ended, and the game goes on
         self._num_episodes = 0
 

@@ -40,6 +40,8 @@ class Player:
             self.action_space = spaces.Discrete(len(self._actions))
         else:
             self.action_space = button_space(buttons)
+        # A game variable that rewards are made of may be any number.
+        self.info_space = spaces.Dict([(name, spaces.Box(-np.inf, np.inf, (), np.float64)) for name in self._names])
         self.idle: Buttons = [0.0] * len(buttons)
         self._frames = self._make_frames(options)
         boxes: dict[str, gymnasium.Space[Any]] = {

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 
 from envfleet.errors import ConfigError
 
@@ -20,6 +21,8 @@ class Portrait:
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     class_name: str = ""
+    info_space: spaces.Dict | None = None
+    max_steps: int | None = None
 
 
 def portrait_of(env: Any) -> Portrait:
@@ -35,7 +38,26 @@ def portrait_of(env: Any) -> Portrait:
         metadata,
         getattr(env, "render_mode", None),
         type(getattr(env, "unwrapped", env)).__name__,
+        info_space_of(env),
+        _max_steps_of(env),
     )
+
+
+def info_space_of(env: Any) -> spaces.Dict | None:
+    """What an env declares of its infos: its attribute info_space, a Dict of the keys that it may give."""
+    declared = getattr(env, "info_space", None) or getattr(getattr(env, "unwrapped", env), "info_space", None)
+    if declared is None or isinstance(declared, spaces.Dict):
+        return declared
+    raise ConfigError(
+        f"info_space of {type(getattr(env, 'unwrapped', env)).__name__} expected a gymnasium.spaces.Dict of the infos' "
+        f"keys, got {declared!r}; correct or remove it"
+    )
+
+
+def _max_steps_of(env: Any) -> int | None:
+    """The steps after which an env ends an episode by itself, under MiniGrid's name for it."""
+    limit = getattr(getattr(env, "unwrapped", env), "max_steps", None)
+    return limit if type(limit) is int and limit > 0 else None
 
 
 def one_portrait(portraits: list[Portrait]) -> Portrait:

@@ -7,24 +7,28 @@ from typing import Any
 
 from envfleet.errors import ConfigError
 
+# The last EnvPool whose env_type="gym" follows the gym package, as ours does.
+__version__ = "0.8.4+envfleet"
+
 
 @dataclass(frozen=True)
 class EnvPoolOptions:
-    """What EnvPool's make() was given, sorted.
+    """What EnvPool's make() was given.
 
-    options: for envfleet. given: what EnvPool's config shows besides. The others are EnvPool's of that name.
+    options: those of envfleet.make(). given: what EnvPool's config shows besides. The others are EnvPool's of that
+    name.
     """
 
     options: dict[str, Any]
     given: dict[str, Any]
-    gym_reset_return_info: bool
+    gym_reset_return_info: bool | None
     render_env_id: int
     render_width: int
     render_height: int
 
 
-def parse_envpool_options(options: dict[str, Any], reset_returns_info: bool) -> EnvPoolOptions:
-    """Takes EnvPool's own options out. reset_returns_info: what gym_reset_return_info is by default."""
+def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
+    """Separate EnvPool's own options from those of envfleet.make()."""
     rest = dict(options)
     given: dict[str, Any] = {}
     players = rest.pop("max_num_players", 1)
@@ -40,8 +44,7 @@ def parse_envpool_options(options: dict[str, Any], reset_returns_info: bool) -> 
     if env_seed is not None and len(env_seed):
         given["env_seed"] = list(env_seed)
         rest["seed"] = [int(own) for own in env_seed]
-    returns_info = bool(rest.pop("gym_reset_return_info", reset_returns_info))
-    given["gym_reset_return_info"] = returns_info
+    returns_info = rest.pop("gym_reset_return_info", None)
     # EnvPool takes 0 and below for no limit.
     limit = rest.get("max_episode_steps")
     if isinstance(limit, int) and limit <= 0:
@@ -50,7 +53,7 @@ def parse_envpool_options(options: dict[str, Any], reset_returns_info: bool) -> 
     return EnvPoolOptions(
         rest,
         given,
-        returns_info,
+        None if returns_info is None else bool(returns_info),
         int(rest.pop("render_env_id", 0)),
         int(rest.pop("render_width", 0)),
         int(rest.pop("render_height", 0)),

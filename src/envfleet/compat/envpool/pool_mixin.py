@@ -1,6 +1,6 @@
 """EnvPoolMixin: what EnvPool's pools have in common, over any view of a Pool.
 
-Ours, not EnvPool's: it is the class that `isinstance(env, envpool.python.envpool.EnvPoolMixin)` asks for.
+Code that asks isinstance(env, envpool.python.envpool.EnvPoolMixin) asks for this class.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
-from envfleet.compat.envpool_options import EnvPoolOptions
-from envfleet.compat.envpool_spec import EnvPoolSpec
+from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
 from envfleet.compat.pictures import resized
 from envfleet.errors import ConfigError
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
-from envfleet.spec import EnvSpec
+from envfleet.spec import ArraySpec
 
 
 class EnvPoolMixin(ABC):
     """Mixed into the views of envfleet.compat.envpool, before the view itself."""
 
     pool: Pool
-    _asked: EnvPoolOptions
+    is_vector_env = True  # as gym's wrappers ask
     _make_pool: Callable[[], Pool]
     _spec: EnvPoolSpec
+    _info_arrays: dict[str, ArraySpec]
     _unreset: NDArray[np.bool_] | None  # the envs that were never reset; None when there are none
 
-    def _start(self, asked: EnvPoolOptions, make_pool: Callable[[], Pool], old_gym_spaces: bool) -> None:
-        self._asked = asked
+    def _start(self, spec: EnvPoolSpec, make_pool: Callable[[], Pool]) -> None:
         self._make_pool = make_pool
-        self._spec = EnvPoolSpec(self.pool.spec, asked.given, old_gym_spaces)
+        self._spec = spec
+        self._info_arrays = spec.info_arrays
         self._unreset = np.ones(self.pool.num_envs, dtype=np.bool_)
 
     @property
@@ -65,14 +65,26 @@ class EnvPoolMixin(ABC):
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
         """Pictures of these envs (default: that of render_env_id), one array of (n, height, width, 3)."""
         if env_ids is None:
-            env_ids = self._asked.render_env_id
+            env_ids = self._spec.options.render_env_id
         ids = np.atleast_1d(np.asarray(env_ids, dtype=np.int32))
         frames = [self._draw(int(env_id)) for env_id in ids]
-        width, height = self._asked.render_width, self._asked.render_height
+        width, height = self._spec.options.render_width, self._spec.options.render_height
         return np.stack([resized(frame, width, height) for frame in frames])
 
     def _draw(self, env_id: int) -> Any:
         raise NotImplementedError
+
+    def _reset_rows(self, env_id: Any, seed: Seed, options: Mapping[str, Any] | None) -> Batch:
+        """The rows of a reset. An asynchronous pool has batch_size of them, and the others are in flight."""
+        self._reopen()
+        if env_id is None and self.pool.config.is_async:
+            self.pool.drop_pending()
+            self.pool.async_reset(seed=seed, options=options)
+            self._unreset = None
+            return self.pool.recv()
+        batch = self.pool.reset(env_id, seed=seed, options=options)
+        self._was_reset(env_id)
+        return batch
 
     def _stepped(self, action: Any, env_id: Any, timeout: float | None) -> Batch:
         action, env_id = self._fitted(action, env_id)
@@ -112,47 +124,22 @@ class EnvPoolMixin(ABC):
             self._unreset = np.ones(self.pool.num_envs, dtype=np.bool_)
 
     def _fitted(self, action: Any, env_id: Any) -> tuple[Any, Any]:
-        """EnvPool's dict of arrays taken apart; Box actions clipped, as EnvPool's own envs do with them."""
+        """EnvPool's dict of arrays taken apart; Box actions clipped and whole floats cast, as in EnvPool."""
         space = self.pool.spec.action_space
         if isinstance(action, Mapping) and not isinstance(space, spaces.Dict):
             if "action" not in action:
                 raise ConfigError(f"a dict of actions expected the key 'action', got {sorted(map(str, action))}")
             env_id = action.get("env_id") if env_id is None else env_id
             action = action["action"]
-        is_float = isinstance(action, np.ndarray) and action.dtype.kind == "f"
-        if isinstance(space, spaces.Box) and is_float and action.shape[1:] == space.shape:
-            action = np.clip(action, space.low, space.high, dtype=action.dtype)
+        if isinstance(action, np.ndarray) and action.dtype.kind == "f":
+            if isinstance(space, spaces.Box):
+                if action.shape[1:] == space.shape:
+                    action = np.clip(action, space.low, space.high, dtype=action.dtype)
+            elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and (action == np.rint(action)).all():
+                action = action.astype(np.int64)  # EnvPool casts; 0.5 is refused as ever
         return action, env_id
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.config.items())
-        return f"{type(self).__name__}({options})"
+        return f"{type(self).__name__}({shown_options(self.config)})"
 
     __str__ = __repr__
-
-
-def every_key(info: Mapping[str, Any], spec: EnvSpec, num_rows: int) -> dict[str, Any]:
-    """The info with a column for each key of the spec, as EnvPool always has it: zeros where no row has a value."""
-    whole = dict(info)
-    for array in spec.info_arrays:
-        if array.name not in whole:
-            whole[array.name] = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
-    return whole
-
-
-def envpool_info(info: dict[str, Any], env_id: NDArray[np.int32], spec: EnvSpec) -> dict[str, Any]:
-    """Gymnasium's vector info as EnvPool has it: columns alone. The mask of a key that some rows lack stays."""
-    plain = every_key(_without_full_masks(info), spec, len(env_id))
-    plain["players"] = {"env_id": env_id}
-    if "game_step" in plain:
-        # An Atari game whose lives are episodes: EnvPool counts the steps of the game.
-        plain["elapsed_step"] = plain.pop("game_step")
-    return plain
-
-
-def _without_full_masks(info: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        key: _without_full_masks(column) if isinstance(column, dict) else column
-        for key, column in info.items()
-        if not (str(key)[:1] == "_" and str(key)[1:] in info and np.all(column))
-    }

@@ -1,0 +1,171 @@
+"""DMEnvPool: env_type="dm". TimeSteps hold the observation, the infos and env_id in one named tuple."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from dm_env import specs
+from gymnasium import spaces
+from numpy.typing import NDArray
+
+import envfleet.registry as registry
+from envfleet.apis.dm import DmPool, time_step
+from envfleet.batch import Batch
+from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded
+from envfleet.compat.envpool.env_spec import EnvPoolSpec
+from envfleet.compat.envpool.infos import declared_column
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
+from envfleet.errors import ConfigError
+from envfleet.seeding import Seed
+
+_NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Players(NamedTuple):
+    """The env of each player's row."""
+
+    env_id: NDArray[np.int32]
+
+
+class StateType:
+    """The named tuple that a pool's TimeSteps have as observation: always the same fields, on resets and steps.
+
+    env_id, players, elapsed_step, the declared infos, then obs, or the keys of a Dict space; a Dict within it is a
+    named tuple of its own.
+    """
+
+    def __init__(self, spec: EnvPoolSpec) -> None:
+        self._num_envs = spec.env_spec.config["num_envs"]
+        self._infos = spec.info_arrays
+        space = spec.env_spec.observation_space
+        self._parts = space.spaces if isinstance(space, spaces.Dict) else {"obs": space}
+        self._is_dict = isinstance(space, spaces.Dict)
+        self._of_part = [_converter(key, part) for key, part in self._parts.items()]
+        names = _field_names(["env_id", "players", "elapsed_step", *self._infos, *self._parts])
+        self._type: Any = namedtuple("State", names)  # type: ignore[misc]  # the fields are the spec's
+
+    def of_batch(self, batch: Batch) -> Any:
+        """The rows of a batch."""
+        env_id, columns = batch.env_id, batch.info
+        infos = [declared_column(columns, array, len(env_id)) for array in self._infos.values()]
+        obs = batch.obs if self._is_dict else {"obs": batch.obs}
+        values = [convert(obs[key]) for key, convert in zip(self._parts, self._of_part, strict=True)]
+        # An Atari game whose lives are episodes: EnvPool counts the steps of the game.
+        elapsed_step = columns.get("game_step", batch.elapsed_step)
+        return self._type(env_id, Players(env_id), elapsed_step, *infos, *values)
+
+    def observation_spec(self) -> Any:
+        """The same named tuple of dm_env specs for one env."""
+        env_id = dm_spec_transform("env_id", unbounded(np.int32, []), "obs")
+        elapsed_step = dm_spec_transform("elapsed_step", unbounded(np.int32, []), "obs")
+        infos = [_spec_of(name, array.space) for name, array in self._infos.items()]
+        values = [
+            convert(_spec_of(key, part))
+            for (key, part), convert in zip(self._parts.items(), self._of_part, strict=True)
+        ]
+        return self._type(env_id, Players(env_id), elapsed_step, *infos, *values)
+
+
+class DMEnvPool(EnvPoolMixin, DmPool):
+    """observation.obs, or a field for each key of a Dict observation; rewards float32."""
+
+    def __init__(self, spec: EnvPoolSpec) -> None:
+        make_pool = partial(registry.make_pool, spec.task_id, **spec.options.options)
+        DmPool.__init__(self, make_pool())
+        self._start(spec.of_pool(self.pool.spec, gym_spaces=False), make_pool)
+        self.spec = self._spec  # type: ignore[assignment]  # EnvPool's own, which knows envfleet's
+        self.observation_space = self._spec.observation_space
+        self.action_space = self._spec.action_space
+        self._state_type = StateType(self._spec)
+
+    def reset(self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> Any:
+        """FIRST TimeSteps of all envs, or of those of env_id; batch_size of them from an asynchronous pool."""
+        return self._time_step(self._reset_rows(env_id, seed, options))
+
+    def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
+        """Step all envs, or those of env_id."""
+        return self._time_step(self._stepped(action, env_id, timeout))
+
+    def recv(  # type: ignore[override]  # EnvPool's arguments
+        self, reset: bool = False, return_info: bool = True, *, timeout: float | None = None
+    ) -> Any:
+        """The rows that are ready; observation.env_id tells the env of each. A TimeStep is the same for a reset."""
+        return self._time_step(self.pool.recv(timeout))
+
+    def observation_spec(self) -> Any:
+        """Specs of one env's observation, in the fields of the TimeSteps'."""
+        return self._state_type.observation_spec()
+
+    def action_spec(self) -> Any:
+        """Spec of one env's action."""
+        return self._spec.action_spec()
+
+    def reward_spec(self) -> Any:
+        """Spec of one env's reward."""
+        return DmPool.reward_spec(self).replace(dtype=np.float32)
+
+    def _time_step(self, batch: Batch) -> Any:
+        made = time_step(batch)
+        return made._replace(reward=made.reward.astype(np.float32), observation=self._state_type.of_batch(batch))
+
+    def _draw(self, env_id: int) -> Any:
+        frame = self.pool.render(env_id)
+        if frame is None:
+            raise ConfigError(f"{self.pool.spec.id} cannot draw itself here; render() it with env_type='gymnasium'")
+        return frame
+
+
+def _spec_of(name: str, space: gymnasium.Space[Any]) -> Any:
+    if isinstance(space, spaces.Dict):
+        return {key: _spec_of(key, part) for key, part in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_spec_of(f"{name}_{position}", part) for position, part in enumerate(space.spaces))
+    if isinstance(space, spaces.Text):
+        return specs.StringArray((), str, name)
+    if isinstance(space, _NUMBERS):
+        return dm_spec_transform(name, array_spec_of(space), "obs")
+    return specs.Array((), np.object_, name)  # MiniGrid's mission, for one
+
+
+def _converter(name: str, space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
+    """What turns rows, or specs, of a space into one array, or spec, for each field: dicts become named tuples."""
+    if isinstance(space, spaces.Tuple):
+        items = [_converter(name, part) for part in space.spaces]
+        return lambda value: tuple(convert(own) for convert, own in zip(items, value, strict=True))
+    if isinstance(space, _NUMBERS):
+        return lambda value: value
+    if not isinstance(space, spaces.Dict):
+        return _as_objects
+    kind = namedtuple(_field_names([name])[0], _field_names(space.spaces))  # type: ignore[misc]  # likewise
+    parts = [(key, _converter(key, part)) for key, part in space.spaces.items()]
+    return lambda value: kind(*(convert(value[key]) for key, convert in parts))
+
+
+def _as_objects(rows: Any) -> Any:
+    """Texts and other rows without numbers are a tuple of objects, which would be a structure of its own."""
+    if not isinstance(rows, (tuple, list)):
+        return rows
+    column = np.empty(len(rows), dtype=object)
+    column[:] = rows
+    return column
+
+
+def _field_names(keys: Any) -> list[str]:
+    """Keys as distinct names of fields: "end-effector" is end_effector, and a second one end_effector_2."""
+    names: list[str] = []
+    for key in keys:
+        name = re.sub(r"\W", "_", str(key)).lstrip("_") or "field"
+        if name[0].isdigit() or keyword.iskeyword(name):
+            name = f"field_{name}"
+        number = 2
+        while name in names:
+            name, number = f"{name.removesuffix(f'_{number - 1}')}_{number}", number + 1
+        names.append(name)
+    return names

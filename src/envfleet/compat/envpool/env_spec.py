@@ -1,0 +1,198 @@
+"""EnvPoolSpec: what is known of a pool before it runs, in EnvPool's terms."""
+
+from __future__ import annotations
+
+import copy
+from collections import namedtuple
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+
+import envfleet.registry as registry
+from envfleet.compat.envpool.array_spec import (
+    ArraySpec,
+    array_spec_of,
+    dm_spec_transform,
+    flat_spaces,
+    unbounded,
+)
+from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
+from envfleet.compat.envpool.options import EnvPoolOptions, parse_envpool_options
+from envfleet.errors import ConfigError
+from envfleet.options import NO_LIMIT
+from envfleet.spec import ArraySpec as InfoArray
+from envfleet.spec import EnvSpec
+
+_Spec = TypeVar("_Spec", bound="EnvPoolSpec")
+# EnvPool's options that mean nothing here, with the values it has for them.
+_OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
+# Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
+_NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
+
+
+class EnvPoolSpec:
+    """A task with its options. What is not here (id, kwargs ...) is looked up in envfleet's spec.
+
+    The classes of EnvPool's families (CartPoleEnvSpec ...) derive from it and are made of a config:
+    CartPoleEnvSpec(CartPoleEnvSpec.gen_config(num_envs=4)).
+    """
+
+    task_id: Any
+    options: EnvPoolOptions
+
+    def __init__(self, config: Any) -> None:
+        raise ConfigError(
+            f"{type(self).__name__} expected to be made by make_spec() or by the class of a family, such as "
+            "envpool.classic_control.CartPoleEnvSpec; use one of those"
+        )
+
+    @classmethod
+    def of_task(cls: type[_Spec], task_id: Any, options: dict[str, Any]) -> _Spec:
+        """The spec of a task with these options of EnvPool's or envfleet's make(). Nothing is built yet."""
+        spec = object.__new__(cls)
+        spec._start(task_id, options)
+        return spec
+
+    def _start(self, task_id: Any, options: dict[str, Any]) -> None:
+        self.task_id = task_id
+        self.options = parse_envpool_options(options)
+        if registry.family_of(task_id).name == "atari":
+            # EnvPool always has the memory of an Atari game as info["ram"]; envfleet on request.
+            self.options.options.setdefault("ram_in_info", True)
+        self._shows_gym_spaces = True
+        self._resolved: EnvSpec | None = None
+
+    def of_pool(self: _Spec, spec: EnvSpec, *, gym_spaces: bool) -> _Spec:
+        """This spec for a pool that was made with it."""
+        own = copy.copy(self)
+        own._resolved = spec
+        own._shows_gym_spaces = gym_spaces
+        return own
+
+    @property
+    def env_spec(self) -> EnvSpec:
+        """envfleet's spec of the task. For Python envs, the first call builds one."""
+        if self._resolved is None:
+            self._resolved = registry.make_spec(self.task_id, **self.options.options)
+        return self._resolved
+
+    # --- config ------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> Any:
+        """The options as a named tuple."""
+        values = self.config_dict()
+        return namedtuple("Config", list(values), rename=True)(*values.values())
+
+    def config_dict(self) -> dict[str, Any]:
+        """The options as EnvPool's flat dict."""
+        spec = self.env_spec
+        config = {**_OF_ENVPOOL, **spec.config, **self.options.given}
+        returns_info = self.options.gym_reset_return_info
+        if returns_info is None:
+            returns_info = not self._shows_gym_spaces or has_new_api()
+        config["gym_reset_return_info"] = returns_info
+        if config.get("max_episode_steps") in (None, NO_LIMIT):
+            config["max_episode_steps"] = spec.own_step_limit
+        return config
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """The return from which the task counts as solved, or None."""
+        return self.env_spec.reward_threshold
+
+    # --- arrays ------------------------------------------------------------------------------
+
+    @property
+    def info_arrays(self) -> dict[str, InfoArray]:
+        """The declared infos that EnvPool's infos have, by name."""
+        return {array.name: array for array in self.env_spec.info_arrays if array.name not in _NO_INFO}
+
+    @property
+    def state_array_spec(self) -> dict[str, ArraySpec]:
+        """Every array of a state by EnvPool's names: "obs" or "obs:key", "info:lives", "reward" ..."""
+        arrays = {
+            "info:env_id": ArraySpec(np.int32, [], (0, self.env_spec.config["num_envs"] - 1)),
+            "info:players.env_id": ArraySpec(np.int32, [-1], (0, self.env_spec.config["num_envs"] - 1)),
+            "elapsed_step": unbounded(np.int32, []),
+            "done": unbounded(np.bool_, []),
+            "reward": unbounded(np.float32, [-1]),
+            "discount": ArraySpec(np.float32, [-1], (0.0, 1.0)),
+            "step_type": ArraySpec(np.int32, [], (0, 2)),
+            "trunc": unbounded(np.bool_, []),
+        }
+        for name, space in flat_spaces(self.env_spec.observation_space, "obs").items():
+            arrays[name] = array_spec_of(space)
+        for name, array in self.info_arrays.items():
+            for path, space in flat_spaces(array.space, f"info:{name}", ".").items():
+                arrays[path] = array_spec_of(space, per_player=not space.shape)
+        return arrays
+
+    @property
+    def action_array_spec(self) -> dict[str, ArraySpec]:
+        """Every array of an action: env_id, players.env_id, and "action" or the keys of a Dict space."""
+        arrays = {"env_id": unbounded(np.int32, []), "players.env_id": unbounded(np.int32, [-1])}
+        for name, space in flat_spaces(self.env_spec.action_space, "action").items():
+            is_discrete = isinstance(space, gymnasium.spaces.Discrete)
+            arrays[name.removeprefix("action:")] = array_spec_of(
+                space, per_player=True, dtype=np.int32 if is_discrete else None
+            )
+        return arrays
+
+    # --- dm_env ------------------------------------------------------------------------------
+
+    def observation_spec(self) -> Any:
+        """The fields of a TimeStep's observation as dm_env specs: obs, or the keys of a Dict space, and the infos."""
+        from envfleet.compat.envpool.dm_envpool import StateType
+
+        return StateType(self).observation_spec()
+
+    def action_spec(self) -> Any:
+        """The dm_env spec of one env's action, nested as the space is."""
+        from envfleet.apis.dm import spec_of_space
+
+        space = self.env_spec.action_space
+        if isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+            return spec_of_space(space, "action")
+        return dm_spec_transform("action", self.action_array_spec["action"], "act")
+
+    # --- gym and Gymnasium -------------------------------------------------------------------
+
+    @property
+    def observation_space(self) -> Any:
+        """That of one env; of the gym package where that is in use, except for env_type="gymnasium"."""
+        return self._shown(self.env_spec.observation_space)
+
+    @property
+    def action_space(self) -> Any:
+        """That of one env; of the gym package where that is in use, except for env_type="gymnasium"."""
+        return self._shown(self.env_spec.action_space)
+
+    @property
+    def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
+        """That of one env, as Gymnasium's."""
+        return self.env_spec.observation_space
+
+    @property
+    def gymnasium_action_space(self) -> gymnasium.Space[Any]:
+        """That of one env, as Gymnasium's."""
+        return self.env_spec.action_space
+
+    def _shown(self, space: gymnasium.Space[Any]) -> Any:
+        return to_gym_space(space) if self._shows_gym_spaces else space
+
+    def __getattr__(self, name: str) -> Any:
+        # Not of a copy in the making, which has no attributes yet.
+        if name.startswith("_") or name in ("options", "task_id"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.env_spec, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shown_options(self.config_dict())})"
+
+
+def shown_options(config: Mapping[str, Any]) -> str:
+    """A config as the arguments of a call."""
+    return ", ".join(f"{name}={value!r}" for name, value in config.items())

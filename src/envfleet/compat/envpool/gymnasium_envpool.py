@@ -1,0 +1,90 @@
+"""GymnasiumEnvPool: env_type="gymnasium"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import envfleet.registry as registry
+from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.batch import Batch
+from envfleet.compat.envpool.env_spec import EnvPoolSpec
+from envfleet.compat.envpool.infos import EnvPoolInfo, envpool_info
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
+from envfleet.seeding import Seed
+
+
+# VectorEnv and Env have attributes of the same names and other types; VectorEnv's come first.
+class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  # type: ignore[misc]
+    """(obs, info) and 5-tuples, rewards float32, the spaces of one env.
+
+    A gymnasium.Env too, as EnvPool's is, so that Gymnasium's wrappers of single envs take it.
+    """
+
+    _gym_spaces = False
+
+    def __init__(self, spec: EnvPoolSpec) -> None:
+        make_pool = partial(registry.make_pool, spec.task_id, **spec.options.options)
+        GymnasiumPool.__init__(self, make_pool(), registry.family_of(spec.task_id))
+        self._start(spec.of_pool(self.pool.spec, gym_spaces=self._gym_spaces), make_pool)
+        self.spec = self._spec  # type: ignore[assignment]  # EnvPool's own, which knows envfleet's
+        self.observation_space = self.single_observation_space = self._spec.observation_space
+        self.action_space = self.single_action_space = self._spec.action_space
+
+    def reset(
+        self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Reset all envs, or those of env_id: only their rows come back.
+
+        An asynchronous pool returns the batch_size rows that are ready first; the others follow with recv().
+        """
+        if isinstance(options, Mapping) and "reset_mask" in options:
+            self._reopen()
+            obs, info = GymnasiumPool.reset(self, env_id, seed=seed, options=options)
+            self._was_reset(options["reset_mask"])
+            return obs, envpool_info(info, info["env_id"], info["elapsed_step"], self._info_arrays)
+        batch = self._reset_rows(env_id, seed, options)
+        return batch.obs, self._envpool_info(batch)
+
+    def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
+        """Step all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
+        return self._rows(self._stepped(action, env_id, timeout))
+
+    def recv(  # type: ignore[override]  # EnvPool's arguments
+        self, reset: bool = False, return_info: bool = True, *, timeout: float | None = None
+    ) -> Any:
+        """The rows that are ready; info["env_id"] tells the env of each.
+
+        reset: return what reset() would. return_info: whether that has the info, where reset() may go without.
+        """
+        batch = self.pool.recv(timeout)
+        return self._first_rows(batch, return_info) if reset else self._rows(batch)
+
+    def get_attr(self, name: str, indices: Any = None) -> Any:
+        """An attribute of each env; with indices, as Stable-Baselines3's wrappers ask."""
+        values = GymnasiumPool.get_attr(self, name)
+        return values if indices is None else [values[env_id] for env_id in np.atleast_1d(indices)]
+
+    @property
+    def unwrapped(self) -> Any:
+        """The pool itself."""
+        return self
+
+    def _rows(self, batch: Batch) -> Any:
+        return batch.obs, batch.reward.astype(np.float32), batch.terminated, batch.truncated, self._envpool_info(batch)
+
+    def _first_rows(self, batch: Batch, return_info: bool) -> Any:
+        return batch.obs, self._envpool_info(batch)
+
+    def _envpool_info(self, batch: Batch) -> EnvPoolInfo:
+        info = envpool_info(batch.info, batch.env_id, batch.elapsed_step, self._info_arrays)
+        if batch.final is not None:
+            self._add_final(info, batch)
+        return info
+
+    def _draw(self, env_id: int) -> Any:
+        return self.render_env(env_id)

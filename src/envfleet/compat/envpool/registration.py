@@ -1,0 +1,91 @@
+"""make() and its kin with EnvPool's arguments, and the registry of its task ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import envfleet.registry as envs
+from envfleet.compat.envpool.env_spec import EnvPoolSpec
+from envfleet.compat.envpool.families import classes_for, env_class_of
+from envfleet.compat.envpool.gym_envpool import GymEnvPool
+from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
+from envfleet.errors import ConfigError
+from envfleet.registry import Env
+
+_POOL_KINDS = {"gym": "GymEnvPool", "gymnasium": "GymnasiumEnvPool", "dm": "DMEnvPool"}
+
+base_path = ""
+
+
+class EnvRegistry:
+    """Every task id, as EnvPool's registry has them: specs, envpools, and the functions of the module."""
+
+    @property
+    def specs(self) -> dict[str, tuple[str, str, dict[str, Any]]]:
+        """Of each id: the module and name of its spec's class, and the arguments of gen_config() that select it."""
+        return {
+            task_id: (f"envpool.{own.module}", f"{own.name}EnvSpec", {"task_id": task_id, "base_path": base_path})
+            for task_id in list_all_envs()
+            if (own := env_class_of(task_id)) is not None
+        }
+
+    @property
+    def envpools(self) -> dict[str, dict[str, tuple[str, str]]]:
+        """Of each id: the module and name of its pool's class for each env_type."""
+        return {
+            task_id: {
+                env_type: (f"envpool.{own.module}", f"{own.name}{kind}") for env_type, kind in _POOL_KINDS.items()
+            }
+            for task_id in list_all_envs()
+            if (own := env_class_of(task_id)) is not None
+        }
+
+    def make(self, task_id: Env, env_type: str = "gym", **options: Any) -> Any:
+        """A pool with EnvPool's API."""
+        if env_type not in _POOL_KINDS:
+            raise ConfigError(f"env_type expected 'gym', 'gymnasium' or 'dm', got {env_type!r}")
+        spec = classes_for(task_id, "EnvSpec").of_task(task_id, options)
+        return classes_for(task_id, _POOL_KINDS[env_type])(spec)
+
+    def make_gym(self, task_id: Env, **options: Any) -> GymEnvPool:
+        """A pool with the calls of the gym package: see envfleet.compat.envpool.gym_module."""
+        pool: GymEnvPool = self.make(task_id, "gym", **options)
+        return pool
+
+    def make_gymnasium(self, task_id: Env, **options: Any) -> GymnasiumEnvPool:
+        """A pool with Gymnasium's calls: (obs, info) and 5-tuples."""
+        pool: GymnasiumEnvPool = self.make(task_id, "gymnasium", **options)
+        return pool
+
+    def make_dm(self, task_id: Env, **options: Any) -> Any:
+        """A pool with dm_env's calls."""
+        return self.make(task_id, "dm", **options)
+
+    def make_spec(self, task_id: Env, **options: Any) -> EnvPoolSpec:
+        """What make() would build."""
+        spec: EnvPoolSpec = classes_for(task_id, "EnvSpec").of_task(task_id, options)
+        _ = spec.env_spec  # options that do not fit are refused here
+        return spec
+
+    def list_all_envs(self) -> list[str]:
+        """Every id of envfleet. make() takes any id of Gymnasium besides."""
+        return envs.list_all_envs()
+
+    def register(self, task_id: str, *args: Any, **kwargs: Any) -> None:
+        """envfleet.register(task_id, base, ...). EnvPool's own, for its C++ classes, has nothing to register here."""
+        if "import_path" in kwargs or "spec_cls" in kwargs or len(args) > 1:
+            raise ConfigError(
+                f"register({task_id!r}, ...) expected a known id as base, got the classes of an env built for EnvPool; "
+                "port it with envfleet.compile(), or give a Python env's class to make()"
+            )
+        envs.register(task_id, *args, **kwargs)
+
+
+registry = EnvRegistry()
+make = registry.make
+make_gym = registry.make_gym
+make_gymnasium = registry.make_gymnasium
+make_dm = registry.make_dm
+make_spec = registry.make_spec
+list_all_envs = registry.list_all_envs
+register = registry.register
