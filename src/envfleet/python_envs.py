@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
+from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.simulators import find_simulator, simulated_ids
@@ -162,8 +163,16 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
 
 
 def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
-    declared = portrait.info_space.spaces if portrait.info_space is not None else {}
-    return tuple(ArraySpec(name, space) for name, space in declared.items())
+    """The infos that an env declares in its attribute info_space."""
+    declared = portrait.info_space
+    if declared is None:
+        return ()
+    if not isinstance(declared, spaces.Dict):
+        raise ConfigError(
+            f"info_space of {portrait.class_name} expected a gymnasium.spaces.Dict of the infos' keys, "
+            f"got {declared}; correct or remove it"
+        )
+    return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())
 
 
 def _explain(error: EnvError, recipe: Recipe, options: Options) -> None:

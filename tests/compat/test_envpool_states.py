@@ -83,12 +83,14 @@ def test_python_envs_declare_infos_on_every_backend(backend):
         assert pool.spec.info_arrays == spec.info_arrays
 
 
-def test_an_info_space_must_be_a_dict():
-    class Wrong(LivesEnv):
-        info_space = spaces.Discrete(2)
+class WrongEnv(LivesEnv):
+    info_space = spaces.Discrete(2)
 
-    with pytest.raises(envfleet.ConfigError, match=r"info_space of Wrong expected a gymnasium\.spaces\.Dict"):
-        envfleet.make_pool(Wrong, backend="serial")
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_info_space_must_be_a_dict(backend):
+    with pytest.raises(envfleet.ConfigError, match=r"info_space of WrongEnv expected a gymnasium\.spaces\.Dict"):
+        envfleet.make_pool(WrongEnv, num_envs=2, backend=backend)
 
 
 @pytest.mark.parametrize("env_type", ["gym", "gymnasium", "dm"])

@@ -53,8 +53,9 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         self.observation_space = spaces.Dict([(name, _box(spec)) for name, spec in self.env.observation_spec().items()])
         self.action_space = _box(self.env.action_spec())
         self.info_space = spaces.Dict({"discount": spaces.Box(0.0, 1.0, (), np.float64)})
-        if self.env._step_limit != float("inf"):  # dm_control has no public name for it
-            self.max_steps = math.ceil(self.env._step_limit / self._frame_skip)
+        limit = getattr(self.env, "_step_limit", math.inf)  # dm_control has no public name for it
+        if math.isfinite(limit):
+            self.max_steps = math.ceil(limit / self._frame_skip)
 
     def _load(self, seed: int | None) -> Any:
         task_kwargs, environment_kwargs = self._kwargs

@@ -185,7 +185,7 @@ class EnvPoolSpec:
 
     def __getattr__(self, name: str) -> Any:
         # Not of a copy in the making, which has no attributes yet.
-        if name.startswith("_") or name in ("options", "task_id"):
+        if name.startswith("_") or name in ("env_spec", "options", "task_id"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env_spec, name)
 

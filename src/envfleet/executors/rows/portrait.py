@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
-from gymnasium import spaces
 
 from envfleet.errors import ConfigError
 
@@ -21,7 +20,7 @@ class Portrait:
     metadata: dict[str, Any] = field(default_factory=dict)
     render_mode: str | None = None
     class_name: str = ""
-    info_space: spaces.Dict | None = None
+    info_space: gymnasium.Space[Any] | str | None = None
     max_steps: int | None = None
 
 
@@ -38,20 +37,15 @@ def portrait_of(env: Any) -> Portrait:
         metadata,
         getattr(env, "render_mode", None),
         type(getattr(env, "unwrapped", env)).__name__,
-        info_space_of(env),
+        _info_space_of(env),
         _max_steps_of(env),
     )
 
 
-def info_space_of(env: Any) -> spaces.Dict | None:
-    """What an env declares of its infos: its attribute info_space, a Dict of the keys that it may give."""
+def _info_space_of(env: Any) -> gymnasium.Space[Any] | str | None:
+    """What an env declares of its infos: a space, or the text of what is none, for the caller to refuse."""
     declared = getattr(env, "info_space", None) or getattr(getattr(env, "unwrapped", env), "info_space", None)
-    if declared is None or isinstance(declared, spaces.Dict):
-        return declared
-    raise ConfigError(
-        f"info_space of {type(getattr(env, 'unwrapped', env)).__name__} expected a gymnasium.spaces.Dict of the infos' "
-        f"keys, got {declared!r}; correct or remove it"
-    )
+    return declared if declared is None or isinstance(declared, gymnasium.Space) else repr(declared)
 
 
 def _max_steps_of(env: Any) -> int | None:
