@@ -1,5 +1,6 @@
-// Pendulum swing-up: Gymnasium's Pendulum-v1.
+// Pendulum swing-up: Gymnasium's Pendulum-v1, gym's Pendulum-v0.
 //
+// Version 0 moves by the velocity before it is limited, and writes gravity as -sin(theta + pi).
 // The state is double and follows Gymnasium's order of operations, with numpy's own sine and cosine. The torque is float32,
 // as the action that carries it, and what is computed from it alone stays float32.
 #include <algorithm>
@@ -26,6 +27,7 @@ double normalized_angle(double angle) {
   return remainder - std::numbers::pi;
 }
 
+template <int kVersion>
 class Pendulum {
  public:
   static constexpr bool writes_every_element = true;
@@ -60,10 +62,12 @@ class Pendulum {
     const float torque = std::clamp(action[0], -static_cast<float>(max_torque_), static_cast<float>(max_torque_));
     const double lean = normalized_angle(theta);
     out.reward = -(squared(lean) + 0.1 * squared(theta_dot) + 0.001f * squared(torque));
-    const double gravity_part = 3 * g_ / (2 * l_) * envfleet::numpy::sin(theta);
+    const double gravity_part = kVersion == 0 ? -3 * g_ / (2 * l_) * envfleet::numpy::sin(theta + std::numbers::pi)
+                                              : 3 * g_ / (2 * l_) * envfleet::numpy::sin(theta);
     const float torque_part = static_cast<float>(3.0 / (m_ * (l_ * l_))) * torque;
-    theta_dot = std::clamp(theta_dot + (gravity_part + torque_part) * dt_, -max_speed_, max_speed_);
-    theta += theta_dot * dt_;
+    const double unlimited = theta_dot + (gravity_part + torque_part) * dt_;
+    theta_dot = std::clamp(unlimited, -max_speed_, max_speed_);
+    theta += (kVersion == 0 ? unlimited : theta_dot) * dt_;
     last_u_ = torque;
     observe(out);
   }
@@ -100,4 +104,5 @@ class Pendulum {
 
 }  // namespace
 
-ENVFLEET_ENV("Pendulum-v1", Pendulum)
+ENVFLEET_ENV("Pendulum-v1", Pendulum<1>)
+ENVFLEET_ENV("Pendulum-v0", Pendulum<0>)

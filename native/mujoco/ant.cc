@@ -1,4 +1,4 @@
-// Ant: Gymnasium's Ant-v5 and -v4.
+// Ant: Gymnasium's Ant-v5 and -v4, gym's -v3 and -v2.
 #include <algorithm>
 #include <cctype>
 
@@ -31,6 +31,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
         {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"},
         {"exclude_current_positions_from_observation", true, "leave out the x and y positions"},
     };
+    if (kVersion < 4) return with_common_params(task, own);
     if (kVersion == 4) {
       own.insert(own.begin(), {"xml_file", task.xml_file, "the model: a path, or the name of one of Gymnasium's files"});
       own.push_back({"use_contact_forces", false, "contact forces in the observation and the reward"});
@@ -50,8 +51,8 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
   }
   static int observation_size(const Model& model, const Config& config) {
     const int state = Base::state_size(model, skipped_positions(config, 2));
-    if (kVersion == 5) return state + (config.flag("include_cfrc_ext_in_observation") ? 6 * (model->nbody - 1) : 0);
-    return state + (config.flag("use_contact_forces") ? 6 * model->nbody : 0);
+    if (kVersion == 5) return state + (shows_forces(config) ? 6 * (model->nbody - 1) : 0);
+    return state + (shows_forces(config) ? 6 * model->nbody : 0);
   }
   static void infos(const Model&, const Config& config, Spec& spec) {
     if (kVersion == 5) {
@@ -62,13 +63,15 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
     }
     spec.info("reward_forward", scalar<double>(), EF_ON_STEP);
     // Gymnasium's v4 reports the contact cost under this name when it counts it.
-    spec.info("reward_ctrl", config.flag("use_contact_forces") ? scalar<double>() : scalar<float>(), EF_ON_STEP);
+    const bool holds_contact_cost = kVersion == 4 && shows_forces(config);
+    spec.info("reward_ctrl", holds_contact_cost ? scalar<double>() : scalar<float>(), EF_ON_STEP);
+    if (kVersion < 4) spec.info("reward_contact", scalar<double>(), EF_ON_STEP);
     spec.info("reward_survive", scalar<double>(), EF_ON_STEP);
-    Travel::infos(spec, false);
+    if (kVersion > 2) Travel::infos(spec, false);
   }
 
   explicit Ant(const Config& config)
-      : Base(config, kVersion == 5 || config.flag("use_contact_forces")),
+      : Base(config, kVersion == 5 || shows_forces(config)),
         forward_reward_weight_(kVersion == 5 ? config.real("forward_reward_weight") : 1.0),
         ctrl_cost_weight_(config.real("ctrl_cost_weight")),
         contact_cost_weight_(config.real("contact_cost_weight")),
@@ -78,7 +81,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
         contact_force_(config, "contact_force_range"),
         main_body_(main_body(sim_.model(), config)),
         skipped_(skipped_positions(config, 2)),
-        shows_forces_(config.flag(kVersion == 5 ? "include_cfrc_ext_in_observation" : "use_contact_forces")) {}
+        shows_forces_(shows_forces(config)) {}
 
   void start(Rng& rng) { this->start_normally(rng, reset_noise_scale_); }
   void remember() { std::copy_n(this->body_position(main_body_), 2, marks_.begin()); }
@@ -109,6 +112,13 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
       const double contact_cost = this->contact_cost();
       out.reward = rewards - (ctrl_cost + contact_cost);
       travel.tell(row, sim_.data().qpos).real32(-ctrl_cost).real(-contact_cost).real(survive);
+    } else if constexpr (kVersion < 4) {
+      const double contact_cost = this->contact_cost();
+      // The order of version 2 is another one, and so may be the last bit.
+      out.reward =
+          kVersion == 2 ? travel.forward - ctrl_cost - contact_cost + survive : rewards - (ctrl_cost + contact_cost);
+      row.real(travel.forward).real32(-ctrl_cost).real(-contact_cost).real(survive);
+      if (kVersion > 2) travel.tell(row, after);
     } else {
       row.real(travel.forward);
       if (shows_forces_) {
@@ -124,9 +134,14 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
   }
 
  private:
-  // A name, or else a number. Version 4 knows one body only.
+  // Contact forces in the observation; versions 2 and 3 always have them.
+  static bool shows_forces(const Config& config) {
+    return kVersion < 4 || config.flag(kVersion == 5 ? "include_cfrc_ext_in_observation" : "use_contact_forces");
+  }
+
+  // A name, or else a number. Versions before 5 know one body only.
   static int main_body(const Model& model, const Config& config) {
-    if (kVersion == 4) return model.body("torso");
+    if (kVersion < 5) return model.body("torso");
     const std::string given = config.text("main_body");
     const bool is_number = !given.empty() && given.size() < 9 &&
                            std::all_of(given.begin(), given.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
@@ -163,5 +178,7 @@ class Ant : public MujocoEnv<Ant<kVersion>> {
 
 ENVFLEET_ENV("Ant-v5", Ant<5>)
 ENVFLEET_ENV("Ant-v4", Ant<4>)
+ENVFLEET_ENV("Ant-v3", Ant<3>)
+ENVFLEET_ENV("Ant-v2", Ant<2>)
 
 }  // namespace envfleet::mujoco

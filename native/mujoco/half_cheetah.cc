@@ -1,4 +1,4 @@
-// HalfCheetah: Gymnasium's HalfCheetah-v5 and -v4.
+// HalfCheetah: Gymnasium's HalfCheetah-v5 and -v4, gym's -v3 and -v2.
 #include "locomotion.h"
 
 namespace envfleet::mujoco {
@@ -26,8 +26,10 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
     return Base::state_size(model, skipped_positions(config, 1));
   }
   static void infos(const Model&, const Config&, Spec& spec) {
-    spec.info("x_position", scalar<double>(), kVersion == 5 ? EF_ON_STEP | EF_ON_RESET : EF_ON_STEP);
-    spec.info("x_velocity", scalar<double>(), EF_ON_STEP);
+    if (kVersion > 2) {
+      spec.info("x_position", scalar<double>(), kVersion == 5 ? EF_ON_STEP | EF_ON_RESET : EF_ON_STEP);
+      spec.info("x_velocity", scalar<double>(), EF_ON_STEP);
+    }
     spec.info(kVersion == 5 ? "reward_forward" : "reward_run", scalar<double>(), EF_ON_STEP);
     spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
   }
@@ -53,7 +55,9 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
     const double forward = forward_reward_weight_ * velocity;
     const float ctrl_cost = control_cost(ctrl_cost_weight_, action, sim_);
     out.reward = forward - ctrl_cost;
-    InfoRow(out).real(x).real(velocity).real(forward).real32(-ctrl_cost);
+    InfoRow row(out);
+    if (kVersion > 2) row.real(x).real(velocity);
+    row.real(forward).real32(-ctrl_cost);
   }
 
  private:
@@ -65,5 +69,7 @@ class HalfCheetah : public MujocoEnv<HalfCheetah<kVersion>> {
 
 ENVFLEET_ENV("HalfCheetah-v5", HalfCheetah<5>)
 ENVFLEET_ENV("HalfCheetah-v4", HalfCheetah<4>)
+ENVFLEET_ENV("HalfCheetah-v3", HalfCheetah<3>)
+ENVFLEET_ENV("HalfCheetah-v2", HalfCheetah<2>)
 
 }  // namespace envfleet::mujoco

@@ -1,4 +1,4 @@
-// Hopper: Gymnasium's Hopper-v5 and -v4.
+// Hopper: Gymnasium's Hopper-v5 and -v4, gym's -v3 and -v2.
 #include <algorithm>
 
 #include "walker_env.h"
@@ -39,6 +39,7 @@ class Hopper : public WalkerEnv<Hopper<kVersion>, kVersion> {
   bool is_healthy() const {
     const mjData& data = sim_.data();
     const auto holds = [this](double value) { return healthy_state_.encloses(value); };
+    if (kVersion == 2 && !std::isfinite(data.qpos[0])) return false;
     // All of the state but x and z.
     return this->stands() && std::all_of(data.qpos + 2, data.qpos + sim_.model()->nq, holds) &&
            std::all_of(data.qvel, data.qvel + sim_.model()->nv, holds);
@@ -52,5 +53,7 @@ class Hopper : public WalkerEnv<Hopper<kVersion>, kVersion> {
 
 ENVFLEET_ENV("Hopper-v5", Hopper<5>)
 ENVFLEET_ENV("Hopper-v4", Hopper<4>)
+ENVFLEET_ENV("Hopper-v3", Hopper<3>)
+ENVFLEET_ENV("Hopper-v2", Hopper<2>)
 
 }  // namespace envfleet::mujoco

@@ -1,4 +1,4 @@
-// Humanoid: Gymnasium's Humanoid-v5 and -v4.
+// Humanoid: Gymnasium's Humanoid-v5 and -v4, gym's -v3 and -v2.
 #include "humanoid_env.h"
 #include "locomotion.h"
 
@@ -30,6 +30,7 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
     if (kVersion == 4) return with_common_params(task, own);
     own.push_back({"contact_cost_weight", 5e-7, "of the squared contact forces in the reward"});
     own.push_back({"contact_cost_range", kHumanoidCosts, "what the contact cost is clipped to"});
+    if (kVersion < 5) return with_common_params(task, own);
     HumanoidParts::add_params(own);
     return with_common_params(task, own);
   }
@@ -48,13 +49,14 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
     for (const char* name : {"reward_linvel", "reward_quadctrl", "reward_alive"}) {
       spec.info(name, scalar<double>(), EF_ON_STEP);
     }
-    Travel::infos(spec, false);
+    if (kVersion < 4) spec.info("reward_impact", scalar<double>(), EF_ON_STEP);
+    if (kVersion > 2) Travel::infos(spec, false);
   }
 
   explicit Humanoid(const Config& config)
       : Base(config, checked_scale(config), config.real("ctrl_cost_weight"),
-             kVersion == 5 ? config.real("contact_cost_weight") : 0.0,
-             kVersion == 5 ? Range(config, "contact_cost_range") : Range(kHumanoidCosts)),
+             kVersion != 4 ? config.real("contact_cost_weight") : 0.0,
+             kVersion != 4 ? Range(config, "contact_cost_range") : Range(kHumanoidCosts)),
         forward_reward_weight_(config.real("forward_reward_weight")),
         health_(config),
         healthy_z_(config, "healthy_z_range") {
@@ -76,7 +78,7 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
   void score(const float*, Out& out) {
     const double after[2] = {mass_center(0), mass_center(1)};
     const Travel travel(after, marks_, sim_.dt(), forward_reward_weight_);
-    const bool healthy = healthy_z_.encloses(sim_.data().qpos[2]);
+    const bool healthy = is_healthy();
     const double survive = health_.survive(healthy);
     const double rewards = travel.forward + survive;
     const double ctrl_cost = this->control_cost();
@@ -86,6 +88,17 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
       out.reward = rewards - (ctrl_cost + contact_cost);
       InfoRow row = tell_place(out).real(travel.x_velocity).real(travel.y_velocity);
       row.real(survive).real(travel.forward).real(-ctrl_cost).real(-contact_cost);
+    } else if (kVersion == 3) {
+      const double contact_cost = this->contact_cost();
+      out.reward = rewards - (ctrl_cost + contact_cost);
+      InfoRow row(out);
+      travel.tell(row.real(travel.forward).real(-ctrl_cost).real(survive).real(-contact_cost), after);
+    } else if (kVersion == 2) {
+      // In version 2's own order: the last bit may be another.
+      const double forward = forward_reward_weight_ * (after[0] - marks_[0]) / sim_.dt();
+      const double contact_cost = this->contact_cost();
+      out.reward = forward - ctrl_cost - contact_cost + survive;
+      InfoRow(out).real(forward).real(-ctrl_cost).real(survive).real(-contact_cost);
     } else {
       out.reward = rewards - ctrl_cost;
       InfoRow row(out);
@@ -94,6 +107,12 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
   }
 
  private:
+  // Version 2 counts the bounds themselves as healthy, and a height that is not a number.
+  bool is_healthy() const {
+    const double z = sim_.data().qpos[2];
+    return kVersion == 2 ? !(z < healthy_z_.low || z > healthy_z_.high) : healthy_z_.encloses(z);
+  }
+
   double mass_center(int axis) const {
     double total = 0;
     for (int body = 0; body < sim_.model()->nbody; ++body) {
@@ -111,5 +130,7 @@ class Humanoid : public HumanoidEnv<Humanoid<kVersion>, kVersion> {
 
 ENVFLEET_ENV("Humanoid-v5", Humanoid<5>)
 ENVFLEET_ENV("Humanoid-v4", Humanoid<4>)
+ENVFLEET_ENV("Humanoid-v3", Humanoid<3>)
+ENVFLEET_ENV("Humanoid-v2", Humanoid<2>)
 
 }  // namespace envfleet::mujoco

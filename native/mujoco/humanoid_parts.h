@@ -1,7 +1,7 @@
 // HumanoidParts: the observation that Humanoid and HumanoidStandup share.
 //
 // Version 5 leaves out the world body's rows and the root's actuator forces, which are always
-// zero, and lets the user choose; version 4 shows everything.
+// zero, and lets the user choose; versions before it show everything.
 #pragma once
 
 #include "mujoco_env.h"

@@ -1,4 +1,4 @@
-// HumanoidStandup: Gymnasium's HumanoidStandup-v5 and -v4.
+// HumanoidStandup: Gymnasium's HumanoidStandup-v5 and -v4, gym's -v2.
 #include "humanoid_env.h"
 
 namespace envfleet::mujoco {
@@ -14,7 +14,7 @@ class HumanoidStandup : public HumanoidEnv<HumanoidStandup<kVersion>, kVersion> 
   static constexpr Task task{kVersion, "humanoidstandup.xml", 5, 1000, kNoThreshold};
 
   static Params params() {
-    if (kVersion == 4) return with_common_params(task, {});
+    if (kVersion < 5) return with_common_params(task, {});
     Params own = {
         // Gymnasium takes it, and its reward leaves it out.
         {"uph_cost_weight", 1.0, "without effect, as in Gymnasium"},
@@ -28,7 +28,7 @@ class HumanoidStandup : public HumanoidEnv<HumanoidStandup<kVersion>, kVersion> 
     return with_common_params(task, own);
   }
   static bool excludes_positions(const Config& config) {
-    return kVersion == 4 || config.flag("exclude_current_positions_from_observation");
+    return kVersion < 5 || config.flag("exclude_current_positions_from_observation");
   }
   static void infos(const Model& model, const Config&, Spec& spec) {
     if (kVersion == 5) {
@@ -66,5 +66,6 @@ class HumanoidStandup : public HumanoidEnv<HumanoidStandup<kVersion>, kVersion> 
 
 ENVFLEET_ENV("HumanoidStandup-v5", HumanoidStandup<5>)
 ENVFLEET_ENV("HumanoidStandup-v4", HumanoidStandup<4>)
+ENVFLEET_ENV("HumanoidStandup-v2", HumanoidStandup<2>)
 
 }  // namespace envfleet::mujoco

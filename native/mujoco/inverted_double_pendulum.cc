@@ -1,4 +1,4 @@
-// InvertedDoublePendulum: Gymnasium's InvertedDoublePendulum-v5 and -v4.
+// InvertedDoublePendulum: Gymnasium's InvertedDoublePendulum-v5 and -v4, gym's -v2.
 #include "mujoco_env.h"
 
 namespace envfleet::mujoco {
@@ -14,7 +14,7 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
   static constexpr Task task{kVersion, "inverted_double_pendulum.xml", 5, 1000, 9100.0};
 
   static Params params() {
-    if (kVersion == 4) return with_common_params(task, {});
+    if (kVersion < 5) return with_common_params(task, {});
     return with_common_params(task, {{"healthy_reward", 10.0, "for a step in which the tip is above 1"},
                                      {"reset_noise_scale", 0.1, "of the noise in initial positions and velocities"}});
   }
@@ -26,7 +26,7 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
     return 1 + 2 * (model->nq - 1) + model->nv + num_forces(model);
   }
   static void infos(const Model&, const Config&, Spec& spec) {
-    if (kVersion == 4) return;
+    if (kVersion < 5) return;
     for (const char* name : {"reward_survive", "distance_penalty", "velocity_penalty"}) {
       spec.info(name, scalar<double>(), EF_ON_STEP);
     }
@@ -57,7 +57,7 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
     const double velocity_penalty =
         1e-3 * envfleet::numpy::squared(velocity[1]) + 5e-3 * envfleet::numpy::squared(velocity[2]);
     out.terminated = y <= 1;
-    // Version 4 pays for the last step too.
+    // Versions before 5 pay for the last step too.
     const double alive = healthy_reward_ * (kVersion == 5 && out.terminated ? 0 : 1);
     out.reward = alive - distance_penalty - velocity_penalty;
     if (kVersion == 5) InfoRow(out).real(alive).real(-distance_penalty).real(-velocity_penalty);
@@ -74,5 +74,6 @@ class InvertedDoublePendulum : public MujocoEnv<InvertedDoublePendulum<kVersion>
 
 ENVFLEET_ENV("InvertedDoublePendulum-v5", InvertedDoublePendulum<5>)
 ENVFLEET_ENV("InvertedDoublePendulum-v4", InvertedDoublePendulum<4>)
+ENVFLEET_ENV("InvertedDoublePendulum-v2", InvertedDoublePendulum<2>)
 
 }  // namespace envfleet::mujoco

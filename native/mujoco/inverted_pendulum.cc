@@ -1,4 +1,4 @@
-// InvertedPendulum: Gymnasium's InvertedPendulum-v5 and -v4.
+// InvertedPendulum: Gymnasium's InvertedPendulum-v5 and -v4, gym's -v2.
 #include "mujoco_env.h"
 
 namespace envfleet::mujoco {
@@ -14,7 +14,7 @@ class InvertedPendulum : public MujocoEnv<InvertedPendulum<kVersion>> {
   static constexpr Task task{kVersion, "inverted_pendulum.xml", 2, 1000, 950.0};
 
   static Params params() {
-    if (kVersion == 4) return with_common_params(task, {});
+    if (kVersion < 5) return with_common_params(task, {});
     return with_common_params(task, {{"reset_noise_scale", 0.01, "of the noise in initial positions and velocities"}});
   }
   static void check(const Model& model, const Config&) { model.expect_sizes(2, 1); }
@@ -33,8 +33,8 @@ class InvertedPendulum : public MujocoEnv<InvertedPendulum<kVersion>> {
     const mjData& data = sim_.data();
     const bool is_finite = all_finite(data.qpos, sim_.model()->nq) && all_finite(data.qvel, sim_.model()->nv);
     out.terminated = !is_finite || std::abs(data.qpos[1]) > 0.2;
-    // Version 4 pays for the last step too.
-    out.reward = kVersion == 4 || !out.terminated ? 1.0 : 0.0;
+    // Versions before 5 pay for the last step too.
+    out.reward = kVersion < 5 || !out.terminated ? 1.0 : 0.0;
     if (kVersion == 5) InfoRow(out).integer(out.terminated ? 0 : 1);
   }
 
@@ -46,5 +46,6 @@ class InvertedPendulum : public MujocoEnv<InvertedPendulum<kVersion>> {
 
 ENVFLEET_ENV("InvertedPendulum-v5", InvertedPendulum<5>)
 ENVFLEET_ENV("InvertedPendulum-v4", InvertedPendulum<4>)
+ENVFLEET_ENV("InvertedPendulum-v2", InvertedPendulum<2>)
 
 }  // namespace envfleet::mujoco

@@ -24,8 +24,8 @@ struct HealthTerms {
       : reward(config.real("healthy_reward")), terminate_when_unhealthy(config.flag("terminate_when_unhealthy")) {}
 
   double survive(bool is_healthy) const {
-    // Version 4 pays for an unhealthy step too, when it is the last.
-    const bool counts = is_healthy || (kVersion == 4 && terminate_when_unhealthy);
+    // Versions before 5 pay for an unhealthy step too, when it is the last.
+    const bool counts = is_healthy || (kVersion < 5 && terminate_when_unhealthy);
     return counts ? reward : 0.0 * reward;
   }
   bool ends(bool is_healthy) const { return !is_healthy && terminate_when_unhealthy; }

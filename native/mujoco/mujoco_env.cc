@@ -13,7 +13,7 @@ constexpr std::int64_t kLargestPicture = 1 << 24;
 
 Params with_common_params(const Task& task, const Params& own) {
   Params all;
-  if (task.version == 5) {
+  if (task.version != 4) {
     all = {
         {"xml_file", task.xml_file, "the model: a path, or the name of one of Gymnasium's files"},
         {"frame_skip", task.frame_skip, "substeps of the simulation in a step"},
@@ -22,7 +22,8 @@ Params with_common_params(const Task& task, const Params& own) {
   }
   const Params shared = {
       {"xml_stamp", "", "what xml_file was when the pool was made; envfleet sets it"},
-      {"post_constraint", true, "compute the contact forces after a step; false leaves them as they are"},
+      {"post_constraint", !is_of_mujoco_py(task.version),
+       "compute the contact forces after a step; false leaves them as they are"},
       {"width", 480, "of a picture, in pixels"},
       {"height", 480, "of a picture, in pixels"},
       {"camera_id", kNoCamera, "the camera that draws; -1: the free one, -2: none given"},

@@ -28,12 +28,15 @@ namespace envfleet::mujoco {
 // What Gymnasium registers an env with.
 struct Task {
   int version;
-  // Defaults in version 5, fixed in version 4.
+  // Defaults, which version 4 alone does not let the user change.
   const char* xml_file;
   int frame_skip;
   int max_episode_steps;
   double reward_threshold;  // NaN: none
 };
+
+// Versions 2 and 3 ran on mujoco-py, which did not compute contact forces with MuJoCo 2: they were zero.
+constexpr bool is_of_mujoco_py(int version) { return version <= 3; }
 
 inline constexpr double kNoThreshold = std::numeric_limits<double>::quiet_NaN();
 
@@ -151,12 +154,12 @@ class MujocoEnv {
   void remember() {}
   static void check(const Model& model, const Config&) { model.expect_sizes(1, 1); }
   static std::string xml_file(const Config& config) {
-    return Self::task.version == 5 ? config.text("xml_file") : Self::task.xml_file;
+    return Self::task.version != 4 ? config.text("xml_file") : Self::task.xml_file;
   }
 
  protected:
   explicit MujocoEnv(const Config& config, bool reads_contact_forces = false)
-      : sim_(model_of(config), Self::task.version == 5 ? config.integer("frame_skip") : Self::task.frame_skip),
+      : sim_(model_of(config), Self::task.version != 4 ? config.integer("frame_skip") : Self::task.frame_skip),
         has_contact_forces_(reads_contact_forces && config.flag("post_constraint")),
         observation_(static_cast<std::size_t>(Self::observation_size(sim_.model(), config))) {}
 
@@ -191,8 +194,9 @@ class MujocoEnv {
   }
 
   // What Hopper and Walker2d have alike.
-  static void walker_infos(Spec& spec, bool is_v5) {
-    if (!is_v5) {
+  static void walker_infos(Spec& spec, int version) {
+    if (version == 2) return;
+    if (version < 5) {
       for (const char* name : {"x_position", "x_velocity"}) spec.info(name, scalar<double>(), EF_ON_STEP);
       return;
     }
@@ -207,12 +211,13 @@ class MujocoEnv {
     const double x = sim_.data().qpos[0];
     const double velocity = (x - marks_[0]) / sim_.dt();
     const double forward = forward_reward_weight * velocity;
-    // Version 4 pays for an unhealthy step too, when it is the last.
-    const bool counts = is_healthy || (kVersion == 4 && terminate_when_unhealthy);
+    // Versions before 5 pay for an unhealthy step too, when it is the last.
+    const bool counts = is_healthy || (kVersion < 5 && terminate_when_unhealthy);
     const double survive = counts ? healthy_reward : 0.0 * healthy_reward;
     const float ctrl_cost = static_cast<float>(ctrl_cost_weight) * sum_of_squares(action, sim_.model()->nu);
     out.reward = forward + survive - ctrl_cost;
     out.terminated = !is_healthy && terminate_when_unhealthy;
+    if (kVersion == 2) return;
     InfoRow row(out);
     row.real(x);
     if (kVersion == 5) row.real(sim_.data().qpos[1] - sim_.init_qpos()[1]);

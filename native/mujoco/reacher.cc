@@ -1,4 +1,4 @@
-// Reacher: Gymnasium's Reacher-v5 and -v4.
+// Reacher: Gymnasium's Reacher-v5 and -v4, gym's -v2.
 #include "mujoco_env.h"
 
 namespace envfleet::mujoco {
@@ -15,7 +15,7 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
   static constexpr Task task{kVersion, "reacher.xml", 2, 50, -3.75};
 
   static Params params() {
-    if (kVersion == 4) return with_common_params(task, {});
+    if (kVersion < 5) return with_common_params(task, {});
     return with_common_params(task, {{"reward_dist_weight", 1.0, "of the distance to the target in the reward"},
                                      {"reward_control_weight", 1.0, "of the squared action in the reward"}});
   }
@@ -24,7 +24,7 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
     model.body("fingertip");
     model.body("target");
   }
-  // Version 4 shows all three axes of the distance.
+  // Versions before 5 show all three axes of the distance.
   static int observation_size(const Model& model, const Config&) { return model->nq + 4 + (kVersion == 5 ? 2 : 3); }
   static void infos(const Model&, const Config&, Spec& spec) {
     spec.info("reward_dist", scalar<double>(), EF_ON_STEP);
@@ -63,7 +63,7 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
   }
 
   void score(const float* action, Out& out) {
-    // Version 4 rewards the distance before the step.
+    // Versions before 5 reward the distance before the step.
     if (kVersion == 5) remember();
     const double dist = -norm(marks_.data(), 3) * dist_weight_;
     const float ctrl = -sum_of_squares(action, sim_.model()->nu) * static_cast<float>(control_weight_);
@@ -82,5 +82,6 @@ class Reacher : public MujocoEnv<Reacher<kVersion>> {
 
 ENVFLEET_ENV("Reacher-v5", Reacher<5>)
 ENVFLEET_ENV("Reacher-v4", Reacher<4>)
+ENVFLEET_ENV("Reacher-v2", Reacher<2>)
 
 }  // namespace envfleet::mujoco

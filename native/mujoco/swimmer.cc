@@ -1,4 +1,4 @@
-// Swimmer: Gymnasium's Swimmer-v5 and -v4.
+// Swimmer: Gymnasium's Swimmer-v5 and -v4, gym's -v3 and -v2.
 #include "locomotion.h"
 
 namespace envfleet::mujoco {
@@ -28,10 +28,10 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
     return Base::state_size(model, skipped_positions(config, 2));
   }
   static void infos(const Model&, const Config&, Spec& spec) {
-    if (kVersion == 4) {
+    if (kVersion < 5) {
       spec.info("reward_fwd", scalar<double>(), EF_ON_STEP).info("reward_ctrl", scalar<float>(), EF_ON_STEP);
     }
-    Travel::infos(spec, kVersion == 5);
+    if (kVersion > 2) Travel::infos(spec, kVersion == 5);
     if (kVersion == 5) spec.info("reward_ctrl", scalar<float>(), EF_ON_STEP);
   }
 
@@ -57,8 +57,8 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
     const float ctrl_cost = control_cost(ctrl_cost_weight_, action, sim_);
     out.reward = travel.forward - ctrl_cost;
     InfoRow row(out);
-    if (kVersion == 4) row.real(travel.forward).real32(-ctrl_cost);
-    travel.tell(row, after);
+    if (kVersion < 5) row.real(travel.forward).real32(-ctrl_cost);
+    if (kVersion > 2) travel.tell(row, after);
     if (kVersion == 5) row.real32(-ctrl_cost);
   }
 
@@ -71,5 +71,7 @@ class Swimmer : public MujocoEnv<Swimmer<kVersion>> {
 
 ENVFLEET_ENV("Swimmer-v5", Swimmer<5>)
 ENVFLEET_ENV("Swimmer-v4", Swimmer<4>)
+ENVFLEET_ENV("Swimmer-v3", Swimmer<3>)
+ENVFLEET_ENV("Swimmer-v2", Swimmer<2>)
 
 }  // namespace envfleet::mujoco

@@ -1,4 +1,4 @@
-// Walker2d: Gymnasium's Walker2d-v5 and -v4.
+// Walker2d: Gymnasium's Walker2d-v5 and -v4, gym's -v3 and -v2.
 #include "walker_env.h"
 
 namespace envfleet::mujoco {
@@ -36,5 +36,7 @@ class Walker2d : public WalkerEnv<Walker2d<kVersion>, kVersion> {
 
 ENVFLEET_ENV("Walker2d-v5", Walker2d<5>)
 ENVFLEET_ENV("Walker2d-v4", Walker2d<4>)
+ENVFLEET_ENV("Walker2d-v3", Walker2d<3>)
+ENVFLEET_ENV("Walker2d-v2", Walker2d<2>)
 
 }  // namespace envfleet::mujoco

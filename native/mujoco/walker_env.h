@@ -17,7 +17,7 @@ class WalkerEnv : public MujocoEnv<Self> {
   static int observation_size(const Model& model, const Config& config) {
     return Base::state_size(model, skipped_positions(config, 1));
   }
-  static void infos(const Model&, const Config&, Spec& spec) { Base::walker_infos(spec, kVersion == 5); }
+  static void infos(const Model&, const Config&, Spec& spec) { Base::walker_infos(spec, kVersion); }
 
   void start(Rng& rng) { this->start_uniformly(rng, reset_noise_scale_); }
   void remember() { this->marks_[0] = sim_.data().qpos[0]; }

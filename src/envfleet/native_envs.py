@@ -20,7 +20,13 @@ from envfleet.options import NO_LIMIT, POOL_OPTIONS, Options
 from envfleet.params import Param, spread
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
-_FAMILIES: tuple[Family, ...] = (classic_control.FAMILY, toy_text.FAMILY, bsuite.FAMILY, mujoco.FAMILY)
+_FAMILIES: tuple[Family, ...] = (
+    classic_control.FAMILY,
+    toy_text.FAMILY,
+    toy_text.WITHOUT_PICTURES,
+    bsuite.FAMILY,
+    mujoco.FAMILY,
+)
 # Families that are loaded when one of their envs is made, since they need a library of an extra.
 _LATER = frozenset(env_id for family in _FAMILIES if family.load is not None for env_id in family.ids)
 

@@ -67,6 +67,26 @@ def test_box2d(env_id: str) -> None:
     assert_equal_to_gymnasium(env_id, 15 if env_id.startswith("CarRacing") else 250)
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:pygame")
+@pytest.mark.parametrize("name", ["LunarLander", "LunarLanderContinuous", "CarRacing"])
+def test_box2d_ids_that_gymnasium_dropped_run_as_their_successors(name: str) -> None:
+    pytest.importorskip("Box2D")
+    with envfleet.make(f"{name}-v2", num_envs=2) as envs, envfleet.make(f"{name}-v3", num_envs=2) as newer:
+        assert envs.spec.id == f"{name}-v2"
+        assert envs.spec.backend == "processes"
+        assert (envs.spec.max_episode_steps, envs.spec.reward_threshold) == (
+            newer.spec.max_episode_steps,
+            newer.spec.reward_threshold,
+        )
+        assert envs.single_action_space == newer.single_action_space
+        assert equal(envs.reset(seed=3)[0], newer.reset(seed=3)[0])
+        newer.action_space.seed(0)
+        for _ in range(3):
+            actions = newer.action_space.sample()
+            for one, other in zip(envs.step(actions)[:4], newer.step(actions)[:4], strict=True):
+                assert equal(one, other)
+
+
 @pytest.mark.parametrize("env_id", MINIGRID)
 def test_minigrid(env_id: str) -> None:
     pytest.importorskip("minigrid")

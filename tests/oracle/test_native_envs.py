@@ -13,6 +13,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.classic_control import PendulumEnv
 
 import envfleet
 
@@ -50,10 +51,57 @@ class Catch(gymnasium.Env):
         return self.board(), reward, ended, False, {}
 
 
+class NChain(gymnasium.Env):
+    """gym's NChain-v0, restated on Gymnasium's generator."""
+
+    def __init__(self, n: int = 5, slip: float = 0.2, small: float = 2, large: float = 10) -> None:
+        self.n, self.slip, self.small, self.large, self.state = n, slip, small, large, 0
+        self.observation_space, self.action_space = gymnasium.spaces.Discrete(n), gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.state = 0
+        return self.state, {}
+
+    def step(self, action):
+        if self.np_random.random() < self.slip:
+            action = not action
+        if action:
+            self.state, reward = 0, self.small
+        elif self.state < self.n - 1:
+            self.state, reward = self.state + 1, 0
+        else:
+            reward = self.large
+        return self.state, reward, False, False, {}
+
+
+class OldPendulum(PendulumEnv):
+    """gym's Pendulum-v0: gravity as -sin(theta + pi), and a position that moves by the unlimited velocity."""
+
+    def step(self, u):
+        theta, theta_dot = self.state
+        u = np.clip(u, -self.max_torque, self.max_torque)[0]
+        lean = ((theta + np.pi) % (2 * np.pi)) - np.pi
+        costs = lean**2 + 0.1 * theta_dot**2 + 0.001 * (u**2)
+        pull = -3 * self.g / (2 * self.l) * np.sin(theta + np.pi)
+        velocity = theta_dot + (pull + 3.0 / (self.m * self.l**2) * u) * self.dt
+        self.state = np.array([theta + velocity * self.dt, np.clip(velocity, -self.max_speed, self.max_speed)])
+        return self._get_obs(), -costs, False, False, {}
+
+
+# What Gymnasium has no class for, and its time limit.
+RESTATED = {"Catch-v0": (Catch, None), "NChain-v0": (NChain, 1000), "Pendulum-v0": (OldPendulum, 200)}
+
+
 def at_random(rng, space, obs, info):
     if isinstance(space, gymnasium.spaces.Box):
         return rng.uniform(space.low, space.high).astype(space.dtype)
     return rng.integers(space.n)
+
+
+def round_and_round(rng, space, obs, info):
+    """Drives Pendulum past its speed limit."""
+    return np.where(obs[2] >= 0, space.high, space.low)
 
 
 def by_momentum(rng, space, obs, info):
@@ -99,8 +147,10 @@ class Case:
     reference_id: str = ""  # the id that stands for one that Gymnasium lacks
 
     def make_reference(self) -> gymnasium.Env:
-        if self.id == "Catch-v0":
-            return Catch(**self.params)
+        if self.id in RESTATED:
+            make, limit = RESTATED[self.id]
+            env = make(**self.params)
+            return env if limit is None else gymnasium.wrappers.TimeLimit(env, limit)
         return gymnasium.make(self.reference_id or self.id, disable_env_checker=True, **self.params)
 
     def __str__(self) -> str:
@@ -146,6 +196,10 @@ CASES = [
     Case("Blackjack-v1", {"sab": False}),
     Case("Blackjack-v1", {"sab": False, "natural": True}),
     Case("Blackjack-v1", {"natural": True}),
+    Case("NChain-v0", steps=2100),
+    Case("NChain-v0", {"n": 3, "slip": 0.4, "small": 1.5, "large": 7.0}, steps=2100),
+    Case("Pendulum-v0"),
+    Case("Pendulum-v0", {"g": 9.81}, choose=round_and_round),
     Case("Catch-v0"),
     Case("Catch-v0", {"rows": 6, "columns": 9}),
 ]

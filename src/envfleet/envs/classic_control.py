@@ -14,6 +14,7 @@ _ENTRY_POINTS = {
     "CartPole-v1": f"{_MODULE}.cartpole:CartPoleEnv",
     "MountainCar-v0": f"{_MODULE}.mountain_car:MountainCarEnv",
     "MountainCarContinuous-v0": f"{_MODULE}.continuous_mountain_car:Continuous_MountainCarEnv",
+    "Pendulum-v0": f"{_MODULE}.pendulum:PendulumEnv",
     "Pendulum-v1": f"{_MODULE}.pendulum:PendulumEnv",
     "Acrobot-v1": f"{_MODULE}.acrobot:AcrobotEnv",
 }

@@ -1,4 +1,4 @@
-"""MuJoCo: Gymnasium's envs, native, with what their parameters and pictures need in Python.
+"""MuJoCo: Gymnasium's envs and gym's older versions of them, native, with what their parameters and pictures need.
 
 Cheap to import: MuJoCo's library and the plug-in with the envs are loaded when one is made.
 """
@@ -30,7 +30,7 @@ _ENV_CLASSES = {
     "Swimmer": "swimmer:SwimmerEnv",
     "Walker2d": "walker2d:Walker2dEnv",
 }
-# By name; of version 4 and 5 alike.
+# By name; of all versions alike.
 _RENDER_FPS = {
     "Ant": 20,
     "HalfCheetah": 20,
@@ -44,8 +44,11 @@ _RENDER_FPS = {
     "Swimmer": 25,
     "Walker2d": 125,
 }
-# Pusher-v4 is left to Gymnasium, which refuses it: its model works with MuJoCo 2 alone.
-IDS = tuple(f"{name}-v{version}" for name in _ENV_CLASSES for version in (4, 5) if (name, version) != ("Pusher", 4))
+# Those that gym wrote a version 3 for. Gymnasium has versions 4 and 5 alone.
+_WITH_VERSION_3 = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
+IDS = tuple(
+    f"{name}-v{version}" for name in _ENV_CLASSES for version in (2, 3, 4, 5) if version != 3 or name in _WITH_VERSION_3
+)
 # Parameters that only the renderer reads, and what stands for None in the native env.
 _FOR_PICTURES = {"width": None, "height": None, "camera_id": -2, "camera_name": "", "max_geom": None}
 _AS_JSON = ("default_camera_config", "visual_options")
@@ -101,15 +104,18 @@ def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
 
     name, version = native_id.rsplit("-v", 1)
     module, class_name = _ENV_CLASSES[name].split(":")
+    drawn_as = 4 if version == "4" and name != "Pusher" else 5  # the others have no class, or one that refuses
     kwargs = {key: params[key] for key, none in _FOR_PICTURES.items() if params[key] != none}
     for key in _AS_JSON:
         if params.get(key):
             kwargs[key] = json.loads(params[key])
+    if native_id == "Pusher-v4":
+        kwargs["xml_file"] = "pusher.xml"
     if "xml_file" in params:
         kwargs["xml_file"] = params["xml_file"]
         if params["xml_stamp"] not in ("", stamp(params["xml_file"])):
             raise ConfigError(f"{params['xml_file']} was changed since the pool was made; make a new one to draw it")
-    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{version}:{class_name}", kwargs)
+    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{drawn_as}:{class_name}", kwargs)
 
 
 def _load() -> None:

@@ -56,9 +56,9 @@ def is_installed(package: str) -> bool:
 
 def simulators() -> tuple[Simulator, ...]:
     """Every family, in the order in which they are listed."""
-    from envfleet.envs import atari, dm_control, minigrid, vizdoom
+    from envfleet.envs import atari, box2d, dm_control, minigrid, vizdoom
 
-    return (atari.SIMULATOR, vizdoom.SIMULATOR, dm_control.SIMULATOR, minigrid.SIMULATOR)
+    return (atari.SIMULATOR, vizdoom.SIMULATOR, dm_control.SIMULATOR, box2d.SIMULATOR, minigrid.SIMULATOR)
 
 
 def simulated_ids() -> set[str]:

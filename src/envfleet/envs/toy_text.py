@@ -91,3 +91,4 @@ def _to_gymnasium(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 FAMILY = Family("toy text", tuple(_ENTRY_POINTS), _translate, _make_renderer, _RENDER_FPS)
+WITHOUT_PICTURES = Family("toy text", ("NChain-v0",))

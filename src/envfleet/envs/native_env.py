@@ -1,0 +1,114 @@
+"""SingleNativeEnv: one native env as a gymnasium.Env, for ids that have no Python class and for pixel observations."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet.envs.family import Renderer
+from envfleet.errors import ConfigError
+from envfleet.options import NO_LIMIT
+
+_local = threading.local()
+
+
+class SingleNativeEnv(gymnasium.Env[Any, Any]):
+    """A native env, without its time limit: the pool or the wrapper around this env counts the steps."""
+
+    metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
+
+    def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
+        from envfleet.registry import family_of, make_pool
+
+        self._pool = make_pool(
+            env_id,
+            backend="native",
+            autoreset_mode="disabled",
+            max_episode_steps=NO_LIMIT,
+            render_mode=render_mode,
+            **params,
+        )
+        self._family = family_of(env_id)
+        self._renderer: Renderer | None = None
+        self.render_mode = render_mode
+        self.metadata = dict(self._pool.spec.metadata)
+        self.observation_space = self._pool.spec.observation_space
+        self.action_space = self._pool.spec.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """As the native env; without a seed its random stream goes on."""
+        batch = self._pool.reset(seed=seed, options=options)
+        return _first(batch.obs), _info(batch.info)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """As the native env. An array action is clipped to nothing: what is out of bounds is refused."""
+        batch = self._pool.step(np.asarray(action)[np.newaxis])
+        return (
+            _first(batch.obs),
+            float(batch.reward[0]),
+            bool(batch.terminated[0]),
+            bool(batch.truncated[0]),
+            _info(batch.info),
+        )
+
+    def render(self) -> NDArray[np.uint8]:
+        """An RGB picture."""
+        frame = self._pool.render(0)
+        if frame is not None:
+            return frame  # type: ignore[no-any-return]  # the executor's array
+        if self._renderer is None:
+            if self._family.make_renderer is None:
+                raise ConfigError(f"{self._pool.spec.id} cannot draw itself; leave render_mode out")
+            self._renderer = _shared_renderer(self._family.make_renderer, self._pool.spec.native_id, self._pool.params_of(0))
+        return self._renderer(self._pool.attributes_of(0))
+
+    def close(self) -> None:
+        """Frees the env, and the renderer with the last env of this thread that uses it."""
+        self._renderer = None
+        self._pool.close()
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute of the native env, such as state or qpos."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        try:
+            return self._pool.attributes_of(0)[name]
+        except KeyError:
+            raise AttributeError(f"{self._pool.spec.id} has no attribute {name!r}") from None
+
+
+def _shared_renderer(make: Any, native_id: str, params: Mapping[str, Any]) -> Renderer:
+    """One renderer, and with it one GL context, for all envs of a thread that draw the same model in the same way."""
+    # A context is current in one thread, and lost in a forked child.
+    if getattr(_local, "pid", None) != os.getpid():
+        _local.pid, _local.renderers = os.getpid(), weakref.WeakValueDictionary()
+    key = (native_id, repr(sorted(params.items())))
+    renderer: Renderer | None = _local.renderers.get(key)
+    if renderer is None:
+        renderer = _local.renderers[key] = make(native_id, params)
+    return renderer
+
+
+def _first(obs: Any) -> Any:
+    """The only row of a batch of observations."""
+    if isinstance(obs, dict):
+        return {name: _first(part) for name, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_first(part) for part in obs)
+    return obs[0]
+
+
+def _info(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """The only row of a batch's infos, without what has no value."""
+    return {
+        name: column[0]
+        for name, column in columns.items()
+        if not name.startswith("_") and f"_{name}" not in columns or columns.get(f"_{name}", (False,))[0]
+    }
