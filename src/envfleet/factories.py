@@ -25,6 +25,7 @@ from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
 from envfleet.gymnasium_ids import NAMESPACE
+from envfleet.native_envs import python_spec_of_native
 from envfleet.options import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
@@ -197,11 +198,14 @@ def build_env(
 
 
 def gymnasium_spec(env_id: str) -> GymnasiumSpec:
-    """The spec of an id: a simulator family's, else Gymnasium's. "module:Env-v0" imports the module
-    first, as gymnasium.make() does."""
+    """The spec of an id: a simulator family's, that of a native env without a Python class, else Gymnasium's.
+    "module:Env-v0" imports the module first, as gymnasium.make() does."""
     simulator = find_simulator(env_id)
     if simulator is not None:
         return simulator.spec(env_id)
+    native = python_spec_of_native(env_id)
+    if native is not None:
+        return native
     module, _, name = env_id.rpartition(":")
     if module:
         importlib.import_module(module)

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet import _native
 from envfleet.envs import bsuite, classic_control, mujoco, toy_text
@@ -16,7 +17,7 @@ from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.options import NO_LIMIT, POOL_OPTIONS, Options
+from envfleet.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options
 from envfleet.params import Param, spread
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
@@ -75,6 +76,28 @@ def load_entry(entry: Entry) -> None:
 def family_of_native(native_id: str) -> Family:
     """The family of a native env; one that nobody lists (a plug-in's) is a family of its own."""
     return next((family for family in _FAMILIES if native_id in family.ids), Family("plug-in", (native_id,)))
+
+
+def single_env_spec(env_id: str, entry: Entry) -> GymnasiumSpec:
+    """What builds one native env as a gymnasium.Env, without its time limit, which is the spec's."""
+    spec = resolve(env_id, entry, parse_options({}))[0]
+    return GymnasiumSpec(
+        env_id,
+        entry_point="envfleet.envs.native_env:SingleNativeEnv",
+        reward_threshold=spec.reward_threshold,
+        max_episode_steps=spec.max_episode_steps,
+        kwargs={"env_id": entry.native_id, **entry.params},
+    )
+
+
+def python_spec_of_native(env_id: str) -> GymnasiumSpec | None:
+    """What builds a native env in Python, where Gymnasium has no class for its id."""
+    entry = find_entry(env_id)
+    # A worker of another process does not have the user's plug-ins.
+    if entry is None or entry.native_id in plugin_files:
+        return None
+    has_class = env_id in gymnasium.registry and env_id not in family_of_native(entry.native_id).native_only
+    return None if has_class else single_env_spec(env_id, entry)
 
 
 def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[Executor, PoolConfig]:

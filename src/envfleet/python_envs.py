@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from envfleet.envs.pixels import pixel_spec, wants_pixels
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.base import Executor
@@ -128,8 +129,9 @@ def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
     if simulator is not None and simulator.check is not None:
         for params in options.params:
             simulator.check(env, params)
+    source = pixel_spec(env, options.params) if wants_pixels(env, options.params) else env
     recipe = recipe_for(
-        env, config.num_envs, options.params, options.wrappers, config.render_mode, config.max_episode_steps
+        source, config.num_envs, options.params, options.wrappers, config.render_mode, config.max_episode_steps
     )
     threshold = config.reward_threshold if config.reward_threshold is not None else recipe.reward_threshold
     filled: dict[str, Any] = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}

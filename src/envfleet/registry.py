@@ -13,6 +13,7 @@ import gymnasium
 import numpy as np
 
 from envfleet.envs.family import Family
+from envfleet.envs.pixels import wants_pixels
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import CompileError, ConfigError, UnknownEnvError
 from envfleet.executors.base import Executor
@@ -130,6 +131,10 @@ def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Optio
     backend = parsed.backend
     # Of each worker of a cluster.
     runs_on = (parsed.config.inner_backend or "auto") if backend == "ray" else backend
+    if wants_pixels(env, parsed.params):
+        if runs_on == "native":
+            raise ConfigError("from_pixels draws in Python workers, got backend='native'; leave backend out")
+        entry = None
     if entry is not None and (runs_on == "native" or (runs_on == "auto" and not parsed.wrappers)):
         if parsed.wrappers:
             raise ConfigError("wrappers are for Python envs, got backend='native'; name another backend or none")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.mujoco_pictures import choose_gl
+from envfleet.envs.mujoco_canvas import Canvas, shared
+from envfleet.envs.mujoco_pictures import choose_gl, explained
 from envfleet.errors import ConfigError
 from envfleet.options import integer_option
 
@@ -38,14 +38,16 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         render_mode: str | None = None,
         height: int = 240,
         width: int = 320,
-        camera_id: int = 0,
+        camera_id: int | str = 0,
     ) -> None:
         """task_kwargs, environment_kwargs: as suite.load() takes them. frame_skip: steps of the task a step."""
         if render_mode not in (None, "rgb_array"):
             raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
         self.render_mode = render_mode
         self._frame_skip = integer_option("frame_skip", frame_skip, 1, 2**16)
-        self._picture = {"height": height, "width": width, "camera_id": camera_id}
+        self._size = tuple(integer_option(name, own, 1, 2**14) for name, own in (("height", height), ("width", width)))
+        self._camera_id = camera_id
+        self._canvas: Canvas | None = None
         self._name = (domain_name, task_name)
         self._kwargs = (dict(task_kwargs or {}), dict(environment_kwargs or {}))
         self.env = self._load(None)
@@ -88,17 +90,20 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8]:
         """The picture of one camera."""
-        try:
-            picture: NDArray[np.uint8] = self.env.physics.render(**self._picture)
-        except Exception as error:  # each of the three libraries has errors of its own
-            raise ConfigError(
-                f"dm_control cannot draw with MUJOCO_GL={os.environ.get('MUJOCO_GL')!r}: {error}; without a screen it "
-                "needs MUJOCO_GL=egl and a driver (libegl1), or MUJOCO_GL=osmesa and libosmesa6"
-            ) from error
-        return picture
+        model, data = self.env.physics.model.ptr, self.env.physics.data.ptr
+        camera_id = self._camera_id
+        if isinstance(camera_id, str):
+            camera_id = self.env.physics.model.name2id(camera_id, "camera")
+        camera_id = integer_option("camera_id", camera_id, -1, model.ncam - 1)
+        with explained():
+            if self._canvas is None:
+                key = (self._name, self._size, repr(self._kwargs))
+                self._canvas = shared(key, lambda: Canvas(model, *self._size))
+            return self._canvas.draw(model, data, camera_id)
 
     def close(self) -> None:
-        """Frees the simulation."""
+        """Frees the simulation, and the canvas with the last env of this thread that draws on it."""
+        self._canvas = None
         self.env.close()
 
     def _observed(self, timestep: Any) -> dict[str, Any]:

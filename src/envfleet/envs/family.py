@@ -23,9 +23,12 @@ class Family:
 
     translate turns what the user may pass into what the native env declares. make_renderer
     gives a renderer for an id and its parameters; None: the env draws itself, or not at all.
+    make_shared_renderer gives one whose pictures depend on nothing but what it is given, for envs
+    that share it; None: make_renderer's do.
     load registers the ids with the engine, before one is described or built; None: they are
     compiled in. It may be called again, and raises MissingExtraError or CompileError.
-    extra is what installs a library that they need, and the library's name.
+    extra is what installs a library that they need, and the library's name. native_only are ids
+    that Gymnasium registers without a class that would run.
     """
 
     name: str
@@ -35,3 +38,5 @@ class Family:
     render_fps: Mapping[str, int] = field(default_factory=dict)
     load: Callable[[], None] | None = None
     extra: str = ""
+    native_only: frozenset[str] = frozenset()
+    make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None

@@ -59,6 +59,8 @@ _MAY_BE_NONE = frozenset((*_FOR_PICTURES, "visual_options"))
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
     """Gymnasium's arguments as the native env takes them: full paths, no None, dicts as text."""
     native = dict(params)
+    if "from_pixels" in native and native["from_pixels"] in (False, 0):
+        del native["from_pixels"]  # EnvPool's default; True is for envs/pixels.py
     for name, convert in _CONVERSIONS.items():
         if name in native:
             native[name] = _each(convert, native[name])
@@ -99,7 +101,7 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
+def _make_renderer(native_id: str, params: Mapping[str, Any], has_fixed_camera: bool = False) -> Renderer:
     from envfleet.envs.mujoco_pictures import make_renderer
 
     name, version = native_id.rsplit("-v", 1)
@@ -115,7 +117,11 @@ def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
         kwargs["xml_file"] = params["xml_file"]
         if params["xml_stamp"] not in ("", stamp(params["xml_file"])):
             raise ConfigError(f"{params['xml_file']} was changed since the pool was made; make a new one to draw it")
-    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{drawn_as}:{class_name}", kwargs)
+    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{drawn_as}:{class_name}", kwargs, has_fixed_camera)
+
+
+def _make_shared_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
+    return _make_renderer(native_id, params, has_fixed_camera=True)
 
 
 def _load() -> None:
@@ -132,4 +138,6 @@ FAMILY = Family(
     {env_id: _RENDER_FPS[env_id[:-3]] for env_id in IDS},
     load=_load,
     extra="mujoco",
+    native_only=frozenset(env_id for env_id in IDS if env_id.endswith(("-v2", "-v3")) or env_id == "Pusher-v4"),
+    make_shared_renderer=_make_shared_renderer,
 )

@@ -19,27 +19,39 @@ _DRAWN = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat")
 _fatal_error: Exception | None = None
 
 
-def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
-    """A renderer that gives a Gymnasium env the native env's state and lets it draw."""
+def make_renderer(entry_point: str, kwargs: Mapping[str, Any], has_fixed_camera: bool = False) -> Renderer:
+    """A renderer that gives a Gymnasium env the native env's state and lets it draw.
+
+    Gymnasium points its free camera at the bodies where they are when it draws for the first time, and leaves it there.
+    has_fixed_camera: at the bodies of the model's own pose, so that a picture does not depend on an earlier one.
+    """
     choose_gl()
-    with _explained():
+    with explained():
         import mujoco
 
         make: Any = gymnasium.envs.registration.load_env_creator(entry_point)
         canvas = make(render_mode="rgb_array", **_as_arrays(kwargs))
 
+    if has_fixed_camera:
+        with explained():
+            canvas.set_state(canvas.init_qpos, canvas.init_qvel)
+            canvas.render()
+
     def draw(attributes: Mapping[str, Any]) -> NDArray[np.uint8]:
         global _fatal_error
         if _fatal_error is not None:
-            with _explained():
+            with explained():
                 raise _fatal_error
         canvas.data.time = attributes["time"]
         for name in _DRAWN:
             own = getattr(canvas.data, name)
             own[:] = np.reshape(attributes[name], own.shape)
-        with _explained():
+        with explained():
             mujoco.mj_forward(canvas.model, canvas.data)
             try:
+                viewer = canvas.mujoco_renderer.viewer
+                if viewer is not None:  # another renderer of this thread may have drawn since
+                    viewer.make_context_current()
                 return np.array(canvas.render(), dtype=np.uint8)
             except mujoco.FatalError as error:
                 _fatal_error = error
@@ -49,7 +61,7 @@ def make_renderer(entry_point: str, kwargs: Mapping[str, Any]) -> Renderer:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Turns what goes wrong between here and the graphics driver into a sentence."""
     try:
         yield

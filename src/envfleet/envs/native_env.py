@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
-import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.family import Renderer
+from envfleet.envs.mujoco_canvas import shared
 from envfleet.errors import ConfigError
 from envfleet.options import NO_LIMIT
-
-_local = threading.local()
 
 
 class SingleNativeEnv(gymnasium.Env[Any, Any]):
@@ -48,7 +44,7 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         return _first(batch.obs), _info(batch.info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As the native env. An array action is clipped to nothing: what is out of bounds is refused."""
+        """As the native env."""
         batch = self._pool.step(np.asarray(action)[np.newaxis])
         return (
             _first(batch.obs),
@@ -64,9 +60,12 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         if frame is not None:
             return frame  # type: ignore[no-any-return]  # the executor's array
         if self._renderer is None:
-            if self._family.make_renderer is None:
+            make = self._family.make_shared_renderer or self._family.make_renderer
+            if make is None:
                 raise ConfigError(f"{self._pool.spec.id} cannot draw itself; leave render_mode out")
-            self._renderer = _shared_renderer(self._family.make_renderer, self._pool.spec.native_id, self._pool.params_of(0))
+            native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
+            key = (native_id, repr(sorted(params.items())))
+            self._renderer = shared(key, lambda: make(native_id, params))
         return self._renderer(self._pool.attributes_of(0))
 
     def close(self) -> None:
@@ -84,18 +83,6 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
             raise AttributeError(f"{self._pool.spec.id} has no attribute {name!r}") from None
 
 
-def _shared_renderer(make: Any, native_id: str, params: Mapping[str, Any]) -> Renderer:
-    """One renderer, and with it one GL context, for all envs of a thread that draw the same model in the same way."""
-    # A context is current in one thread, and lost in a forked child.
-    if getattr(_local, "pid", None) != os.getpid():
-        _local.pid, _local.renderers = os.getpid(), weakref.WeakValueDictionary()
-    key = (native_id, repr(sorted(params.items())))
-    renderer: Renderer | None = _local.renderers.get(key)
-    if renderer is None:
-        renderer = _local.renderers[key] = make(native_id, params)
-    return renderer
-
-
 def _first(obs: Any) -> Any:
     """The only row of a batch of observations."""
     if isinstance(obs, dict):
@@ -110,5 +97,5 @@ def _info(columns: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: column[0]
         for name, column in columns.items()
-        if not name.startswith("_") and f"_{name}" not in columns or columns.get(f"_{name}", (False,))[0]
+        if (not name.startswith("_") and f"_{name}" not in columns) or columns.get(f"_{name}", (False,))[0]
     }

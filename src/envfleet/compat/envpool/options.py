@@ -36,8 +36,6 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
         raise ConfigError(
             f"max_num_players expected 1 here, got {players!r}; for envs of several agents see envfleet.multiagent"
         )
-    if rest.pop("from_pixels", False):
-        raise ConfigError("from_pixels is not supported; use wrappers=[gymnasium.wrappers.AddRenderObservation]")
     if "base_path" in rest:  # where EnvPool keeps its assets; envfleet has them in their packages
         given["base_path"] = rest.pop("base_path")
     env_seed = rest.pop("env_seed", None)
@@ -49,7 +47,10 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
     limit = rest.get("max_episode_steps")
     if isinstance(limit, int) and limit <= 0:
         del rest["max_episode_steps"]
-    rest.pop("render_camera_id", None)
+    if rest.get("from_pixels"):  # the sizes of the observation, and with it of render()
+        return EnvPoolOptions(rest, given, returns_info, int(rest.pop("render_env_id", 0)), 0, 0)
+    for name in ("render_camera_id", "from_pixels"):
+        rest.pop(name, None)
     return EnvPoolOptions(
         rest,
         given,

@@ -1,0 +1,103 @@
+"""Pixel observations of MuJoCo and dm_control envs: EnvPool's from_pixels=True.
+
+The env runs as a Python env: the native env, or dm_control's, steps, and a renderer draws what is observed. All
+envs of a worker share one renderer, so that a pool has as many GL contexts as workers.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+from numpy.typing import NDArray
+
+from envfleet.envs import dm_control, mujoco
+from envfleet.errors import ConfigError
+from envfleet.native_envs import find_entry, single_env_spec
+from envfleet.options import flag_option, integer_option
+
+_LARGEST_PICTURE = 2**14
+# EnvPool's names and defaults. render_camera_id: -1 is the camera of render().
+DEFAULTS = {"render_width": 84, "render_height": 84, "render_camera_id": -1, "frame_stack": 1}
+
+
+def wants_pixels(env: Any, params: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether these parameters ask for pixels of an env that has them. Raises where only some of the envs do."""
+    if not any("from_pixels" in own for own in params) or not _has_pixels(env):
+        return False
+    asked = {flag_option("from_pixels", own.get("from_pixels", False)) for own in params}
+    if len(asked) > 1:
+        raise ConfigError("from_pixels expected the same for all envs, got True for some of them")
+    return asked.pop()
+
+
+def pixel_spec(env_id: str, params: Sequence[Mapping[str, Any]]) -> GymnasiumSpec:
+    """What builds an env of this id with pixel observations; its parameters are checked here."""
+    for own in params:
+        _sizes(own)
+    entry = find_entry(env_id)
+    spec = dm_control.SIMULATOR.spec(env_id) if entry is None else single_env_spec(env_id, entry)
+    return GymnasiumSpec(
+        env_id,
+        entry_point="envfleet.envs.pixels:make_pixel_env",
+        max_episode_steps=spec.max_episode_steps,
+        reward_threshold=spec.reward_threshold,
+        kwargs={"of": spec.entry_point, **spec.kwargs},
+    )
+
+
+def make_pixel_env(of: str, from_pixels: bool = True, render_mode: str | None = None, **params: Any) -> PixelEnv:
+    """The env that the entry point `of` names, observed as pixels. Its render() gives the last picture's size."""
+    if render_mode not in (None, "rgb_array"):
+        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
+    sizes = _sizes(params)
+    own = {name: value for name, value in params.items() if name not in DEFAULTS}
+    if sizes["render_camera_id"] >= 0:
+        own["camera_id"] = sizes["render_camera_id"]
+    make: Any = gymnasium.envs.registration.load_env_creator(of)
+    env = make(render_mode="rgb_array", width=sizes["render_width"], height=sizes["render_height"], **own)
+    return PixelEnv(env, sizes["render_height"], sizes["render_width"], sizes["frame_stack"])
+
+
+class PixelEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Observations are the last frame_stack pictures, the newest last, as uint8 of (3 * frame_stack, height, width)."""
+
+    def __init__(self, env: Any, height: int, width: int, frame_stack: int) -> None:
+        super().__init__(env)
+        self._frames: deque[NDArray[np.uint8]] = deque(maxlen=frame_stack)
+        self.observation_space = spaces.Box(0, 255, (3 * frame_stack, height, width), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """The first picture fills the stack."""
+        _, info = self.env.reset(seed=seed, options=options)
+        self._frames.extend([self._picture()] * (self._frames.maxlen or 1))
+        return np.concatenate(self._frames), info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Draws once a step."""
+        _, reward, terminated, truncated, info = self.env.step(action)
+        self._frames.append(self._picture())
+        return np.concatenate(self._frames), reward, terminated, truncated, info
+
+    def _picture(self) -> NDArray[np.uint8]:
+        return np.moveaxis(np.asarray(self.env.render()), 2, 0)
+
+
+def _has_pixels(env: Any) -> bool:
+    entry = find_entry(env)
+    if entry is not None:
+        return entry.native_id in mujoco.IDS
+    return isinstance(env, str) and env in dm_control.all_ids()
+
+
+def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    limits = {"render_camera_id": (-1, 2**15), "frame_stack": (1, 2**10)}
+    return {
+        name: integer_option(name, params.get(name, default), *limits.get(name, (1, _LARGEST_PICTURE)))
+        for name, default in DEFAULTS.items()
+    }
