@@ -34,7 +34,7 @@ class PoolConfig:
     batch_size: int = 1  # below num_envs: asynchronous
     num_threads: int = 1  # of the native backend
     num_workers: int = 1  # of the others
-    thread_affinity_offset: int = -1  # below 0: threads are not pinned
+    thread_affinity_offset: int = -1  # worker i is pinned to core offset + i; below 0: none is
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     max_episode_steps: int | None = None
     reward_threshold: float | None = None

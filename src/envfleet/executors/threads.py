@@ -12,6 +12,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.batch import Fault
+from envfleet.executors.affinity import pin_worker
 from envfleet.executors.rows.building import anonymous_memory, build_all, closed_on_error, common_portrait
 from envfleet.executors.rows.executor import RowsExecutor
 from envfleet.executors.rows.faults import message_of
@@ -33,6 +34,7 @@ class ThreadsExecutor(RowsExecutor):
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
         num_workers = config.num_workers
+        self._affinity_offset = config.thread_affinity_offset
         self._threads: list[threading.Thread] = []
         self._failures: dict[int, str] = {}
         self._close_faults: list[tuple[int, str]] = []
@@ -62,7 +64,14 @@ class ThreadsExecutor(RowsExecutor):
         # Without a reference to this executor: a pool that is dropped must be collected.
         return threading.Thread(
             target=_serve,
-            args=(runner, worker, self._board, self._failures, self._close_faults),
+            args=(
+                runner,
+                worker,
+                self._affinity_offset,
+                self._board,
+                self._failures,
+                self._close_faults,
+            ),
             name=f"envfleet-{worker}",
             daemon=True,
         )
@@ -109,11 +118,13 @@ class ThreadsExecutor(RowsExecutor):
 def _serve(
     runner: EnvRunner,
     worker: int,
+    affinity_offset: int,
     board: _native.Board,
     failures: dict[int, str],
     close_faults: list[tuple[int, str]],
 ) -> None:
     try:
+        pin_worker(affinity_offset, worker)
         runner.loop.serve()
     except BaseException as error:  # never an env's: those are caught where they happen
         failures[worker] = message_of(error)

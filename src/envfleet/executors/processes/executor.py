@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -48,8 +49,14 @@ class ProcessesExecutor(RowsExecutor):
         shares = [range(first, end) for first, end in itertools.pairwise(firsts)]
         # Pickled before anything is started, and once: what was captured later must not differ between workers.
         self._shares = [
-            Share(pickled_factories(recipe.builders[own.start : own.stop], "processes"), own, are_built_now=True)
-            for own in shares
+            Share(
+                pickled_factories(recipe.builders[own.start : own.stop], "processes"),
+                own,
+                are_built_now=True,
+                worker=worker,
+                affinity_offset=config.thread_affinity_offset,
+            )
+            for worker, own in enumerate(shares)
         ]
         self._workers: list[WorkerProcess] = []
         self._memory: _native.MemoryFile | None = None
@@ -165,7 +172,7 @@ class ProcessesExecutor(RowsExecutor):
             self._workers[worker].channel.close()
             self._workers[worker] = process = start_worker(self._config.start_method)
             try:
-                unbuilt = Share(share.builders, share.env_ids, are_built_now=False)
+                unbuilt = replace(share, are_built_now=False)
                 self._send(process, pickle.dumps((Surroundings.here(), unbuilt)))
                 self._expect(process, "built")
                 # Before the worker looks at its words, after the old one can no longer write them.

@@ -20,6 +20,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.errors import EnvfleetError
+from envfleet.executors.affinity import pin_worker
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.rows.building import build_all, close_all
 from envfleet.executors.rows.faults import trouble_of
@@ -69,6 +70,8 @@ class Share:
     builders: bytes
     env_ids: range
     are_built_now: bool  # or one by one, when the caller asks for them
+    worker: int = 0
+    affinity_offset: int = -1  # PoolConfig.thread_affinity_offset
 
     def run(self, channel: Channel) -> None:
         """Serves these envs from handshake to end."""
@@ -130,6 +133,7 @@ def _run(channel: Channel) -> None:
 
 
 def _serve(channel: Channel, share: Share) -> None:
+    pin_worker(share.affinity_offset, share.worker)  # first: what an env starts runs there too
     try:
         builders = pickle.loads(share.builders)
     except BaseException as error:
