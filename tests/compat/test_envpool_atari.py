@@ -129,3 +129,12 @@ def test_options_and_dm():
     step = pool.step(np.array([0, 1]))
     assert step.observation.ram.shape == (2, 128)
     pool.close()
+
+
+@pytest.mark.parametrize(("env_id", "height"), [("Pong-v5", 210), ("Carnival-v5", 214)])
+def test_render_gives_the_whole_screen_as_ale_py_does(env_id, height):
+    """EnvPool cuts all screens to 210 rows: documented as a difference."""
+    pool = envpool.make(env_id, env_type="gymnasium", num_envs=1, render_mode="rgb_array", backend="serial")
+    pool.reset()
+    assert pool.render().shape == (1, height, 160, 3)
+    pool.close()

@@ -9,6 +9,7 @@ from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.families import classes_for, env_class_of
 from envfleet.compat.envpool.gym_envpool import GymEnvPool
 from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
+from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
 from envfleet.errors import ConfigError
 from envfleet.registry import Env
 
@@ -44,6 +45,8 @@ class EnvRegistry:
         """A pool with EnvPool's API."""
         if env_type not in _POOL_KINDS:
             raise ConfigError(f"env_type expected 'gym', 'gymnasium' or 'dm', got {env_type!r}")
+        if env_type != "dm" and wants_players(options):
+            return make_player_pool(task_id, env_type, options)
         spec = classes_for(task_id, "EnvSpec").of_task(task_id, options)
         return classes_for(task_id, _POOL_KINDS[env_type])(spec)
 
