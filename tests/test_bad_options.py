@@ -28,7 +28,7 @@ from envfleet import (
         ({"max_episode_steps": 0}, r"max_episode_steps expected an integer from 1"),
         ({"autoreset_mode": "sometimes"}, r"autoreset_mode expected one of .*next_step"),
         ({"on_error": "ignore"}, r"on_error expected one of \('raise', 'restart'\)"),
-        ({"render_mode": "human"}, r"render_mode expected 'rgb_array'"),
+        ({"render_mode": "ansi"}, r"render_mode expected 'rgb_array'"),
         ({"num_evns": 3}, r"'num_evns'; did you mean 'num_envs'\?"),
         ({"sutton_barto_rewards": True}, r"did you mean 'sutton_barto_reward'\?"),
         ({"sutton_barto_reward": "yes"}, r"expected True or False for sutton_barto_reward, got str"),

@@ -118,9 +118,9 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
     for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
         if name in options.given and getattr(options.config, name) != getattr(PoolConfig(), name):
             raise ConfigError(f"{name} needs worker processes, {env_id} runs on threads in C++; leave it out")
-    if config.render_mode not in (None, "rgb_array"):
+    if config.render_mode not in (None, "rgb_array", "human"):
         raise ConfigError(
-            f"render_mode expected 'rgb_array' or None, got {config.render_mode!r}; render() gives the frames"
+            f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; render() gives the frames"
         )
     load_entry(entry)
     declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
@@ -159,7 +159,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
         native_id=entry.native_id,
         has_state=raw["has_state"],
         metadata={
-            "render_modes": ["rgb_array"],
+            "render_modes": ["rgb_array", "human"],
             "render_fps": family_of_native(entry.native_id).render_fps.get(entry.native_id, 30),
         },
         config=config_as_dict(config, _as_shown(values), options.seed),

@@ -21,7 +21,7 @@ from envfleet.executors.rows.portrait import Portrait, portrait_of
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
 from envfleet.factories import Recipe, gymnasium_spec, recipe_for
-from envfleet.native_envs import native_ids
+from envfleet.native_envs import native_ids, python_spec_of_native
 from envfleet.options import POOL_OPTIONS, Options
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
@@ -39,6 +39,14 @@ def auto_backend(env: Any, config: PoolConfig) -> str:
     simulator = find_simulator(env)
     # A thread cannot be killed: a limit on steps needs processes.
     return "processes" if simulator is None or config.step_timeout is not None else simulator.backend
+
+
+def opens_windows(env: Any, options: Options) -> bool:
+    """Whether a Python env shows itself with render_mode="human", as Gymnasium's and the user's own do."""
+    simulator = find_simulator(env)
+    if simulator is not None:
+        return simulator.opens_windows
+    return not wants_pixels(env, options.params) and (not isinstance(env, str) or python_spec_of_native(env) is None)
 
 
 def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor, PoolConfig]:
@@ -129,9 +137,12 @@ def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
     if simulator is not None and simulator.check is not None:
         for params in options.params:
             simulator.check(env, params)
+    render_mode = config.render_mode
+    if render_mode == "human" and not opens_windows(env, options):
+        render_mode = "rgb_array"  # the pool shows it
     source = pixel_spec(env, options.params) if wants_pixels(env, options.params) else env
     recipe = recipe_for(
-        source, config.num_envs, options.params, options.wrappers, config.render_mode, config.max_episode_steps
+        source, config.num_envs, options.params, options.wrappers, render_mode, config.max_episode_steps
     )
     threshold = config.reward_threshold if config.reward_threshold is not None else recipe.reward_threshold
     filled: dict[str, Any] = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}

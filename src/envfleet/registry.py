@@ -31,9 +31,10 @@ from envfleet.native_envs import (
 )
 from envfleet.options import Options, integer_option, parse_options
 from envfleet.pool import Pool
-from envfleet.python_envs import auto_backend, check_known, python_executor, python_spec
+from envfleet.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.seeding import seeds_for
 from envfleet.spec import EnvSpec
+from envfleet.window import check_screen
 
 if TYPE_CHECKING:
     from envfleet.apis.dm import DmPool
@@ -56,7 +57,9 @@ def family_of(env: Env) -> Family:
     if entry is not None:
         return family_of_native(entry.native_id)
     simulator = find_simulator(env)
-    return Family("python" if simulator is None else simulator.family, ())
+    if simulator is None:
+        return Family("python", (), opens_windows=True)
+    return Family(simulator.family, (), opens_windows=simulator.opens_windows)
 
 
 def register(
@@ -138,12 +141,16 @@ def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Optio
     if entry is not None and (runs_on == "native" or (runs_on == "auto" and not parsed.wrappers)):
         if parsed.wrappers:
             raise ConfigError("wrappers are for Python envs, got backend='native'; name another backend or none")
+        if parsed.config.render_mode == "human":
+            check_screen()
         if _is_loaded(env, entry, runs_on):
             return entry, "ray" if backend == "ray" else "native", parsed
     if runs_on == "native":
         raise ConfigError(f"backend='native' expected an env in C++, got {env!r}, which has none; leave backend out")
     if entry is not None:
         check_known(env)  # a native id may have no Python twin
+    if parsed.config.render_mode == "human" and not opens_windows(env, parsed):
+        check_screen()
     if backend == "auto":
         backend = auto_backend(env, parsed.config)
     return None, backend, parsed

@@ -32,7 +32,7 @@ def test_rows_are_the_players_and_ends_the_games() -> None:
         # EnvPool's dict, with the rows of the games in another order.
         mixed = {"action": np.array([2, 3, 0, 1]), "players.env_id": np.array([1, 1, 0, 0]), "env_id": np.array([0, 1])}
         assert envs.step(mixed)[4]["players"]["env_id"].tolist() == [0, 0, 1, 1]
-        with pytest.raises(ActionError, match="players.env_id expected"):
+        with pytest.raises(ActionError, match=r"players\.env_id expected"):
             envs.step({**mixed, "players.env_id": np.array([1, 1, 0, 7])})
 
 

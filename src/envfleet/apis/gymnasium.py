@@ -29,6 +29,7 @@ from envfleet.pool_state import PoolState
 from envfleet.seeding import Seed
 from envfleet.spaces import row_getter
 from envfleet.spec import EnvSpec
+from envfleet.window import Window
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 
@@ -54,6 +55,10 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self._row_of = row_getter(pool.spec.observation_space)
         self._is_native = bool(pool.spec.native_id)  # wherever it runs
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
+        # Unless the envs open windows of their own, as a class of Gymnasium's does for an id that is native, too.
+        opens_windows = family.opens_windows or pool.spec.render_mode == "human"
+        self._is_shown_here = self.render_mode == "human" and not opens_windows
+        self._window: Window | None = None
         # The mask of batches of the usual size, made once.
         self._usual_rows = pool.config.batch_size
         self._all_true = _all_true(self._usual_rows)
@@ -76,9 +81,12 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
 
     def render(self) -> tuple[Any, ...]:
-        """What each env draws: an RGB picture, in render_mode rgb_array."""
+        """What each env draws: an RGB picture, in render_mode rgb_array. With "human": shows env 0 in a window."""
         if self.render_mode is None:
             raise ConfigError("render() expected render_mode='rgb_array' at make(), got None; pass it there")
+        if self._is_shown_here:
+            self.show_env(0)
+            return (None,) * self.num_envs
         frames = self.pool.render_all()
         if not self._is_native:
             return frames
@@ -92,6 +100,13 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         """What one env draws: an RGB picture, in render_mode rgb_array."""
         frame = self.pool.render(env_id)
         return self._drawn(env_id, frame) if self._is_native else frame
+
+    def show_env(self, env_id: int) -> None:
+        """Shows what one env draws in this pool's window, as render() does with render_mode="human"."""
+        if self._window is None:
+            fps = int(self.pool.spec.metadata.get("render_fps") or 30)
+            self._window = Window(f"envfleet: {self.pool.spec.id}, env {env_id}", fps)
+        self._window.show(self.render_env(env_id))
 
     def _drawn(self, env_id: int, frame: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
         """A native env's own picture, or one that its family draws from its attributes."""
@@ -162,6 +177,8 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self.pool.close()
         # A renderer may hold a window or the memory of a graphics driver.
         self._renderers.clear()
+        if self._window is not None:
+            self._window.close()
 
     def __del__(self) -> None:
         # The pool closes itself; this stops VectorEnv's destructor from a half-made object.

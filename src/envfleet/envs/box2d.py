@@ -31,4 +31,4 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     return replace(gymnasium.spec(_SUCCESSORS[env_id]), id=env_id)
 
 
-SIMULATOR = Simulator("box2d", "Box2D", "box2d", "processes", all_ids, spec_of)
+SIMULATOR = Simulator("box2d", "Box2D", "box2d", "processes", all_ids, spec_of, opens_windows=True)

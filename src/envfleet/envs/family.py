@@ -28,7 +28,8 @@ class Family:
     load registers the ids with the engine, before one is described or built; None: they are
     compiled in. It may be called again, and raises MissingExtraError or CompileError.
     extra is what installs a library that they need, and the library's name. native_only are ids
-    that Gymnasium registers without a class that would run.
+    that Gymnasium registers without a class that would run. opens_windows: its envs know
+    render_mode="human" themselves; of the others the pool shows one in a window.
     """
 
     name: str
@@ -39,4 +40,5 @@ class Family:
     load: Callable[[], None] | None = None
     extra: str = ""
     native_only: frozenset[str] = frozenset()
+    opens_windows: bool = False
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None

@@ -61,4 +61,4 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     return gymnasium.spec(env_id)
 
 
-SIMULATOR = Simulator("minigrid", "minigrid", "minigrid", "processes", all_ids, spec_of)
+SIMULATOR = Simulator("minigrid", "minigrid", "minigrid", "processes", all_ids, spec_of, opens_windows=True)

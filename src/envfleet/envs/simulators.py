@@ -25,6 +25,7 @@ class Simulator:
     raises ConfigError over parameters that an env would be refused for, before any worker starts.
     workers_per_core is the default of num_workers: more than 1 where a worker waits for processes of its envs.
     settings_of gives every option of an env with these parameters, defaults too, for the config of a pool.
+    opens_windows: its envs know render_mode="human" themselves; of the others the pool shows one in a window.
     """
 
     family: str
@@ -36,6 +37,7 @@ class Simulator:
     check: Callable[[str, Mapping[str, Any]], None] | None = None
     workers_per_core: int = 1
     settings_of: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] | None = None
+    opens_windows: bool = False
 
     @property
     def is_installed(self) -> bool:

@@ -67,6 +67,9 @@ class EnvPoolMixin(ABC):
         if env_ids is None:
             env_ids = self._spec.options.render_env_id
         ids = np.atleast_1d(np.asarray(env_ids, dtype=np.int32))
+        if getattr(self, "_is_shown_here", False):
+            self.show_env(int(ids[0]))  # type: ignore[attr-defined]  # GymnasiumPool's
+            return None
         frames = [self._draw(int(env_id)) for env_id in ids]
         width, height = self._spec.options.render_width, self._spec.options.render_height
         return np.stack([resized(frame, width, height) for frame in frames])
