@@ -28,8 +28,9 @@ for env_id, options in (("CartPole-v1", {}), ("Pong-v5", {"backend": "serial"}))
         assert envs.render() == (None, None)
         first = seen()
         assert (first == envs.render_env(0)).all()
-        for _ in range(8):
-            envs.step(np.ones(2, int))
+        envs.action_space.seed(0)
+        for _ in range(20):
+            envs.step(envs.action_space.sample())
         envs.render()
         assert (seen() != first).any()
     assert not pygame.display.get_init()
