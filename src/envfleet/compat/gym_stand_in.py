@@ -1,7 +1,7 @@
 """A light `gym` for code of before 0.26, where the real one is not installed.
 
 It has what envs, wrappers and the users of EnvPool name: Env, the wrappers, spaces (Gymnasium's own
-classes), make() with the old calls. `pip install gym` and it is never used.
+classes), make() with the old calls, and in gym_wrappers.py the wrappers. `pip install gym` and it is never used.
 """
 
 from __future__ import annotations
@@ -15,11 +15,20 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from envfleet.compat.modules import AliasModule, install_tree, is_available, remove_tree
+from envfleet.compat.pictures import resized
 
-# The last gym. Less would mislead those who choose by it: TorchRL's GymEnv would take Gymnasium's envs for old ones.
-__version__ = "0.26.2"
+# The last gym whose envs have the calls that these have: user code that asks for the version unpacks accordingly.
+__version__ = "0.25.2"
 
 _INSTALLER = __name__
+
+
+class Space(spaces.Space[Any]):
+    """gym.spaces.space.Space, which no space of Gymnasium's is an instance of; gym.Space is Gymnasium's.
+
+    TorchRL takes the envs whose spaces are instances of this class for gym's. Those of Gymnasium must not be among
+    them: it would expect 4-tuples of them.
+    """
 
 
 class Env:
@@ -207,9 +216,9 @@ class OldCalls(Env):
             info["TimeLimit.truncated"] = not terminated
         return obs, reward, terminated or truncated, info
 
-    def render(self, mode: str = "human") -> Any:
-        """The env's picture, as it was made to draw."""
-        return self.env.render()
+    def render(self, mode: str = "human", width: int | None = None, height: int | None = None) -> Any:
+        """Return what the env renders in the mode that it was made with; a picture is resized to width and height."""
+        return resized(self.env.render(), int(width or 0), int(height or 0))
 
     def close(self) -> None:
         """Closes the env."""
@@ -246,6 +255,8 @@ def install() -> bool:
     """Puts the stand-in in place if there is no gym; whether it did."""
     if is_available("gym"):
         return False
+    from envfleet.compat.gym_wrappers import WRAPPERS  # here: they derive from the classes above
+
     core = {
         "Env": Env,
         "Wrapper": Wrapper,
@@ -264,11 +275,15 @@ def install() -> bool:
         "logger": {name: getattr(gymnasium.logger, name) for name in ("warn", "error", "deprecation")},
         "envs": {"register": gymnasium.register},
         "envs.registration": {"register": gymnasium.register},
+        "wrappers": dict(WRAPPERS),
         "vector": {"VectorEnv": gymnasium.vector.VectorEnv},
     }
     for kind in kinds:
         module = getattr(spaces, kind)
         members[f"spaces.{kind}"] = {name: own for name, own in vars(module).items() if isinstance(own, type)}
+    members["spaces.space"] = {"Space": Space}
+    for name, wrapper in WRAPPERS.items():
+        members.setdefault(f"wrappers.{_module_name(name)}", {})[name] = wrapper
     members[""]["register"] = gymnasium.register
     install_tree("gym", members, _INSTALLER, __doc__ or "")
     return True
@@ -282,8 +297,15 @@ def uninstall() -> bool:
     return remove_tree("gym", _INSTALLER)
 
 
+def _module_name(class_name: str) -> str:
+    """The module of gym.wrappers that a wrapper is in: TimeLimit is in time_limit."""
+    if class_name.startswith("Normalize"):
+        return "normalize"
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in class_name).lstrip("_")
+
+
 def _missing(name: str) -> Any:
     raise AttributeError(
-        f"module 'gym' is envfleet's stand-in and has no {name!r}; it has Env, the wrappers, spaces and make(). "
+        f"module 'gym' is envfleet's stand-in and has no {name!r}; it has Env, wrappers, spaces and make(). "
         "For the rest: pip install gym"
     )
