@@ -187,3 +187,115 @@ def test_an_exception_names_its_env():
 def test_torch_is_not_imported(run_python):
     run_python("-c", "import sys, envfleet.compat.env_wrappers as e; e.install(); assert 'torch' not in sys.modules")
     assert sys.modules  # this process's own may have it
+
+
+def test_monitors(env_wrappers_alias):
+    from env_wrappers.monitor import Monitor
+
+    old = Monitor(PictureBook(3), "old")
+    old.additional_key_values["task"] = "a"
+    old.reset()
+    old.step(0)
+    with pytest.raises(envfleet.CallOrderError, match="allow_early_resets"):
+        old.reset()
+    old.step(0)
+    *_, done, info = old.step(0)
+    assert done
+    assert info["episode"].items() >= {"r": 1.5, "l": 3, "total_steps": 3, "task": "a"}.items()
+    old.reset()
+    # As a wrapper of make_env(), around an env of Gymnasium's, in a worker too.
+    env = SubprocVecEnv([make_env("CartPole-v1", rank, partial(Monitor, prefix="p")) for rank in range(2)])
+    env.reset()
+    episodes = []
+    while not episodes:
+        *_, infos = env.step([0, 0])
+        episodes = [info["episode"] for info in infos if "episode" in info]
+    assert episodes[0]["l"] == episodes[0]["r"] > 5
+    env.close()
+    early = Monitor(gymnasium.make("CartPole-v1"), "p", allow_early_resets=True)
+    early.reset(seed=1)
+    early.step(0)
+    early.reset()
+    assert isinstance(early, gymnasium.Env)
+
+
+def books(length=3):
+    return DummyVecEnv([partial(book, rank, length) for rank in range(2)])
+
+
+def test_shmem_vec_env(env_wrappers_alias):
+    from env_wrappers.vec_env import ShmemVecEnv
+
+    env = ShmemVecEnv([partial(book, rank) for rank in range(2)], context="spawn")
+    twin = books()
+    np.testing.assert_array_equal(env.reset(), twin.reset())
+    np.testing.assert_array_equal(env.step([0, 1])[0], twin.step([0, 1])[0])
+    env.close()
+
+
+def test_vec_normalize(env_wrappers_alias):
+    from env_wrappers.vec_env.vec_normalize import VecNormalize
+
+    env, plain = VecNormalize(books(), clipob=1.5, gamma=0.5), books()
+    seen = [plain.reset()]
+    obs = env.reset()
+    returns, all_returns = np.zeros(2), []
+    for _ in range(4):
+        raw, rewards, dones, raw_infos = plain.step([0, 1])
+        seen.append(raw)
+        returns = returns * 0.5 + rewards
+        all_returns += returns.tolist()
+        obs, scaled, _, infos = env.step([0, 1])
+        flat = np.concatenate(seen)
+        # The statistics begin with 1e-4 rows of mean 0 and variance 1.
+        np.testing.assert_allclose(env.ob_rms.mean, flat.mean(axis=0), atol=1e-3)
+        np.testing.assert_allclose(env.ob_rms.var, flat.var(axis=0), atol=1e-3)
+        expected = np.clip((raw - env.ob_rms.mean) / np.sqrt(env.ob_rms.var + 1e-8), -1.5, 1.5)
+        np.testing.assert_allclose(obs, expected)
+        np.testing.assert_allclose(scaled, np.clip(rewards / np.sqrt(env.ret_rms.var + 1e-8), -10, 10))
+        if dones.any():
+            last = raw_infos[1]["terminal_observation"]
+            expected = np.clip((last - env.ob_rms.mean) / np.sqrt(env.ob_rms.var + 1e-8), -1.5, 1.5)
+            np.testing.assert_allclose(infos[1]["terminal_observation"], expected)
+        returns[dones] = 0
+    np.testing.assert_allclose(env.ret_rms.var, np.var(all_returns), atol=1e-3)
+    untouched = VecNormalize(books(), ob=False, ret=False)
+    np.testing.assert_array_equal(untouched.reset(), books().reset())
+    assert untouched.step([0, 0])[1].tolist() == [0.5, 0.5]
+    with pytest.raises(envfleet.ConfigError, match="use_tf"):
+        VecNormalize(books(), use_tf=True)
+
+
+def test_vec_frame_stack(env_wrappers_alias):
+    from env_wrappers.vec_env.vec_frame_stack import VecFrameStack
+
+    env, plain = VecFrameStack(books(2), 2), books(2)
+    assert env.observation_space.shape == (4,)
+    first = plain.reset()
+    np.testing.assert_array_equal(env.reset(), np.concatenate([np.zeros((2, 2)), first], axis=1))
+    kept = env.step([0, 1])[0]
+    np.testing.assert_array_equal(kept, np.concatenate([first, plain.step([0, 1])[0]], axis=1))
+    obs, _, dones, infos = env.step([1, 1])
+    assert dones.all()
+    # Nothing of the episode before is in the new one, and its last stack is not lost.
+    np.testing.assert_array_equal(obs, np.concatenate([np.zeros((2, 2)), plain.step([1, 1])[0]], axis=1))
+    assert infos[0]["terminal_observation"].tolist() == [1, 0, 2, 1]
+    assert kept[0].tolist()[2:] == [1, 0]  # arrays handed out do not change
+    with pytest.raises(envfleet.ConfigError, match="nstack"):
+        VecFrameStack(books(), 0)
+
+
+def test_vec_monitor(env_wrappers_alias, tmp_path):
+    from env_wrappers.vec_env.vec_monitor import VecMonitor
+
+    env = VecMonitor(books(2), str(tmp_path / "run"), keep_buf=10, info_keywords=("count",))
+    env.reset()
+    assert "episode" not in env.step([0, 0])[3][0]
+    infos = env.step([0, 0])[3]
+    assert infos[1]["episode"].items() >= {"r": 1.0, "l": 2, "count": 2}.items()
+    assert (list(env.epret_buf), list(env.eplen_buf), env.epcount) == ([1.0, 1.0], [2, 2], 2)
+    env.close()
+    start, header, *lines = (tmp_path / "run.monitor.csv").read_text().splitlines()
+    assert start.startswith('# {"t_start"')
+    assert header == "r,l,t,count"
+    assert [line.split(",")[:2] for line in lines] == [["1.0", "2"]] * 2

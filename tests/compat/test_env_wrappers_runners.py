@@ -109,3 +109,72 @@ def test_a_named_request_stands_for_one_number_only(env_wrappers_alias):
         range(NamedRequest(limit=3, other=4))
     with pytest.raises(AttributeError):
         range(NamedRequest(limit="3"))
+
+
+def unannounced(index, length):
+    """As env-wrappers' own tests have them: the first yield is a trajectory already."""
+    try:
+        request = None
+        for number in range(length):
+            request = yield index, number, request
+    finally:
+        CLOSED.append(index)
+
+
+CLOSED: list[int] = []
+
+
+@pytest.mark.parametrize("cls", CLASSES)
+def test_a_generator_that_does_not_say_ready(cls):
+    runner = cls([partial(unannounced, 7, 3)])
+    assert list(islice(runner.trajs("A"), 2)) == [(7, 0, None), (7, 1, ("A",))]
+    runner.close()
+    if cls is DummyRunner:
+        assert CLOSED == [7]
+
+
+def test_paths(env_wrappers_alias):
+    from env_wrappers.samplers.path_gen import goal_preproc, path_gen
+
+    runner = DummyRunner([partial(path_gen, "CartPole-v1", 100 * rank) for rank in range(2)])
+    path = next(runner.trajs())
+    assert path["obs"].shape[1:] == (4,)
+    assert len(path["obs"]) == len(path["r"]) + 1 == len(path["a"]) + 1 == len(path["info"]) + 1
+    assert path["r"].shape == path["done"].shape == (10,)
+    assert next(runner.trajs(limit=3))["r"].shape == (3,)
+    ended = next(runner.trajs(limit=500, policy=lambda obs: 0))
+    assert ended["success"] is True
+    assert ended["done"].tolist() == [False] * (len(ended["r"]) - 1) + [True]
+    runner.close()
+    assert goal_preproc(observation=1, achieved_goal=2, desired_goal=3, more=4) == (1, 2, 3)
+    paths = path_gen("CartPole-v1", 5, policy=lambda value: int(value > 0), preproc=lambda obs: obs[2])
+    assert next(paths) == "ready"
+    first = gymnasium.make("CartPole-v1").reset(seed=5)[0]
+    np.testing.assert_array_equal(paths.send(4)["obs"][0], first)
+    paths.close()
+
+
+class Goals(gymnasium.Env):
+    """A goal env: Dict observations."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {name: gymnasium.spaces.Box(-1, 1, (1,)) for name in ("observation", "achieved_goal", "desired_goal")}
+    )
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), float(action), False, False, {}
+
+
+def test_paths_of_a_goal_env():
+    from envfleet.compat.path_gen import goal_preproc, path_gen
+
+    paths = path_gen(Goals, 0, policy=lambda obs, achieved, desired: 2, preproc=goal_preproc, collect=["observation"])
+    assert next(paths) == "ready"
+    path = paths.send(None)
+    assert path.keys() == {"observation", "r", "a", "done", "info"}
+    assert path["a"].tolist() == [2] * 10

@@ -51,8 +51,10 @@ if __name__ == "__main__":
 
 SECOND = """
 import envpool_wrap as envpool
+from envpool_wrap.registration import list_all_envs, make, register
 import numpy as np
 
+assert list_all_envs() == envpool.list_all_envs()
 assert "MyEnv_wrap" in envpool.list_all_envs(), envpool.list_all_envs()
 env = envpool.make(task_id="MyEnv_wrap", env_type="gym")
 obs = env.reset()

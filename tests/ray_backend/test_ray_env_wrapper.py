@@ -12,7 +12,7 @@ from ray_session import ray_session
 
 from envfleet import ConfigError
 from envfleet.compat import ray_env_wrapper
-from envfleet.compat.ray_env_wrapper import WrapperRayVecEnv
+from envfleet.compat.ray_env_wrapper import CustomRayRemoteVectorEnv, WrapperRayVecEnv
 
 
 class OldCounter:
@@ -111,7 +111,11 @@ def test_gymnasium_envs_and_the_original_import():
     before = sys.modules.get("RayEnvWrapper")
     try:
         ray_env_wrapper.install(old_gym=False)
+        from RayEnvWrapper import CustomRayRemoteVectorEnv as Remote
         from RayEnvWrapper import WrapperRayVecEnv as Original
+        from RayEnvWrapper.CustomRayRemoteEnv import CustomRayRemoteVectorEnv as Same
+
+        assert Remote is Same is CustomRayRemoteVectorEnv
 
         with Original(make_new, 1, 2) as vec:
             first = vec.reset()
@@ -142,6 +146,28 @@ def test_wrong_arguments():
         WrapperRayVecEnv("CartPole-v1", 1, 1)
     with pytest.raises(ConfigError, match="number_of_workers"):
         WrapperRayVecEnv(make_old, 0, 1)
+
+
+def test_the_originals_keywords_and_what_it_is_made_of():
+    ray_session()
+    with pytest.raises(ConfigError, match="got both"):
+        WrapperRayVecEnv(make_env=make_old, make_and_seed=make_old, num_workers=1, per_worker_env=1)
+    with WrapperRayVecEnv(make_env=make_old, num_workers=1, per_worker_env=2) as vec:
+        first = vec.reset()
+        assert vec.num_envs == 2
+    remote = CustomRayRemoteVectorEnv(make_old, 1, 2, False)
+    obs, rewards, dones, infos = remote.poll()
+    np.testing.assert_array_equal(obs, first)
+    assert (rewards.tolist(), dones.tolist(), infos) == ([0, 0], [False, False], [{}, {}])
+    for count in (1, 2):
+        remote.send_actions([0, 1])
+        obs, rewards, _, _ = remote.poll()
+        assert (obs[:, 1].tolist(), rewards.tolist()) == ([count] * 2, [1.5] * 2)
+    remote.try_reset(0)
+    assert remote.poll()[0][:, 1].tolist() == [0, 0]
+    remote.stop()
+    with pytest.raises(ConfigError, match="make_pettingzoo"):
+        CustomRayRemoteVectorEnv(make_old, 1, 1, True)
 
 
 def test_it_is_a_vec_env_to_stable_baselines3():

@@ -14,19 +14,28 @@ from typing import Any
 
 from envfleet.compat import gym_stand_in
 from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.monitor import Monitor
+from envfleet.compat.path_gen import goal_preproc, path_gen
 from envfleet.compat.runners import DummyRunner, SubprocRunner
 from envfleet.compat.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from envfleet.compat.vec_env_seat import make_env
+from envfleet.compat.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 __all__ = [
     "DummyRunner",
     "DummyVecEnv",
+    "Monitor",
+    "ShmemVecEnv",
     "SubprocRunner",
     "SubprocVecEnv",
     "VecEnv",
     "VecEnvWrapper",
+    "VecFrameStack",
+    "VecMonitor",
+    "VecNormalize",
     "install",
     "make_env",
+    "path_gen",
     "uninstall",
 ]
 
@@ -38,18 +47,28 @@ def install(*, old_gym: bool = True) -> ModuleType:
     """
     names: dict[str, Any] = {
         "DummyVecEnv": DummyVecEnv,
+        "ShmemVecEnv": ShmemVecEnv,
         "SubprocVecEnv": SubprocVecEnv,
         "VecEnv": VecEnv,
         "VecEnvWrapper": VecEnvWrapper,
+        "VecFrameStack": VecFrameStack,
+        "VecMonitor": VecMonitor,
+        "VecNormalize": VecNormalize,
         "make_env": make_env,
     }
     members = {
         "": {},
+        "monitor": {"Monitor": Monitor},
         "vec_env": names,
         "vec_env.vec_env": {"VecEnv": VecEnv, "VecEnvWrapper": VecEnvWrapper},
         "vec_env.subproc_vec_env": {"SubprocVecEnv": SubprocVecEnv},
         "vec_env.dummy_vec_env": {"DummyVecEnv": DummyVecEnv},
+        "vec_env.shmem_vec_env": {"ShmemVecEnv": ShmemVecEnv},
+        "vec_env.vec_normalize": {"VecNormalize": VecNormalize},
+        "vec_env.vec_frame_stack": {"VecFrameStack": VecFrameStack},
+        "vec_env.vec_monitor": {"VecMonitor": VecMonitor},
         "samplers": {},
+        "samplers.path_gen": {"path_gen": path_gen, "goal_preproc": goal_preproc},
         "samplers.subproc_runner": {"SubprocRunner": SubprocRunner},
         "samplers.dummy_runner": {"DummyRunner": DummyRunner},
     }

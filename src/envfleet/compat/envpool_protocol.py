@@ -28,8 +28,13 @@ __all__ = ["CppWrapperGenerator", "EnvManager", "EnvPoolProtocol", "forget", "in
 _MARK = "# Written by envfleet.compat.envpool_protocol; safe to delete.\n"
 _WRAP_FILE = f'''{_MARK}"""The registered Python envs behind EnvPool's API, for `import envpool_wrap` in this folder."""
 
+import sys
+
+from envfleet.compat.envpool import register
 from envfleet.compat.envpool_wrap import *
 from envfleet.compat.envpool_wrap import __version__
+
+registration = sys.modules[f"{{__name__}}.registration"] = sys.modules[__name__]
 '''
 
 
@@ -155,12 +160,14 @@ def _wrap_file_for(cls: type) -> Path | None:
 def _write_wrap_file(target: Path) -> None:
     try:
         if target.exists():
-            if target.read_text().startswith(_MARK):
+            text = target.read_text()
+            if text == _WRAP_FILE:
                 return
-            raise ConfigError(
-                f"generate_envpool_wrap() would write {target}, which is there and not its own; "
-                "move that file, or pass write_module=False"
-            )
+            if not text.startswith(_MARK):
+                raise ConfigError(
+                    f"generate_envpool_wrap() would write {target}, which is there and not its own; "
+                    "move that file, or pass write_module=False"
+                )
         target.write_text(_WRAP_FILE)
     except OSError as error:
         warnings.warn(

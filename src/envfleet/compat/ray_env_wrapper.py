@@ -3,7 +3,7 @@
     import envfleet.compat.ray_env_wrapper
     envfleet.compat.ray_env_wrapper.install()
 
-The class is here too, for `from envfleet.compat.ray_env_wrapper import WrapperRayVecEnv`.
+The classes are here too, for `from envfleet.compat.ray_env_wrapper import WrapperRayVecEnv`.
 """
 
 from __future__ import annotations
@@ -21,38 +21,45 @@ from envfleet.compat.vec_env import PoolVecEnv, VecStep
 from envfleet.compat.vec_env_seat import Seat, SeededOnce
 from envfleet.errors import ConfigError
 
-__all__ = ["WrapperRayVecEnv", "install", "uninstall"]
+__all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv", "install", "uninstall"]
 
 Indices = int | Iterable[int] | None
 
 
 class WrapperRayVecEnv(PoolVecEnv):
-    """number_of_workers actors with envs_per_worker envs each, in the form of Stable-Baselines3's VecEnv.
+    """num_workers actors with per_worker_env envs each, in the form of Stable-Baselines3's VecEnv.
 
-    make_and_seed(seed) makes the env of row seed, from 0 on: each row has a seed of its own. An episode that ends is
-    reset in the same step; its last observation is info["terminal_observation"]. Further options are those of
+    make_env(seed) makes the env of row seed, from 0 on: each row has a seed of its own. An episode that ends is reset
+    in the same step; its last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
+    envs_per_worker are other names for the three, after RayEnvWrapper's README. Further options are those of
     envfleet.make() with backend="ray".
     """
 
     def __init__(
         self,
-        make_and_seed: Callable[[int], Any],
-        number_of_workers: int,
-        envs_per_worker: int,
+        make_env: Callable[[int], Any] | None = None,
+        num_workers: int | None = None,
+        per_worker_env: int | None = None,
+        *,
+        make_and_seed: Callable[[int], Any] | None = None,
+        number_of_workers: int | None = None,
+        envs_per_worker: int | None = None,
         **options: Any,
     ) -> None:
+        make_and_seed = _one_of("make_env", make_env, "make_and_seed", make_and_seed)
         if not callable(make_and_seed):
-            raise ConfigError(f"make_and_seed expected a function of a seed that makes an env, got {make_and_seed!r}")
-        for name, value in (("number_of_workers", number_of_workers), ("envs_per_worker", envs_per_worker)):
-            if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
-                raise ConfigError(f"{name} expected an integer from 1 on, got {value!r}")
+            raise ConfigError(
+                f"make_env (or make_and_seed) expected a function of a seed that makes an env, got {make_and_seed!r}"
+            )
+        number_of_workers = _count("num_workers", num_workers, "number_of_workers", number_of_workers)
+        envs_per_worker = _count("per_worker_env", per_worker_env, "envs_per_worker", envs_per_worker)
         factories = [_Factory(make_and_seed, row) for row in range(number_of_workers * envs_per_worker)]
         super().__init__(
             factories,
             seat=_Seat,
             backend="ray",
-            num_workers=int(number_of_workers),
-            envs_per_worker=int(envs_per_worker),
+            num_workers=number_of_workers,
+            envs_per_worker=envs_per_worker,
             **options,
         )
         self.render_mode = self.pool.spec.render_mode
@@ -113,6 +120,71 @@ class WrapperRayVecEnv(PoolVecEnv):
         return [int(own) + self.num_envs if -self.num_envs <= own < 0 else int(own) for own in chosen]
 
 
+class CustomRayRemoteVectorEnv:
+    """What RayEnvWrapper's VecEnv is made of: poll() after send_actions(), in the form of RLlib's BaseEnv.
+
+    The first poll() resets all envs. Rows, ends and infos are WrapperRayVecEnv's.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[int], Any],
+        num_workers: int,
+        env_per_worker: int,
+        multiagent: bool = False,
+        **options: Any,
+    ) -> None:
+        if multiagent:
+            raise ConfigError(
+                "multiagent expected False, got True; envs of several agents are made with envfleet.make_pettingzoo()"
+            )
+        self._vec_env = WrapperRayVecEnv(make_env, num_workers, env_per_worker, **options)
+        self.num_workers, self.env_per_worker, self.multiagent = num_workers, env_per_worker, multiagent
+        self.num_envs = self._vec_env.num_envs
+        self.observation_space, self.action_space = self._vec_env.observation_space, self._vec_env.action_space
+        self._has_reset = False
+        self._was_reset_alone = False
+
+    def poll(self) -> VecStep:
+        """Return what the actions gave: (obs, rewards, dones, infos). First, and after try_reset(): of a reset."""
+        if self._has_reset and not self._was_reset_alone:
+            return self._vec_env.step_wait()
+        obs = self._vec_env.pool.observe() if self._has_reset else self._vec_env.reset()
+        self._has_reset, self._was_reset_alone = True, False
+        rewards, dones = np.zeros(self.num_envs, dtype=np.float32), np.zeros(self.num_envs, dtype=np.bool_)
+        return obs, rewards, dones, [{} for _ in range(self.num_envs)]  # type: ignore[return-value]  # float32
+
+    def send_actions(self, action_list: Any) -> None:
+        """Start a step of all envs."""
+        self._vec_env.step_async(action_list)
+
+    def try_reset(self, env_id: int | None = None) -> None:
+        """Reset the envs of one worker (None: of all); poll() returns their observations."""
+        if env_id is None or not self._has_reset:
+            self._has_reset = False
+            return
+        first = int(env_id) * self.env_per_worker
+        self._vec_env.pool.reset(np.arange(first, first + self.env_per_worker))
+        self._was_reset_alone = True
+
+    def stop(self) -> None:
+        """End the actors."""
+        self._vec_env.close()
+
+
+def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
+    if value is not None and other is not None:
+        raise ConfigError(f"expected {name} or {other_name}, which mean the same, got both; pass one")
+    return other if value is None else value
+
+
+def _count(name: str, value: Any, other_name: str, other: Any) -> int:
+    count = _one_of(name, value, other_name, other)
+    if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
+        raise ConfigError(f"{name} (or {other_name}) expected an integer from 1 on, got {count!r}")
+    return int(count)
+
+
 class _Factory:
     """make_and_seed with its seed. A class, not a closure: one that every row shares would give all the last seed."""
 
@@ -152,8 +224,10 @@ def install(*, old_gym: bool = True) -> Any:
 
     old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
     """
-    names = {"WrapperRayVecEnv": WrapperRayVecEnv}
-    module = install_tree("RayEnvWrapper", {"": names, "CustomWrapperRayVecEnv": names}, __name__, __doc__ or "")
+    vec_env: dict[str, Any] = {"WrapperRayVecEnv": WrapperRayVecEnv}
+    remote: dict[str, Any] = {"CustomRayRemoteVectorEnv": CustomRayRemoteVectorEnv}
+    members = {"": {**vec_env, **remote}, "CustomWrapperRayVecEnv": vec_env, "CustomRayRemoteEnv": remote}
+    module = install_tree("RayEnvWrapper", members, __name__, __doc__ or "")
     if old_gym:
         gym_stand_in.install()
     return module

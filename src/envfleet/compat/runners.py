@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from typing import Any
 
 from envfleet.sampling import Runner
+from envfleet.sampling.generators import READY
 
 
 class NamedRequest(dict[str, Any]):
@@ -23,6 +24,36 @@ class NamedRequest(dict[str, Any]):
         return int(value.__index__())
 
 
+class _ReadyFirst:
+    """A generator function that yields "ready" first, around one that may not: older examples of env-wrappers do not.
+
+    What such a generator yields first is its answer to the first request. A class, not a closure, so that plain pickle
+    takes it too.
+    """
+
+    def __init__(self, gen_fn: Callable[..., Any]) -> None:
+        self.gen_fn = gen_fn
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        generator = self.gen_fn(*args, **kwargs)
+        # What is none, Runner refuses.
+        return _ready_first(generator) if isinstance(generator, Generator) else generator
+
+
+def _ready_first(generator: Generator[Any, Any, Any]) -> Generator[Any, Any, None]:
+    try:
+        first = next(generator)
+        request = yield READY
+        if not (isinstance(first, str) and first == READY):
+            request = yield first
+        while True:
+            request = yield generator.send(request)
+    except StopIteration:
+        return
+    finally:
+        generator.close()
+
+
 class _CompatRunner(Runner, ABC):
     """The signature of both, and their requests."""
 
@@ -34,6 +65,8 @@ class _CompatRunner(Runner, ABC):
         context_fn: Callable[..., Any] | None = None,
         **kwargs: Any,
     ) -> None:
+        if isinstance(gen_fns, Iterable):  # what is none, Runner refuses
+            gen_fns = [_ReadyFirst(own) if callable(own) else own for own in gen_fns]
         super().__init__(gen_fns, *args, context_fn=context_fn, **self._settings(context), **kwargs)
 
     @abstractmethod
