@@ -8,13 +8,14 @@ CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h'
 BENCH := .venv-bench
 GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
+GYM_PIP := .venv-gym/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
 TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
 TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-freethreaded test-rllib soak build lint format bench clean
+.PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
 .PHONY: check sanitize sanitize-python sanitize-freethreaded
 
 help:
@@ -27,6 +28,7 @@ help:
 	@echo "make soak      the long runs: random kills, a thousand pools"
 	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
 	@echo "make test-rllib  the RLlib api, beside the older Gymnasium that ray[rllib] wants"
+	@echo "make test-gym  scripts of predecessors beside the real gym, 0.26.2"
 	@echo "make sanitize  the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  the Python module under Address+UBSanitizer, with damaged states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  it under ThreadSanitizer, without the GIL"
@@ -63,6 +65,14 @@ test-rllib:
 	$(RLLIB_PIP) install "torch==2.13.0" "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(RLLIB_PIP) install --no-build-isolation -C build-dir=build/rllib ".[rllib]" pytest pytest-timeout
 	.venv-rllib/bin/python -m pytest tests/apis/test_rllib.py
+
+# In an environment of its own: beside the real gym, nothing else of the tests would meet the light one.
+test-gym:
+	$(PYTHON) -m venv .venv-gym
+	$(GYM_PIP) install --upgrade "pip>=25.1"
+	$(GYM_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(GYM_PIP) install --no-build-isolation -C build-dir=build/gym ".[ray,render]" "gym==0.26.2" pytest pytest-timeout
+	.venv-gym/bin/python -m pytest -m "soak or not soak" tests/compat/test_scripts.py
 
 build: $(VENV)/.built
 
@@ -166,4 +176,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-sanitize .venv-tsan
+	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-gym .venv-sanitize .venv-tsan

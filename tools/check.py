@@ -71,6 +71,7 @@ def checks() -> list[Check]:
             lambda: _no_free_python(free_python),
         ),
         Check("rllib", ["make", "test-rllib"]),
+        Check("gym", ["make", "test-gym"]),
         Check("soak", ["make", "soak"]),
     ]
 

@@ -240,7 +240,8 @@ def make(env_id: str, **kwargs: Any) -> OldCalls:
     modes = _render_modes(env_id)
     if "rgb_array" in modes:
         kwargs.setdefault("render_mode", "rgb_array")
-    return OldCalls(gymnasium.make(env_id, disable_env_checker=True, **kwargs))
+    kwargs.setdefault("disable_env_checker", True)
+    return OldCalls(gymnasium.make(env_id, **kwargs))
 
 
 def _render_modes(env_id: str) -> list[str]:
