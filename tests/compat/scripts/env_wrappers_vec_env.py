@@ -19,10 +19,10 @@ IS_OLD = tuple(int(part) for part in gym.__version__.split(".")[:2]) < (0, 26)
 def make_env(rank):
     def _thunk():
         if not IS_OLD:
-            env = gym.make("Acrobot-v1", disable_env_checker=True)  # the checker needs numpy before 2
+            env = gym.make("MountainCar-v0", disable_env_checker=True)  # the checker needs numpy before 2
             env.reset(seed=100 + rank)
             return env
-        env = gym.make("Acrobot-v1")
+        env = gym.make("MountainCar-v0")
         env.seed(100 + rank)
         return env
 
