@@ -35,6 +35,7 @@ class Telling(gymnasium.Env):
             "odd": self.age % 2 == 1,
             "name": np.array(f"{self.age:02}"),
             "nested": {"flag": True, "n": self.age},
+            "objects": np.array([None, "x"], object),
         }
         if self.age == 2:
             info["rare"] = True
