@@ -156,7 +156,7 @@ def env_plans(draw: Any, *, observation_spaces: Any = None, action_spaces: Any =
 
 ALL_KINDS = [*INFO_KINDS, *MIXED_INFO_KINDS]
 CALLS = ["step"] * 8 + ["reset", "reset_seed", "reset_seeds", "reset_options", "reset_mask", "reset_mask_seeds"]
-CALLS += ["render", "call", "get_attr", "set_attr"]
+CALLS += ["render", "call", "get_attr", "set_attr", "detour"]
 
 
 @dataclass(frozen=True)

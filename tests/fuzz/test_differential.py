@@ -20,6 +20,7 @@ from random_env import RandomEnv
 from ray_session import ray_session
 
 import envfleet
+import envfleet.apis.gymnasium
 import envfleet.vector
 
 OWN_KEYS = ("env_id", "_env_id", "elapsed_step", "_elapsed_step")
@@ -142,6 +143,16 @@ class Comparison:
         values = self._random.integers(9, size=self._case.num_envs).tolist()
         for envs in (self._theirs, self._own):
             envs.set_attr("bonus", values)
+
+    def detour(self) -> None:
+        """Save, go somewhere else, and come back: what follows must be as if nothing had been."""
+        if not isinstance(self._own, envfleet.apis.gymnasium.GymnasiumPool):
+            return  # the drop-ins have Gymnasium's methods alone
+        saved = self._own.get_state()
+        if self._case.mode == "disabled" and self._ended.any():
+            self._own.reset(options={"reset_mask": self._ended.copy()})
+        self._own.step(self._theirs.action_space.sample())
+        self._own.set_state(saved)
 
 
 def compare(subject: str, case: Case) -> None:
