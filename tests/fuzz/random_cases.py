@@ -96,7 +96,9 @@ def flat_spaces(unbounded: bool = True) -> st.SearchStrategy[Any]:
 
 def _texts() -> st.SearchStrategy[Any]:
     charsets = st.sampled_from(["ab", "abcxyz", "é漢🎲"])
-    return st.builds(lambda size, charset: spaces.Text(size, min_length=0, charset=charset), st.integers(1, 6), charsets)
+    return st.builds(
+        lambda size, charset: spaces.Text(size, min_length=0, charset=charset), st.integers(1, 6), charsets
+    )
 
 
 _ODD_SPACES = st.sampled_from(
@@ -143,8 +145,8 @@ def _infos(draw: Any, kinds: Iterable[str]) -> tuple[InfoPlan, ...]:
 def env_plans(draw: Any, *, observation_spaces: Any = None, action_spaces: Any = None, kinds: Any = None) -> EnvPlan:
     """What an env is like; kinds: of its infos, default all that Gymnasium batches without loss."""
     return EnvPlan(
-        draw(observation_spaces or nested_spaces()),
-        draw(action_spaces or nested_spaces()),
+        draw(nested_spaces() if observation_spaces is None else observation_spaces),
+        draw(nested_spaces() if action_spaces is None else action_spaces),
         draw(_infos(INFO_KINDS if kinds is None else kinds)),
         max_length=draw(st.sampled_from([1, 2, 5, 9])),
         chance_of_both=draw(st.sampled_from([0.0, 0.5])),
@@ -190,8 +192,10 @@ def vector_cases(draw: Any, plans: Any = None, modes: Any = ("next_step", "same_
 def assert_same(theirs: Any, own: Any, where: str = "", *, strict: bool = True) -> None:
     """Equal in structure, dtypes and every bit.
 
-    strict: also in the types of scalars; else 3 and np.int64(3) are the same.
+    strict: also in the types of scalars; else 3, np.int64(3) and np.array(3) are the same.
     """
+    if not strict and isinstance(theirs, np.ndarray) and theirs.shape == () and isinstance(own, np.generic):
+        own = np.asarray(own)
     if isinstance(theirs, dict):
         assert isinstance(own, dict), f"{where}: expected a dict, got {own!r}"
         assert theirs.keys() == own.keys(), f"{where}: expected the keys {list(theirs)}, got {list(own)}"
@@ -213,6 +217,8 @@ def assert_same(theirs: Any, own: Any, where: str = "", *, strict: bool = True) 
             assert theirs.tobytes() == own.tobytes(), f"{where}: expected {theirs!r}, got {own!r}"
     else:
         if strict or not isinstance(theirs, (int, float, np.generic)):
-            assert type(theirs) is type(own), f"{where}: expected {theirs!r} ({type(theirs)}), got {own!r} ({type(own)})"
-        both_nan = theirs != theirs and own != own  # noqa: PLR0124 (NaN)
+            assert type(theirs) is type(own), (
+                f"{where}: expected {theirs!r} ({type(theirs)}), got {own!r} ({type(own)})"
+            )
+        both_nan = theirs != theirs and own != own  # NaN alone differs from itself
         assert both_nan or theirs == own, f"{where}: expected {theirs!r}, got {own!r}"

@@ -88,9 +88,7 @@ _POSITIONS: Options = {"exclude_current_positions_from_observation": _FLAG}
 _COMMON: Options = {"frame_skip": _SKIP, "reset_noise_scale": _NOISE}
 _MOVING: Options = {**_COMMON, **_POSITIONS, "forward_reward_weight": _WEIGHT, "ctrl_cost_weight": _WEIGHT}
 _HEALTHY: Options = {"healthy_reward": _WEIGHT, "terminate_when_unhealthy": _FLAG}
-_BODIES: Options = {
-    f"include_{name}_in_observation": _FLAG for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")
-}
+_BODIES: Options = {f"include_{name}_in_observation": _FLAG for name in ("cinert", "cvel", "qfrc_actuator", "cfrc_ext")}
 _MUJOCO: dict[str, Options] = {
     "Ant-v5": {
         **_MOVING,
