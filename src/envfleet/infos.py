@@ -103,8 +103,10 @@ def masked_rows(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> dict[str, A
 
 
 def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A column without values: zeros, empty texts, or None for objects. Arrays of objects hold zeros, as in Gymnasium."""
-    return np.full(shape, None, dtype=object) if dtype == object and len(shape) == 1 else np.zeros(shape, dtype=dtype)
+    """A column without values: zeros, empty texts, or None for objects; zeros in arrays of objects, as in Gymnasium."""
+    if dtype.hasobject and len(shape) == 1:
+        return np.full(shape, None, dtype=dtype)
+    return np.zeros(shape, dtype=dtype)
 
 
 def is_mask(name: str, names: set[str]) -> bool:

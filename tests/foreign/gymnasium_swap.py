@@ -1,6 +1,6 @@
 """A pytest plug-in that puts envfleet's vector environments in the place of Gymnasium's.
 
-Loaded with `-p swapped_classes` before a test imports anything: then tests that were written for
+Loaded with `-p gymnasium_swap` before a test imports anything: then tests that were written for
 Gymnasium's classes run on envfleet's.
 """
 

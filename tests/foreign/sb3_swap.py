@@ -1,6 +1,6 @@
 """A pytest plug-in that puts envfleet's DummyVecEnv and SubprocVecEnv in the place of Stable-Baselines3's.
 
-Loaded with `-p sb3_swapped_classes` before a test imports anything: then tests that were written for
+Loaded with `-p sb3_swap` before a test imports anything: then tests that were written for
 SB3's classes, and SB3's own algorithms, run on envfleet's.
 """
 

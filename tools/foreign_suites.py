@@ -1,0 +1,304 @@
+"""`make foreign`: other projects' own test suites, with envfleet's classes in the place of theirs.
+
+Prints one line per suite: passed, failed, excluded with reasons. Their tests are not in this repository. They come from
+a checkout that `--checkout NAME=FOLDER` or ENVFLEET_<NAME>_CHECKOUT names, from the installed package, from its sdist,
+or from the archive of its release; a suite that cannot be had is skipped with a sentence. Each suite runs in a pytest of
+its own, in which a plug-in of tests/foreign has swapped the classes. Exit status: 1 if a suite failed, 2 for a wrong
+argument, else 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PLUGINS = ROOT / "tests" / "foreign"
+CACHE = ROOT / "build" / "foreign"
+_DOWNLOAD_TIMEOUT_S = 120
+
+
+@dataclass(frozen=True)
+class Suite:
+    """One project's tests, and how envfleet takes its place in them.
+
+    package: the distribution whose version decides which tests are wanted. tests: files or folders below the root of
+    the project. excluded: test ids (of a whole file or class, too), each with the reason why it cannot apply.
+    archive: where the release's archive is, if the sdist has no tests. installed: the tests are ours or in a package.
+    """
+
+    name: str
+    package: str
+    tests: Sequence[str]
+    plugin: str | None = None
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    has_sdist: bool = False
+    archive: str | None = None
+    root: Path | None = None
+    needs: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    arguments: Sequence[str] = ()
+    test_timeout_s: int = 300
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that names a checkout."""
+        return f"ENVFLEET_{self.name.upper()}_CHECKOUT"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a suite. reason: why it was skipped, or the first failure."""
+
+    suite: Suite
+    outcome: str  # passed, failed or skipped
+    version: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    reason: str = ""
+    output: str = ""
+
+    def line(self) -> str:
+        """The result in one line."""
+        start = f"{self.suite.name} {self.version}".strip()
+        if self.outcome == "skipped":
+            return f"{start}: skipped: {self.reason}"
+        counts = [f"{self.counts.get(kind, 0)} {kind}" for kind in ("passed", "failed")]
+        counts += [f"{self.counts[kind]} {kind}" for kind in ("skipped", "xfailed") if self.counts.get(kind)]
+        num_excluded = self.counts.get("deselected", 0)
+        reasons = "; ".join(f"{test.rpartition('::')[2]}: {why}" for test, why in self.suite.excluded.items())
+        if num_excluded:
+            counts.append(f"{num_excluded} excluded ({reasons})")
+        return f"{start}: {', '.join(counts)}" + (f"; {self.reason}" if self.reason else "")
+
+
+class NotAvailable(Exception):  # noqa: N818 (no error: the suite is skipped)
+    """A suite that cannot be had here, in a sentence."""
+
+
+# --- the suites ------------------------------------------------------------------------------------
+
+_ITS_OWN_WORKERS = "asks Tianshou's own workers, which a pool does not have"
+_NO_SPACES = "its env has no spaces, which a pool is made from"
+_OTHER_OBSERVATIONS = "its env's observations are not of its space's dtype and shape, which a pool refuses"
+_TIMED = "asserts durations"
+_INT_REWARDS = (
+    "expects rewards as int32 and colours last, as ale-py's vector env has them; ours are float64, and planes"
+)
+
+SUITES = (
+    Suite(
+        "gymnasium",
+        "gymnasium",
+        ["tests/vector"],
+        "gymnasium_swap",
+        archive="https://github.com/Farama-Foundation/Gymnasium/archive/refs/tags/v{version}.tar.gz",
+        test_timeout_s=120,
+    ),
+    Suite(
+        "sb3",
+        "stable_baselines3",
+        [
+            f"tests/test_vec_{name}.py"
+            for name in ("envs", "monitor", "normalize", "check_nan", "extract_dict_obs", "stacked_obs")
+        ],
+        "sb3_swap",
+        has_sdist=True,
+        environment={"OMP_NUM_THREADS": "1"},
+    ),
+    Suite(
+        "torchrl",
+        "torchrl",
+        ["test/libs/test_envpool.py"],
+        "envpool_swap",
+        needs=("treevalue",),
+        archive="https://github.com/pytorch/rl/archive/refs/tags/v{version}.tar.gz",
+        environment={"OMP_NUM_THREADS": "1"},
+    ),
+    Suite(
+        "tianshou",
+        "tianshou",
+        ["test/base/test_env.py"],
+        "tianshou_swap",
+        excluded={
+            "test/base/test_env.py::test_async_check_id": _TIMED,
+            "test/base/test_env.py::test_attr_unwrapped": _ITS_OWN_WORKERS,
+            "test/base/test_env.py::test_env_obs_dtype": _NO_SPACES,
+            "test/base/test_env.py::test_vecenv": _OTHER_OBSERVATIONS,
+            "test/base/test_env.py::test_venv_norm_obs": _OTHER_OBSERVATIONS,
+        },
+        needs=("networkx",),
+        archive="https://github.com/thu-ml/tianshou/archive/refs/tags/v{version}.tar.gz",
+    ),
+    Suite(
+        "envpool",
+        "envfleet",
+        [
+            "envpool/classic_control/classic_control_test.py",
+            "envpool/toy_text/toy_text_test.py",
+            "envpool/atari/atari_envpool_test.py",
+        ],
+        "envpool_swap",
+    ),
+    Suite(
+        "ale",
+        "ale_py",
+        ["tests/python/test_atari_vector_env.py"],
+        "ale_swap",
+        excluded={
+            f"tests/python/test_atari_vector_env.py::TestVectorEnv::{name}": _INT_REWARDS
+            for name in ("test_reset_step_shapes",)
+        },
+        has_sdist=True,
+        needs=("cv2",),
+    ),
+    # dm_env ships its conformance tests as a mixin; these files of ours derive from it.
+    Suite("dm_env", "dm_env", ["tests/apis/test_dm_conformance.py"], root=ROOT, needs=("absl", "tree")),
+)
+
+
+# --- finding the tests -----------------------------------------------------------------------------
+
+
+def root_of(suite: Suite, checkouts: Mapping[str, str], cache: Path = CACHE) -> Path:
+    """The folder that holds the suite's tests."""
+    named = checkouts.get(suite.name) or os.environ.get(suite.variable)
+    if named:
+        root = Path(named).resolve()
+        missing = [test for test in suite.tests if not (root / test).exists()]
+        if len(missing) == len(suite.tests):
+            raise NotAvailable(f"{root} expected to hold {missing[0]}, which is not there; name another checkout")
+        return root
+    for module in suite.needs:
+        if importlib.util.find_spec(module) is None:
+            raise NotAvailable(f"needs {module}; pip install it")
+    if suite.root is not None:
+        return suite.root
+    version = version_of(suite)
+    folder = cache / f"{suite.name}-{version}"
+    if not any(folder.glob(f"*/{suite.tests[0]}")):
+        folder.mkdir(parents=True, exist_ok=True)
+        packed = _sdist(suite, version, folder) if suite.has_sdist else _archive(suite, version, folder)
+        with tarfile.open(packed) as archive:
+            archive.extractall(folder, filter="data")
+        packed.unlink()
+    found = next(folder.glob(f"*/{suite.tests[0]}"), None)
+    if found is None:
+        raise NotAvailable(f"expected {suite.tests[0]} in the sources of {suite.package} {version}, which lack it")
+    return folder / found.relative_to(folder).parts[0]
+
+
+def version_of(suite: Suite) -> str:
+    """The version that is installed."""
+    try:
+        return importlib.metadata.version(suite.package)
+    except importlib.metadata.PackageNotFoundError:
+        raise NotAvailable(f"needs {suite.package}; pip install it") from None
+
+
+def _sdist(suite: Suite, version: str, folder: Path) -> Path:
+    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation")
+    wanted = ("--no-binary", ":all:", "--dest", str(folder), f"{suite.package}=={version}")
+    told = subprocess.run([*pip, *wanted], capture_output=True, text=True, check=False)
+    packed = next(folder.glob("*.tar.gz"), None)
+    if packed is None:
+        raise NotAvailable(f"pip could not fetch the sdist of {suite.package} {version}: {told.stderr.strip()[-200:]}")
+    return packed
+
+
+def _archive(suite: Suite, version: str, folder: Path) -> Path:
+    if suite.archive is None:
+        raise NotAvailable(f"no package ships its tests; name a checkout with {suite.variable}")
+    url = suite.archive.format(version=version)
+    packed = folder / "archive.tar.gz"
+    try:
+        with urllib.request.urlopen(url, timeout=_DOWNLOAD_TIMEOUT_S) as answer:
+            packed.write_bytes(answer.read())
+    except (urllib.error.URLError, TimeoutError) as error:
+        raise NotAvailable(f"{url} cannot be reached ({error}); name a checkout with {suite.variable}") from None
+    return packed
+
+
+# --- running them ----------------------------------------------------------------------------------
+
+
+def run(suite: Suite, checkouts: Mapping[str, str] | None = None, cache: Path = CACHE) -> Result:
+    """Run one suite to its end."""
+    version = ""
+    try:
+        version = version_of(suite)
+        root = root_of(suite, checkouts or {}, cache)
+    except NotAvailable as reason:
+        return Result(suite, "skipped", version, reason=str(reason))
+    tests = [test for test in suite.tests if (root / test).exists()]
+    plugin = () if suite.plugin is None else ("-p", suite.plugin)
+    # Neither the project's settings nor ours: both know nothing of the swap. Our own tests keep theirs.
+    settings = () if root == ROOT else ("-c", os.devnull, "--rootdir", str(root))
+    told = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", *tests, "-q", "-rf", *plugin, "-p", "no:cacheprovider", *settings),
+            *("--timeout", str(suite.test_timeout_s), *suite.arguments),
+            *(f"--deselect={test}" for test in suite.excluded),
+        ],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(PLUGINS), str(root)]), **suite.environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    counts = counts_of(told.stdout)
+    if told.returncode == 0 and counts.get("passed"):
+        return Result(suite, "passed", version, counts, output=told.stdout)
+    first = re.search(r"^(?:FAILED|ERROR) (.*)$", told.stdout, re.MULTILINE)
+    reason = first[1][:200] if first else f"pytest ended with status {told.returncode}"
+    return Result(suite, "failed", version, counts, reason, told.stdout)
+
+
+def counts_of(output: str) -> dict[str, int]:
+    """The numbers of pytest's last line; errors count as failed."""
+    lines = re.findall(r"^=* ?(.*\d+ \w+.* in [\d.]+s.*)$", output, re.MULTILINE)
+    counts: dict[str, int] = {}
+    for number, kind in re.findall(
+        r"(\d+) (passed|failed|errors?|skipped|xfailed|deselected)\b", lines[-1] if lines else ""
+    ):
+        kind = "failed" if kind.startswith("error") else kind
+        counts[kind] = counts.get(kind, 0) + int(number)
+    return counts
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for."""
+    known = {suite.name: suite for suite in SUITES}
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("suites", nargs="*", help=f"default all of {', '.join(known)}")
+    parser.add_argument(
+        "--checkout", action="append", default=[], metavar="NAME=FOLDER", help="where a project's sources are"
+    )
+    options = parser.parse_args(arguments)
+    checkouts = dict(given.partition("=")[::2] for given in options.checkout)
+    unknown = [name for name in [*options.suites, *checkouts] if name not in known]
+    if unknown:
+        parser.error(f"expected suites among {', '.join(known)}, got {', '.join(unknown)}")
+    has_failed = False
+    for name in options.suites or known:
+        result = run(known[name], checkouts)
+        if result.outcome == "failed":
+            print(result.output[-6000:])
+            has_failed = True
+        print(result.line(), flush=True)
+    return int(has_failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
