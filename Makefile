@@ -16,7 +16,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
-.PHONY: check sanitize sanitize-python sanitize-freethreaded
+.PHONY: check foreign sanitize sanitize-python sanitize-freethreaded
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -26,6 +26,7 @@ help:
 	@echo "make format    let ruff and clang-format rewrite the files"
 	@echo "make bench     envfleet against its peers (installs them in .venv-bench)"
 	@echo "make soak      the long runs: random kills, a thousand pools"
+	@echo "make foreign   other projects' test suites on envfleet's classes; SUITES=\"sb3 ale\" for some of them"
 	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
 	@echo "make test-rllib  the RLlib api, beside the older Gymnasium that ray[rllib] wants"
 	@echo "make test-gym  scripts of predecessors beside the real gym, 0.26.2"
@@ -46,6 +47,10 @@ test: $(VENV)/.tests
 
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+# Their tests come from sdists, archives or checkouts; see docs/compatibility.md.
+foreign: $(VENV)/.tests
+	$(BIN)/python tools/foreign_suites.py $(SUITES)
 
 # In an environment of its own; without the extras for pictures, which have no wheels there.
 test-freethreaded:

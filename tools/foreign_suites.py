@@ -1,10 +1,10 @@
 """`make foreign`: other projects' own test suites, with envfleet's classes in the place of theirs.
 
-Prints one line per suite: passed, failed, excluded with reasons. Their tests are not in this repository. They come from
-a checkout that `--checkout NAME=FOLDER` or ENVFLEET_<NAME>_CHECKOUT names, from the installed package, from its sdist,
-or from the archive of its release; a suite that cannot be had is skipped with a sentence. Each suite runs in a pytest of
-its own, in which a plug-in of tests/foreign has swapped the classes. Exit status: 1 if a suite failed, 2 for a wrong
-argument, else 0.
+Prints one line per suite: passed, failed, excluded with reasons. Their tests are not in this repository. They come
+from a checkout that `--checkout NAME=FOLDER` or ENVFLEET_<NAME>_CHECKOUT names, from the installed package, from its
+sdist, or from the archive of its release; a suite that cannot be had is skipped with a sentence. Each suite runs in a
+pytest of its own, in which a plug-in of tests/foreign has swapped the classes. Exit status: 1 if a suite failed, 2 for
+a wrong argument, else 0.
 """
 
 from __future__ import annotations

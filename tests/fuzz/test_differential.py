@@ -48,7 +48,7 @@ SUBJECTS = {
     "vector.SyncVectorEnv": functools.partial(drop_in, "sync"),
     "vector.AsyncVectorEnv": functools.partial(drop_in, "async"),
 }
-SHORT = {"serial": 60, "threads": 30, "processes": 10, "vector.SyncVectorEnv": 40, "vector.AsyncVectorEnv": 6}
+SHORT = {"serial": 30, "threads": 15, "processes": 5, "vector.SyncVectorEnv": 20, "vector.AsyncVectorEnv": 4}
 
 
 def without_own_keys(info: dict[str, Any]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def compare_with_serial(backend: str, case: Case) -> None:
 MIXED_CASES = vector_cases(env_plans(kinds=ALL_KINDS))
 
 
-@pytest.mark.parametrize(("backend", "num_cases"), [("threads", 15), ("processes", 6)])
+@pytest.mark.parametrize(("backend", "num_cases"), [("threads", 8), ("processes", 3)])
 def test_executors_agree_about_infos_of_several_types(backend: str, num_cases: int) -> None:
     run_cases(functools.partial(compare_with_serial, backend), MIXED_CASES, num_cases, backend)
 

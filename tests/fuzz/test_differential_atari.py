@@ -118,11 +118,11 @@ def compare_orders_and_states(case: dict[str, Any]) -> None:
 
 
 def test_random_options_are_as_in_gymnasium() -> None:
-    run_cases(compare_with_gymnasium, atari_cases(20), 3, "Atari")
+    run_cases(compare_with_gymnasium, atari_cases(15), 2, "Atari")
 
 
 def test_any_order_and_states() -> None:
-    run_cases(compare_orders_and_states, atari_cases(15), 2, "Atari, asynchronous")
+    run_cases(compare_orders_and_states, atari_cases(10), 2, "Atari, asynchronous")
 
 
 @pytest.mark.soak

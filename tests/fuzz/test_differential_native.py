@@ -385,12 +385,12 @@ needs_mujoco = pytest.mark.skipif(not HAS_MUJOCO, reason="needs mujoco: pip inst
 
 
 def test_native_envs_with_random_options():
-    run_cases(compare, native_cases(_ENVS), 60, "native envs")
+    run_cases(compare, native_cases(_ENVS), 30, "native envs")
 
 
 @needs_mujoco
 def test_mujoco_envs_with_random_options():
-    run_cases(compare, native_cases(_MUJOCO), 10, "MuJoCo envs")
+    run_cases(compare, native_cases(_MUJOCO), 6, "MuJoCo envs")
 
 
 @pytest.mark.soak

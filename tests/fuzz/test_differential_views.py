@@ -27,7 +27,7 @@ from random_env import INFO_KINDS, RandomEnv
 import envfleet
 
 BACKENDS = ["serial", "threads", "processes"]
-SHORT = {"serial": 12, "threads": 6, "processes": 3}
+SHORT = {"serial": 6, "threads": 3, "processes": 2}
 
 # Without empty arrays, which no library's buffers hold.
 _FLAT = flat_spaces(unbounded=False).filter(lambda space: space.shape == () or 0 not in space.shape)
