@@ -1,4 +1,4 @@
-"""tools/foreign_suites.py: takes a checkout, excludes with reasons, skips with a sentence, prints one line per suite."""
+"""tools/foreign_suites.py: takes a checkout, excludes with reasons, skips with a sentence; one line per suite."""
 
 from __future__ import annotations
 

@@ -33,9 +33,10 @@ _DOWNLOAD_TIMEOUT_S = 120
 class Suite:
     """One project's tests, and how envfleet takes its place in them.
 
-    package: the distribution whose version decides which tests are wanted. tests: files or folders below the root of
-    the project. excluded: test ids (of a whole file or class, too), each with the reason why it cannot apply.
-    archive: where the release's archive is, if the sdist has no tests. installed: the tests are ours or in a package.
+    package: the distribution whose version decides which tests are wanted; empty: none does. tests: files or folders
+    below the root of the project. excluded: test ids (of a whole file or class, too), each with the reason why it
+    cannot apply. archive: where the release's archive is, if the sdist has no tests. root: where tests are that need
+    not be fetched.
     """
 
     name: str
@@ -142,7 +143,7 @@ SUITES = (
     ),
     Suite(
         "envpool",
-        "envfleet",
+        "",
         [
             "envpool/classic_control/classic_control_test.py",
             "envpool/toy_text/toy_text_test.py",
@@ -199,7 +200,9 @@ def root_of(suite: Suite, checkouts: Mapping[str, str], cache: Path = CACHE) -> 
 
 
 def version_of(suite: Suite) -> str:
-    """The version that is installed."""
+    """The version that is installed; empty where a checkout alone decides."""
+    if not suite.package:
+        return ""
     try:
         return importlib.metadata.version(suite.package)
     except importlib.metadata.PackageNotFoundError:
