@@ -72,6 +72,7 @@ _SKIPS: dict[str, tuple[tuple[str, ...], str]] = {
     "test_first_finished_comes_first": (("serial",), _IN_TURN),
     "test_a_slow_env_holds_up_no_batch_of_others": (("serial",), _IN_TURN),
     "test_a_timeout_loses_nothing": (("serial",), _TO_THE_END),
+    "test_a_timeout_holds_for_an_env_that_was_quick_before": (("serial",), _TO_THE_END),
     "test_an_async_timeout_loses_nothing": (("serial",), _TO_THE_END),
     "test_a_late_reset_is_received_before_anything_else": (("serial",), _TO_THE_END),
     "test_an_env_that_breaks_when_it_is_looked_at": (_OF_PYTHON, "a Python env has no hook to be looked at"),

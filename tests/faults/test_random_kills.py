@@ -48,10 +48,12 @@ def long_run(make, num_steps: int, batch_size: int) -> None:
                 os.kill(pid, signal.SIGKILL)
 
     def kill_at_random() -> None:
+        """Kill in the midst of steps and rebuilds, but not faster than the run goes on."""
         own = np.random.default_rng(1)
-        while not stop.wait(float(own.uniform(0.02, 0.2))):
+        while progress.acquire() and not stop.wait(float(own.uniform(0.0, 0.02))):
             kill_one(float(own.random()))
 
+    progress = threading.Semaphore(0)  # a permit for every 50 batches
     killer = threading.Thread(target=kill_at_random, daemon=True)
     killer.start()
     try:
@@ -59,6 +61,8 @@ def long_run(make, num_steps: int, batch_size: int) -> None:
         for step in range(num_steps):
             batch = pool.recv(timeout=60)
             ledger.enter(batch)
+            if step % 50 == 0:
+                progress.release()
             if rng.random() < 0.005:
                 kill_one(float(rng.random()))  # between two steps, beside those in the midst of one
                 num_kills += 1
@@ -66,6 +70,7 @@ def long_run(make, num_steps: int, batch_size: int) -> None:
                 pool.send(np.zeros(len(batch), dtype=np.int64), batch.env_id)
     finally:
         stop.set()
+        progress.release()
         killer.join()
     assert ledger.num_rows.sum() == num_steps * batch_size
     # Most kills are seen: one may meet a worker that was killed a moment ago.
