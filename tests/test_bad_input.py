@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -299,3 +301,33 @@ def test_attributes():
     cliff.set_attr("s", 10**6)
     with pytest.raises(envfleet.EnvError, match="a tile of the map"):
         cliff.step([0])
+
+
+def test_actions_that_another_thread_changes_during_a_step_are_harmless():
+    """Threads of the pool read the caller's array after it was checked; FrozenLake looks actions up in a table."""
+    with envfleet.make_pool("FrozenLake-v1", num_envs=4096, num_threads=2) as pool:
+        pool.reset(seed=0)
+        actions = np.zeros(4096, dtype=np.int64)
+        stop = threading.Event()
+
+        def change() -> None:
+            while not stop.is_set():
+                actions[:] = 10**12
+                actions[:] = 1
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            num_steps = 0
+            for _ in range(3000):
+                with contextlib.suppress(envfleet.ActionError):
+                    batch = pool.step(actions)
+                    num_steps += 1
+                    assert (batch.obs >= 0).all()
+                    assert (batch.obs < 16).all()
+        finally:
+            stop.set()
+            thread.join()
+        actions[:] = 1
+        assert len(pool.step(actions)) == 4096
+    assert num_steps > 0

@@ -70,10 +70,12 @@ NativePool::Ids NativePool::plain_ids(nb::handle given) {
   return {true, ids.data, ids.count};
 }
 
-bool NativePool::accept(const Ids& ids, nb::handle given) {
-  const GivenActions actions = read_actions(given, engine_->spec().action, ids.count);
-  return actions.dtype >= 0 && actions_->takes(actions.dtype) && may_step(*engine_, ids.data, ids.count) &&
-         actions_->store(engine_->action_slots(), actions.data, actions.dtype, ids.data, ids.count);
+bool NativePool::accept(const Ids& ids, const GivenActions& actions) {
+  return actions.dtype >= 0 && actions_->takes(actions.dtype) && may_step(*engine_, ids.data, ids.count);
+}
+
+bool NativePool::store(const Ids& ids, const GivenActions& actions) {
+  return actions_->store(engine_->action_slots(), actions.data, actions.dtype, ids.data, ids.count);
 }
 
 NativePool::Ids NativePool::checked_ids(nb::handle given) {
@@ -157,27 +159,62 @@ PyObject* NativePool::faults_of(const BatchBuffer& batch) {
   return list;
 }
 
-// A batch from start to end. One that may take long, or of which nothing is known yet, is left
-// to the crew: a caller who is inside an env hears no Ctrl-C.
-nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
-  if (timeout_s >= 0 || !is_expected_below(kPatientNs, request, ids.count)) {
-    start(request, ids, timeout_s < 0);
-    return finish(to_ns(timeout_s));
-  }
+// Whether a batch runs from start to end in one call of the engine. One that may take long, or of which nothing is
+// known yet, is left to the thread pool: a caller who is inside an env hears no Ctrl-C.
+bool NativePool::runs_at_once(Request request, const Ids& ids, double timeout_s) {
+  return timeout_s < 0 && is_expected_below(kPatientNs, request, ids.count);
+}
+
+nb::object NativePool::run_at_once(Request request, const Ids& ids, const engine::DeferredActions* actions) {
   // Done before this call ends, so nobody sees these envs in flight.
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
-  return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
+  return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count, actions); }));
 }
 
-nb::object NativePool::step_inside(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || engine_->has_started() || !accept(ids, actions)) return nb::bool_(false);
-  return run(Request::step, ids, timeout_s);
+nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
+  if (runs_at_once(request, ids, timeout_s)) return run_at_once(request, ids, nullptr);
+  start(request, ids, timeout_s < 0);
+  return finish(to_ns(timeout_s));
 }
 
-bool NativePool::send_inside(nb::handle actions, nb::handle env_ids) {
+nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double timeout_s) {
   const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || (engine_->has_started() && !is_async()) || !accept(ids, actions)) return false;
+  if (!ids.are_plain || engine_->has_started()) return nb::bool_(false);
+  const GivenActions actions = read_actions(given, engine_->spec().action, ids.count);
+  if (!accept(ids, actions)) return nb::bool_(false);
+  if (!runs_at_once(Request::step, ids, timeout_s)) {
+    if (!store(ids, actions)) return nb::bool_(false);
+    return run(Request::step, ids, timeout_s);
+  }
+  if (!actions_->accepts(actions.data, actions.dtype, ids.count)) return nb::bool_(false);
+  struct Context {
+    const engine::ActionStore& store;
+    const engine::ActionSlots slots;
+    const GivenActions& actions;
+    const Ids& ids;
+    const std::int64_t row_bytes;
+  } const context{*actions_, engine_->action_slots(), actions, ids, actions_->row_bytes(actions.dtype)};
+  const auto store_rows = [](const void* raw, std::int64_t begin, std::int64_t end) {
+    const Context& own = *static_cast<const Context*>(raw);
+    engine::ActionSlots slots = own.slots;
+    const std::int32_t* env_ids = own.ids.data;
+    if (env_ids != nullptr) {
+      env_ids += begin;
+    } else {
+      slots.base += begin * slots.slot_bytes;
+    }
+    const auto* rows = static_cast<const char*>(own.actions.data) + begin * own.row_bytes;
+    own.store.store_accepted(slots, rows, own.actions.dtype, env_ids, end - begin);
+  };
+  const engine::DeferredActions deferred{store_rows, &context};
+  return run_at_once(Request::step, ids, &deferred);
+}
+
+bool NativePool::send_inside(nb::handle given, nb::handle env_ids) {
+  const Ids ids = plain_ids(env_ids);
+  if (!ids.are_plain || (engine_->has_started() && !is_async())) return false;
+  const GivenActions actions = read_actions(given, engine_->spec().action, ids.count);
+  if (!accept(ids, actions) || !store(ids, actions)) return false;
   begin(Request::step, ids);
   return true;
 }

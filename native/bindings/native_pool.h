@@ -23,6 +23,7 @@
 #include "call_guard.h"
 #include "checks.h"
 #include "engine.h"
+#include "given_arrays.h"
 
 namespace envfleet::bindings {
 
@@ -110,13 +111,16 @@ class NativePool {
   }
   Ids plain_ids(nanobind::handle given);
   Ids checked_ids(nanobind::handle given);
-  bool accept(const Ids& ids, nanobind::handle given);
+  bool accept(const Ids& ids, const GivenActions& actions);
+  bool store(const Ids& ids, const GivenActions& actions);
 
   nanobind::object step_inside(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send_inside(nanobind::handle actions, nanobind::handle env_ids);
   void drop_abandoned_observe();
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
+  bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);
+  nanobind::object run_at_once(engine::Request request, const Ids& ids, const engine::DeferredActions* actions);
   nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
   void start(engine::Request request, const Ids& ids, bool may_run_here = true);
   void begin(engine::Request request, const Ids& ids);

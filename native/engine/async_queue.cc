@@ -8,38 +8,75 @@
 
 namespace envfleet::engine {
 
-AsyncQueue::AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size)
-    : buffers_(std::move(buffers)), batch_size_(batch_size), open_(num_envs / batch_size + 2) {
-  const auto capacity = std::bit_ceil(static_cast<std::uint64_t>(num_envs));
-  ring_mask_ = static_cast<std::int64_t>(capacity) - 1;
-  ring_.reset(new std::atomic<std::int32_t>[capacity]);
+namespace {
+
+constexpr int kMaxRings = 1 << 12;
+
+}  // namespace
+
+AsyncQueue::AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size, int num_workers)
+    : buffers_(std::move(buffers)),
+      batch_size_(batch_size),
+      open_(num_envs / batch_size + 2),
+      rings_(std::clamp(num_workers, 1, kMaxRings)) {
+  const auto num_rings = static_cast<std::int64_t>(rings_.size());
+  std::vector<std::int64_t> num_homes(num_rings, 0);
+  for (std::int64_t env_id = 0; env_id < num_envs; ++env_id) {
+    const std::int64_t ring = env_id * num_rings / num_envs;
+    ring_of_.push_back(static_cast<std::uint16_t>(ring));
+    num_homes[ring] += 1;
+  }
+  for (std::int64_t i = 0; i < num_rings; ++i) {
+    const auto capacity = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(num_homes[i], 1)));
+    rings_[i].mask = static_cast<std::int64_t>(capacity) - 1;
+    rings_[i].entries.reset(new std::atomic<std::int32_t>[capacity]);
+  }
   for (OpenBatch& open : open_) open.buffer.reset(buffers_->acquire());
 }
 
 void AsyncQueue::post(const std::int32_t* entries, std::int64_t count) {
-  const std::int64_t tail = tail_.load(std::memory_order_relaxed);
-  for (std::int64_t i = 0; i < count; ++i) ring_[(tail + i) & ring_mask_].store(entries[i], std::memory_order_relaxed);
-  tail_.store(tail + count, std::memory_order_release);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int32_t env_id = entries[i] < 0 ? ~entries[i] : entries[i];
+    Ring& ring = rings_[ring_of_[env_id]];
+    ring.entries[ring.posted++ & ring.mask].store(entries[i], std::memory_order_relaxed);
+  }
+  // Published at the end: while entries come in one by one, a worker would take them one by one.
+  for (Ring& ring : rings_) {
+    if (ring.tail.load(std::memory_order_relaxed) != ring.posted) ring.tail.store(ring.posted, std::memory_order_release);
+  }
   posted_ += count;
 }
 
 std::int64_t AsyncQueue::num_waiting() const {
-  return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed);
+  std::int64_t waiting = 0;
+  for (const Ring& ring : rings_) {
+    waiting += ring.tail.load(std::memory_order_relaxed) - ring.head.load(std::memory_order_relaxed);
+  }
+  return waiting;
 }
 
-std::int64_t AsyncQueue::claim(std::int32_t* entries, std::int64_t limit) {
-  std::int64_t head = head_.load(std::memory_order_acquire);
+std::int64_t AsyncQueue::claim(int worker_index, std::int32_t* entries, std::int64_t limit) {
+  for (std::size_t i = 0; i < rings_.size(); ++i) {
+    const std::int64_t count = claim_from(rings_[(worker_index + i) % rings_.size()], entries, limit);
+    if (count > 0) return count;
+  }
+  return 0;
+}
+
+std::int64_t AsyncQueue::claim_from(Ring& ring, std::int32_t* entries, std::int64_t limit) {
+  std::int64_t head = ring.head.load(std::memory_order_acquire);
   for (;;) {
-    const std::int64_t available = std::min(limit, tail_.load(std::memory_order_acquire) - head);
+    const std::int64_t available = std::min(limit, ring.tail.load(std::memory_order_acquire) - head);
     if (available <= 0) return 0;
     // Copied before the claim: afterwards a fast caller may come round the ring and write over it.
     std::int64_t count = 0;
     while (count < available) {
-      entries[count] = ring_[(head + count) & ring_mask_].load(std::memory_order_relaxed);
+      entries[count] = ring.entries[(head + count) & ring.mask].load(std::memory_order_relaxed);
       if ((entries[count] < 0) != (entries[0] < 0)) break;
       ++count;
     }
-    if (head_.compare_exchange_weak(head, head + count, std::memory_order_acq_rel, std::memory_order_acquire)) return count;
+    if (ring.head.compare_exchange_weak(head, head + count, std::memory_order_acq_rel, std::memory_order_acquire))
+      return count;
   }
 }
 

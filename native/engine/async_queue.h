@@ -1,7 +1,10 @@
 // AsyncQueue: envs with something to do go in, finished rows come out, first finished first.
 //
-//   post() -> ring of env ids -> claim() by a worker -> its staging rows
+//   post() -> a ring of env ids per worker -> claim() by a worker -> its staging rows
 //          -> deliver() into the next free rows of the open batches -> take()
+//
+// An env always goes into the ring of the same worker, which then has the env's memory in its core's cache; a worker
+// whose own ring is empty takes from the others'.
 //
 // A worker steps into staging rows of its own and takes batch rows only when it is done:
 // a slow env that took its row at the start would hold up every row after it.
@@ -24,13 +27,13 @@ namespace envfleet::engine {
 
 class AsyncQueue {
  public:
-  AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size);
+  AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_envs, std::int32_t batch_size, int num_workers);
 
   // An entry is an env id, or the complement of it (~id) for a reset.
   void post(const std::int32_t* entries, std::int64_t count);
 
   // Copies up to `limit` entries of one kind (all steps or all resets). 0: none waiting.
-  std::int64_t claim(std::int32_t* entries, std::int64_t limit);
+  std::int64_t claim(int worker_index, std::int32_t* entries, std::int64_t limit);
   std::int64_t num_waiting() const;
 
   void deliver(const BatchBuffer& staging, const std::int32_t* env_ids, std::int64_t count);
@@ -57,10 +60,17 @@ class AsyncQueue {
   const std::int64_t batch_size_;
   std::vector<OpenBatch> open_;
 
-  std::int64_t ring_mask_ = 0;
-  std::unique_ptr<std::atomic<std::int32_t>[]> ring_;
-  alignas(64) std::atomic<std::int64_t> head_{0};      // next to claim
-  alignas(64) std::atomic<std::int64_t> tail_{0};      // next to post
+  struct Ring {
+    std::unique_ptr<std::atomic<std::int32_t>[]> entries;
+    std::int64_t mask = 0;
+    alignas(64) std::atomic<std::int64_t> head{0};  // next to claim
+    alignas(64) std::atomic<std::int64_t> tail{0};  // next to post
+    std::int64_t posted = 0;                        // the caller's: what tail will be when post() ends
+  };
+  static std::int64_t claim_from(Ring& ring, std::int32_t* entries, std::int64_t limit);
+
+  std::vector<Ring> rings_;
+  std::vector<std::uint16_t> ring_of_;                 // by env
   alignas(64) std::atomic<std::int64_t> next_row_{0};  // next row of all batches, counted from the first
   Waiter waiter_;
   std::atomic<bool> draining_{false};  // then every delivery is news, not full batches alone

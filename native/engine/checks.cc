@@ -2,8 +2,46 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
+
+#include "envfleet/lanes.h"
+#include "envfleet/spec.h"
 
 namespace envfleet::engine {
+
+namespace {
+
+// Whether start <= value < start + count for all of them. Without a comparison in the loop: old vector instructions have
+// none for 64 bits. A value is too low where the difference is negative, too high where the rest is.
+template <class Source>
+bool all_below_plain(const Source* values, std::int64_t num_values, std::uint64_t start, std::uint64_t last) {
+  std::uint64_t signs = 0;
+  for (std::int64_t i = 0; i < num_values; ++i) {
+    const std::uint64_t offset = static_cast<std::uint64_t>(static_cast<std::int64_t>(values[i])) - start;
+    signs |= offset | (last - offset);
+  }
+  return signs >> 63 == 0;
+}
+
+ENVFLEET_VECTOR_CLONES bool all_below_wide(const std::int64_t* values, std::int64_t num_values, std::uint64_t start,
+                                           std::uint64_t last) {
+  return all_below_plain(values, num_values, start, last);
+}
+
+ENVFLEET_VECTOR_CLONES bool all_below_narrow(const std::int32_t* values, std::int64_t num_values, std::uint64_t start,
+                                             std::uint64_t last) {
+  return all_below_plain(values, num_values, start, last);
+}
+
+bool all_below(const std::int64_t* values, std::int64_t num_values, std::int64_t start, std::int64_t count) {
+  return all_below_wide(values, num_values, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(count) - 1);
+}
+
+bool all_below(const std::int32_t* values, std::int64_t num_values, std::int64_t start, std::int64_t count) {
+  return all_below_narrow(values, num_values, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(count) - 1);
+}
+
+}  // namespace
 
 bool IdChecker::accepts(Engine& engine, const std::int32_t* env_ids, std::int64_t count) {
   if (++stamp_ == 0) {  // wrapped: old stamps would look new
@@ -62,18 +100,11 @@ bool ActionStore::takes(std::int32_t dtype) const {
   }
 }
 
-// in_range(value, element) judges the value after conversion to Target's precision.
 template <class Source, class Target, class InRange>
 bool ActionStore::store_as(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count,
                            InRange in_range) const {
   const auto* source = static_cast<const Source*>(actions);
   bool all_in_range = true;
-  const auto store_row = [&](Target* target, const Source* row) {
-    for (std::int64_t k = 0; k < size_; ++k) {
-      all_in_range &= in_range(row[k], k);
-      target[k] = static_cast<Target>(row[k]);
-    }
-  };
   if (env_ids == nullptr && size_ == 1) {
     auto* target = reinterpret_cast<Target*>(slots.base);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -83,69 +114,98 @@ bool ActionStore::store_as(const ActionSlots& slots, const void* actions, const 
     return all_in_range;
   }
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t env_id = env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i);
-    store_row(reinterpret_cast<Target*>(slots.of(env_id)), source + i * size_);
+    auto* target = reinterpret_cast<Target*>(slots.of(env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i)));
+    for (std::int64_t k = 0; k < size_; ++k) {
+      all_in_range &= in_range(source[i * size_ + k], k);
+      target[k] = static_cast<Target>(source[i * size_ + k]);
+    }
   }
   return all_in_range;
 }
 
-template <class Source, class Target>
-bool ActionStore::store_discrete(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids,
-                                 std::int64_t count) const {
-  if (kind_ == EF_DISCRETE) {
-    const auto start = static_cast<std::uint64_t>(start_);
-    const auto bound = static_cast<std::uint64_t>(count_);
-    return store_as<Source, Target>(slots, actions, env_ids, count, [=](Source value, std::int64_t) {
-      return static_cast<std::uint64_t>(static_cast<std::int64_t>(value)) - start < bound;
+template <class Use>
+bool ActionStore::with_types(std::int32_t dtype, Use&& use) const {
+  using Narrow = std::int32_t;
+  using Wide = std::int64_t;
+  const auto discrete = [&](auto in_range) {
+    if (is_wide_) return dtype == EF_INT64 ? use(Wide{}, Wide{}, in_range) : use(Narrow{}, Wide{}, in_range);
+    return dtype == EF_INT64 ? use(Wide{}, Narrow{}, in_range) : use(Narrow{}, Narrow{}, in_range);
+  };
+  const auto box = [&]<class Source, class Target>(Source source, Target target) {
+    const double* low = low_.data();
+    const double* high = high_.data();
+    return use(source, target, [=](Source value, std::int64_t k) {
+      const auto stored = static_cast<double>(static_cast<Target>(value));
+      return (stored >= low[k]) & (stored <= high[k]);  // false for NaN
     });
-  }
-  const std::int64_t* nvec = nvec_.data();
-  return store_as<Source, Target>(slots, actions, env_ids, count,
-                                  [=](Source value, std::int64_t k) { return value >= 0 && value < nvec[k]; });
-}
-
-template <class Source, class Target>
-bool ActionStore::store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids,
-                            std::int64_t count) const {
-  const double* low = low_.data();
-  const double* high = high_.data();
-  return store_as<Source, Target>(slots, actions, env_ids, count, [=](Source value, std::int64_t k) {
-    const auto stored = static_cast<double>(static_cast<Target>(value));
-    return stored >= low[k] && stored <= high[k];  // false for NaN
-  });
-}
-
-bool ActionStore::store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
-                        std::int64_t count) const {
-  if (kind_ == EF_DISCRETE || kind_ == EF_MULTI_DISCRETE) {
-    using Narrow = std::int32_t;
-    using Wide = std::int64_t;
-    if (is_wide_) {
-      return dtype == EF_INT64 ? store_discrete<Wide, Wide>(slots, actions, env_ids, count)
-                               : store_discrete<Narrow, Wide>(slots, actions, env_ids, count);
+  };
+  switch (kind_) {
+    case EF_DISCRETE: {
+      const auto start = static_cast<std::uint64_t>(start_);
+      const auto bound = static_cast<std::uint64_t>(count_);
+      return discrete([=](std::int64_t value, std::int64_t) { return static_cast<std::uint64_t>(value) - start < bound; });
     }
-    return dtype == EF_INT64 ? store_discrete<Wide, Narrow>(slots, actions, env_ids, count)
-                             : store_discrete<Narrow, Narrow>(slots, actions, env_ids, count);
-  }
-  if (kind_ == EF_MULTI_BINARY) {
-    return store_as<std::int8_t, std::int8_t>(slots, actions, env_ids, count,
-                                              [](std::int8_t value, std::int64_t) { return value == 0 || value == 1; });
+    case EF_MULTI_DISCRETE: {
+      const std::int64_t* nvec = nvec_.data();
+      return discrete([=](std::int64_t value, std::int64_t k) { return value >= 0 && value < nvec[k]; });
+    }
+    case EF_MULTI_BINARY:
+      return use(std::int8_t{}, std::int8_t{}, [](std::int8_t value, std::int64_t) { return value == 0 || value == 1; });
+    default:
+      break;
   }
   switch (dtype) {
     case EF_FLOAT64:
-      return dtype_ == EF_FLOAT32 ? store_box<double, float>(slots, actions, env_ids, count)
-                                  : store_box<double, double>(slots, actions, env_ids, count);
+      return dtype_ == EF_FLOAT32 ? box(double{}, float{}) : box(double{}, double{});
     case EF_FLOAT32:
-      return store_box<float, float>(slots, actions, env_ids, count);
+      return box(float{}, float{});
     case EF_UINT8:
-      return store_box<std::uint8_t, std::uint8_t>(slots, actions, env_ids, count);
+      return box(std::uint8_t{}, std::uint8_t{});
     case EF_INT8:
-      return store_box<std::int8_t, std::int8_t>(slots, actions, env_ids, count);
+      return box(std::int8_t{}, std::int8_t{});
     case EF_INT32:
-      return store_box<std::int32_t, std::int32_t>(slots, actions, env_ids, count);
+      return box(std::int32_t{}, std::int32_t{});
     default:
       return false;
   }
 }
+
+bool ActionStore::store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+                        std::int64_t count) const {
+  return with_types(dtype, [&]<class Source, class Target>(Source, Target, auto in_range) {
+    return store_as<Source, Target>(slots, actions, env_ids, count, in_range);
+  });
+}
+
+bool ActionStore::accepts(const void* actions, std::int32_t dtype, std::int64_t count) const {
+  return with_types(dtype, [&]<class Source, class Target>(Source, Target, auto in_range) {
+    const auto* source = static_cast<const Source*>(actions);
+    if constexpr (std::is_same_v<Source, std::int64_t> || std::is_same_v<Source, std::int32_t>) {
+      if (kind_ == EF_DISCRETE) return all_below(source, count, start_, count_);
+    }
+    bool all_in_range = true;
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t k = 0; k < size_; ++k) all_in_range &= in_range(source[i * size_ + k], k);
+    }
+    return all_in_range;
+  });
+}
+
+void ActionStore::store_accepted(const ActionSlots& slots, const void* actions, std::int32_t dtype,
+                                 const std::int32_t* env_ids, std::int64_t count) const {
+  if (store(slots, actions, dtype, env_ids, count)) [[likely]]
+    return;
+  with_types(dtype, [&]<class Source, class Target>(Source, Target, auto) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      auto* target = reinterpret_cast<Target*>(slots.of(env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i)));
+      for (std::int64_t k = 0; k < size_; ++k) {
+        target[k] = kind_ == EF_BOX ? static_cast<Target>(std::clamp(0.0, low_[k], high_[k])) : static_cast<Target>(start_);
+      }
+    }
+    return true;
+  });
+}
+
+std::int64_t ActionStore::row_bytes(std::int32_t dtype) const { return size_of(dtype) * size_; }
 
 }  // namespace envfleet::engine

@@ -36,18 +36,27 @@ class ActionStore {
 
   // dtype of `actions`: the space's own, int32 or int64 for the discrete kinds, or float64
   // for float32. env_ids null: row i is for env i.
+  bool takes(std::int32_t dtype) const;
+  // Whether all are in the space. Stores nothing.
+  bool accepts(const void* actions, std::int32_t dtype, std::int64_t count) const;
+  // False: some were not in the space; what is in the slots then must not be used.
   bool store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
              std::int64_t count) const;
-  bool takes(std::int32_t dtype) const;
+  // For actions that were accepted: a row that is not in the space any more, because another thread has written to the
+  // caller's array since, is stored as some action that is.
+  void store_accepted(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+                      std::int64_t count) const;
+  // Of one action of this dtype.
+  std::int64_t row_bytes(std::int32_t dtype) const;
 
  private:
+  // use(source, target, in_range): values of the types to read and to store, and in_range(value, element), which judges a
+  // value after conversion to the target's precision.
+  template <class Use>
+  bool with_types(std::int32_t dtype, Use&& use) const;
   template <class Source, class Target, class InRange>
   bool store_as(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count,
                 InRange in_range) const;
-  template <class Source, class Target>
-  bool store_discrete(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
-  template <class Source, class Target>
-  bool store_box(const ActionSlots& slots, const void* actions, const std::int32_t* env_ids, std::int64_t count) const;
 
   bool is_wide_;
   std::int32_t kind_;

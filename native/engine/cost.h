@@ -1,12 +1,10 @@
-// What a step costs, measured: CostMeter; and whether to wake the crew for it: ModeChooser.
+// CostMeter: what a step costs, measured.
 //
-// Thread safety: CostMeter::add from any thread; everything else from the caller's.
+// Thread safety: add() from any thread, estimate() from the caller's.
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <bit>
 #include <cstdint>
 
 namespace envfleet::engine {
@@ -34,48 +32,6 @@ class CostMeter {
   alignas(64) std::atomic<std::int64_t> rows_{0};
   std::atomic<std::int64_t> ns_{0};
   double ns_per_row_ = 0;
-};
-
-// Chooses between running a batch in the caller's thread and sharing it with the crew,
-// by what each took lately for batches of about that size. The one that is not in use is
-// tried again for a few batches now and then: a core that was busy may be free by now.
-class ModeChooser {
- public:
-  bool choose_inline(std::int64_t rows, double ns_per_row) {
-    Record& record = record_of(rows);
-    const double total = ns_per_row * static_cast<double>(rows);
-    if (ns_per_row > 0 && total < kNeverWorthWaking) return true;
-    // An env of unknown or high cost goes to the crew without a trial in the caller.
-    if (ns_per_row == 0 || total > kAlwaysWorthWaking) return false;
-    ++record.calls;
-    if (record.inline_ns == 0) return true;
-    if (record.crew_ns == 0) return false;
-    const bool inline_is_better = record.inline_ns <= record.crew_ns;
-    const bool on_trial = record.calls % kTrialEvery < kTrialLength;
-    return on_trial ? !inline_is_better : inline_is_better;
-  }
-
-  void record(std::int64_t rows, bool was_inline, std::int64_t ns) {
-    Record& record = record_of(rows);
-    double& mean = was_inline ? record.inline_ns : record.crew_ns;
-    const double sample = static_cast<double>(ns) / static_cast<double>(rows);
-    // Down fast, up slowly: the first batches of a trial find the crew asleep, and a
-    // stolen core is no property of the mode.
-    mean = mean == 0 ? sample : mean + (sample < mean ? 0.5 : 0.05) * (sample - mean);
-  }
-
- private:
-  struct Record {
-    double inline_ns = 0, crew_ns = 0;  // a row
-    std::uint32_t calls = 0;
-  };
-  Record& record_of(std::int64_t rows) { return records_[std::bit_width(static_cast<std::uint64_t>(rows))]; }
-
-  static constexpr double kNeverWorthWaking = 4'000;
-  static constexpr double kAlwaysWorthWaking = 1'000'000;
-  static constexpr std::uint32_t kTrialEvery = 2048;
-  static constexpr std::uint32_t kTrialLength = 64;  // a halted core takes its time to wake
-  std::array<Record, 65> records_{};
 };
 
 }  // namespace envfleet::engine

@@ -15,6 +15,7 @@ namespace envfleet::engine {
 namespace {
 
 constexpr double kBlockNs = 2'000;        // work worth a claim
+constexpr double kAsyncBlockNs = 10'000;  // the same where rows are copied over after it
 constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
@@ -36,9 +37,10 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       tally_(options.num_envs, options.autoreset, options.num_threads + 1),
       action_bytes_(detail::action_row_bytes(spec_->action)),
       in_flight_(options.num_envs, 0),
+      thread_counts_(std::max(options.num_threads, 1)),
       job_(options.num_threads + 1),
-      crew_(options.thread_affinity_offset, may_spin_),
-      stand_in_(options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + crew_size(), false) {
+      thread_pool_(pool_size(), options.thread_affinity_offset, may_spin_),
+      stand_in_(1, options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + pool_size(), false) {
   actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
   ef_fleet_options fleet_options{};
   fleet_options.num_envs = options.num_envs;
@@ -55,7 +57,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
   if (!is_async()) return;
   async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));
   posted_options_.resize(options.num_envs);
-  queue_ = std::make_unique<AsyncQueue>(async_buffers_, options.num_envs, options.batch_size);
+  queue_ = std::make_unique<AsyncQueue>(async_buffers_, options.num_envs, options.batch_size, options.num_threads);
   std::int64_t row_bytes = 0;
   for (const ColumnLayout& column : sync_layout().columns) row_bytes += column.row_bytes;
   const std::int64_t staging_rows =
@@ -102,9 +104,8 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   started_ = buffer;
 }
 
-void Engine::publish(double ns_per_row) {
+void Engine::publish(double ns_per_row, int threads) {
   const std::int64_t rows = started_->num_rows;
-  const int threads = std::max(options_.num_threads, 1);
   // Of unknown cost: pieces small enough to even out a slow env, large enough not to crawl.
   std::int64_t block = ns_per_row > 0 ? static_cast<std::int64_t>(kBlockNs / ns_per_row) : rows / (threads * 16);
   block = std::clamp<std::int64_t>(block, 1, std::max<std::int64_t>((rows + threads - 1) / threads, 1));
@@ -117,17 +118,17 @@ void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t nu
   // Before the batch is published: when no thread can be had this throws, and the batch would stay
   // with nobody.
   if (!is_quick) {
-    start_crew();
+    start_threads();
     start_stand_in();
   }
   prepare(request, env_ids, num_rows);
-  publish(ns_per_row);
+  publish(ns_per_row, std::max(options_.num_threads, 1));
   if (is_quick) {
     run_share(0);
     return;
   }
-  crew_.summon(crew_.size());
-  stand_in_.summon(1);
+  thread_pool_.notify(thread_pool_.size());
+  stand_in_.notify(1);
 }
 
 BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
@@ -141,34 +142,37 @@ BatchBuffer* Engine::hand_over() {
   return done;
 }
 
-BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
+                         const DeferredActions* actions) {
   const double ns_per_row = meter(request).estimate();
-  const bool alone = crew_size() <= 0 || num_rows == 1 || chooser_.choose_inline(num_rows, ns_per_row);
-  if (!alone) start_crew();  // may throw, so before the batch exists; see start()
+  const int num_threads = pool_size() <= 0 || num_rows == 1 ? 1 : thread_counts_.choose(num_rows, ns_per_row);
+  if (num_threads > 1) start_threads();  // may throw, so before the batch exists; see start()
   prepare(request, env_ids, num_rows);
-  if (crew_size() <= 0) {
-    run_measured(request, started_->rows(), 0, num_rows, kCallerSeat);
-    return hand_over();
-  }
+  started_actions_ = actions;
   const std::int64_t begin_ns = now_ns();
-  if (alone) {
-    run_measured(request, started_->rows(), 0, num_rows, kCallerSeat);
+  if (num_threads == 1) {
+    run_range(request, started_->rows(), 0, num_rows, kCallerSeat, actions);
   } else {
-    publish(ns_per_row);
-    crew_.summon(crew_.size());
+    publish(ns_per_row, num_threads);
+    thread_pool_.notify(num_threads - 1);
     run_share(0);
     job_.wait(-1, may_spin_);
   }
-  if (request == Request::step) chooser_.record(num_rows, alone, now_ns() - begin_ns);
+  const std::int64_t end_ns = now_ns();
+  started_actions_ = nullptr;
+  if (num_threads == 1) meter(request).add(num_rows, end_ns - begin_ns);
+  if (request == Request::step) thread_counts_.record(num_rows, num_threads, end_ns - begin_ns, end_ns);
   return hand_over();
 }
 
-void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat) {
+void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat,
+                       const DeferredActions* actions) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
       for (std::int64_t next = begin; begin < end; begin = next) {
         next = std::min(begin + kTallyRows, end);
+        if (actions != nullptr) actions->store(actions->context, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
         tally_.count_steps(seat, rows, begin, next);
       }
@@ -195,10 +199,11 @@ bool Engine::run_share(int own_share) {
   Request request = Request::step;
   job_.run_blocks(own_share, [&](std::int64_t begin, std::int64_t end) {
     if (num_rows == 0) {
+      thread_pool_.wake_more();
       start = now_ns();
       request = started_request_;
     }
-    run_range(started_request_, started_->rows(), begin, end, own_share);
+    run_range(started_request_, started_->rows(), begin, end, own_share, started_actions_);
     num_rows += end - begin;
   });
   if (num_rows > 0) meter(request).add(num_rows, now_ns() - start);
@@ -207,10 +212,11 @@ bool Engine::run_share(int own_share) {
 
 // ----------------------------------------------------------------------- asynchronous
 
-std::int64_t Engine::async_block_rows(double ns_per_row) const {
-  const std::int64_t most = staging_[0]->num_rows;
+std::int64_t Engine::async_block_rows(double ns_per_row, std::int64_t num_rows) const {
   if (ns_per_row <= 0) return 1;
-  return std::clamp<std::int64_t>(static_cast<std::int64_t>(kBlockNs / ns_per_row), 1, most);
+  const std::int64_t share = (num_rows + options_.num_threads - 1) / std::max(options_.num_threads, 1);
+  const auto worth_a_claim = static_cast<std::int64_t>(kAsyncBlockNs / ns_per_row);
+  return std::clamp<std::int64_t>(std::min(share, worth_a_claim), 1, staging_[0]->num_rows);
 }
 
 void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
@@ -224,10 +230,10 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
     entries = entries_.data();
   }
   const double ns_per_row = meter(request).estimate();
-  async_block_.store(async_block_rows(ns_per_row), std::memory_order_relaxed);
-  const std::int64_t num_waiting = queue_->num_waiting() + num_rows;
-  const bool is_quick = ns_per_row > 0 && ns_per_row * static_cast<double>(num_waiting) < kInlinePostNs;
-  if (!is_quick) start_crew();  // may throw, so before the envs are queued; see start()
+  async_block_.store(async_block_rows(ns_per_row, num_rows), std::memory_order_relaxed);
+  const auto is_quick_to_run = [&](std::int64_t rows) { return ns_per_row * static_cast<double>(rows) < kInlinePostNs; };
+  const bool is_quick = ns_per_row > 0 && is_quick_to_run(num_rows) && is_quick_to_run(queue_->num_waiting() + num_rows);
+  if (!is_quick) start_threads();  // may throw, so before the envs are queued; see start()
   queue_->post(entries, num_rows);
   if (is_quick) {
     async_block_.store(staging_[0]->num_rows, std::memory_order_relaxed);
@@ -235,7 +241,7 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
     }
     return;
   }
-  crew_.summon(static_cast<int>(std::min<std::int64_t>(num_rows, crew_.size())));
+  thread_pool_.notify(thread_pool_.size());
 }
 
 BatchBuffer* Engine::take(std::int64_t timeout_ns) { return queue_->take(timeout_ns, may_spin_); }
@@ -243,8 +249,9 @@ BatchBuffer* Engine::take(std::int64_t timeout_ns) { return queue_->take(timeout
 bool Engine::run_async_block(int worker_index) {
   BatchBuffer& staging = *staging_[worker_index];
   std::int32_t* ids = staging.env_ids();
-  const std::int64_t count = queue_->claim(ids, async_block_.load(std::memory_order_relaxed));
+  const std::int64_t count = queue_->claim(worker_index, ids, async_block_.load(std::memory_order_relaxed));
   if (count == 0) return false;
+  if (thread_pool_.has_sleepers() && queue_->num_waiting() > 0) thread_pool_.wake_more();
   const Request request = ids[0] < 0 ? Request::reset : Request::step;
   if (request == Request::reset) {
     for (std::int64_t i = 0; i < count; ++i) ids[i] = ~ids[i];
@@ -272,15 +279,15 @@ bool Engine::work(int worker_index) {
   return worked;
 }
 
-void Engine::start_crew() {
-  if (crew_.size() >= crew_size()) return;
+void Engine::start_threads() {
+  if (thread_pool_.size() >= pool_size()) return;
   // The thread's own reference: an env that never returns must not run on freed memory.
-  crew_.start(crew_size(), [self = shared_from_this()](int worker_index) { return self->work(worker_index); });
+  thread_pool_.start([self = shared_from_this()](int worker_index) { return self->work(worker_index); });
 }
 
 void Engine::start_stand_in() {
   if (is_async() || stand_in_.size() > 0) return;
-  stand_in_.start(1, [self = shared_from_this()](int) { return self->run_share(0); });
+  stand_in_.start([self = shared_from_this()](int) { return self->run_share(0); });
 }
 
 bool Engine::abandon(std::int64_t timeout_ns) {
@@ -350,9 +357,9 @@ bool Engine::close(std::int64_t timeout_ns) {
   closed_ = true;
   job_.cancel();
   const std::int64_t deadline = now_ns() + timeout_ns;
-  const bool crew_left = crew_.stop(timeout_ns);
+  const bool pool_left = thread_pool_.stop(timeout_ns);
   const bool stand_in_left = stand_in_.stop(timeout_ns < 0 ? -1 : std::max<std::int64_t>(deadline - now_ns(), 0));
-  return crew_left && stand_in_left;
+  return pool_left && stand_in_left;
 }
 
 }  // namespace envfleet::engine

@@ -1,10 +1,10 @@
-// Engine: num_envs native envs, run by the caller's thread and a crew of its own.
+// Engine: num_envs native envs, run by the caller's thread and a thread pool of its own.
 //
 // Two ways through it:
 //   start() + finish()  a batch whose rows are the envs asked for, in that order
 //   post()  + take()    batch_size rows of whichever envs were finished first
 //
-// Thread safety: one caller at a time (call_guard.h sees to that); the crew is internal.
+// Thread safety: one caller at a time (call_guard.h sees to that); the thread pool is internal.
 // Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be
 // stepped. checks.h and the Python layer see to that.
 //
@@ -22,12 +22,13 @@
 #include "async_queue.h"
 #include "batch_buffer.h"
 #include "cost.h"
-#include "crew.h"
 #include "envfleet/abi.h"
 #include "fleet.h"
 #include "request.h"
 #include "sync_job.h"
 #include "tally.h"
+#include "thread_count.h"
+#include "thread_pool.h"
 
 namespace envfleet::engine {
 
@@ -53,6 +54,14 @@ struct ActionSlots {
   char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
 };
 
+// Actions that were checked and are stored by the threads that step their envs, block by block. Not by the caller: the
+// slots are in the caches of those threads, and each line of them would have to come over and go back.
+struct DeferredActions {
+  // For rows begin to end - 1 of the batch.
+  void (*store)(const void* context, std::int64_t begin, std::int64_t end);
+  const void* context;
+};
+
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   // configs: one set of parameter values, or one an env.
@@ -67,8 +76,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // The batch that was started; null when it is not done after timeout_ns (negative: no
   // limit). The caller's thread helps unless it may have to leave early.
   BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);
-  // start() + finish() in one, choosing the way that was faster lately.
-  BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
+  // start() + finish() in one, with as many threads as measured best. actions null: they are in their slots.
+  BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
+                   const DeferredActions* actions = nullptr);
   bool has_started() const { return started_ != nullptr; }
 
   // --- asynchronous ----------------------------------------------------------------
@@ -117,7 +127,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<Fault> take_faults(const std::int32_t* env_ids, std::int64_t count);
 
   // --- life ----------------------------------------------------------------------------
-  // Stops the crew; false: an env did not return within the limit, its thread is left behind.
+  // Stops the threads; false: an env did not return within the limit, its thread is left behind.
   bool close(std::int64_t timeout_ns);
   bool is_closed() const { return closed_; }
 
@@ -129,23 +139,24 @@ class Engine : public std::enable_shared_from_this<Engine> {
     std::vector<ef_option> raw;  // points into values
   };
 
-  int crew_size() const { return is_async() ? options_.num_threads : options_.num_threads - 1; }
+  int pool_size() const { return is_async() ? options_.num_threads : options_.num_threads - 1; }
   bool is_async() const { return options_.batch_size < options_.num_envs; }
   void fill_in(ef_rows& rows, Request request, const ResetOptions* options);
   void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
-  void publish(double ns_per_row);
+  void publish(double ns_per_row, int num_threads);
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
   // seat: the thread's place in the tally.
-  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat);
+  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat,
+                 const DeferredActions* actions = nullptr);
   void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat);
   // Blocks of the started batch, this share's first. True: there were some.
   bool run_share(int own_share);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
-  void start_crew();
+  void start_threads();
   void start_stand_in();
-  std::int64_t async_block_rows(double ns_per_row) const;
+  std::int64_t async_block_rows(double ns_per_row, std::int64_t num_rows) const;
   template <Request request>
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what) noexcept;
 
@@ -162,7 +173,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // The caller's alone.
   std::int64_t action_bytes_ = 0;
   std::vector<std::uint8_t> in_flight_;
-  ModeChooser chooser_;
+  ThreadCountController thread_counts_;
   std::shared_ptr<const ResetOptions> reset_options_ = std::make_shared<ResetOptions>();
   std::vector<std::int32_t> entries_;
 
@@ -170,6 +181,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   BatchBuffer* started_ = nullptr;
   std::shared_ptr<const ResetOptions> started_options_;
   Request started_request_ = Request::step;
+  const DeferredActions* started_actions_ = nullptr;  // of a batch that run() runs
 
   std::shared_ptr<BufferPool> sync_buffers_, async_buffers_;
   SyncJob job_;
@@ -186,11 +198,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mutex faults_mutex_;  // taken only when an env threw
   std::vector<Fault> faults_;
 
-  // The crew works beside the caller. The stand-in takes the caller's share of batches that the
-  // caller does not help with: it goes off to compute, or waits where Ctrl-C reaches it. It is no
-  // member of the crew: one thread more than there are cores would spin, and the caller starve.
-  Crew crew_;
-  Crew stand_in_;
+  // The thread pool works beside the caller. The stand-in takes the caller's share of batches that the
+  // caller does not help with: it goes off to compute, or waits where Ctrl-C reaches it. It is not one
+  // of the pool's: one thread more than there are cores would spin, and the caller starve.
+  ThreadPool thread_pool_;
+  ThreadPool stand_in_;
 };
 
 }  // namespace envfleet::engine

@@ -1,4 +1,4 @@
-// SyncJob: one batch whose row order is fixed, shared between the caller and the crew.
+// SyncJob: one batch whose row order is fixed, shared between the caller and the thread pool.
 //
 // The rows are cut into blocks, the blocks into one contiguous share a thread, so that an
 // env stays in the same core's cache from step to step; a thread that is done with its own
@@ -26,6 +26,7 @@ class SyncJob {
     block_rows_ = block_rows;
     const std::int64_t num_blocks = (num_rows + block_rows - 1) / block_rows;
     num_shares = num_shares < max_shares_ ? num_shares : max_shares_;
+    num_shares_.store(num_shares, std::memory_order_relaxed);
     blocks_left_.store(num_blocks, std::memory_order_relaxed);
     for (int i = 0; i < num_shares; ++i) {
       shares_[i].first_block = num_blocks * i / num_shares;
@@ -37,9 +38,10 @@ class SyncJob {
   // Runs blocks, its own share's first, until none is unclaimed. True: it ran one.
   template <class Run>
   bool run_blocks(int own_share, Run&& run) {
-    bool ran = false;
-    for (int i = 0; i < max_shares_; ++i) {
-      Share& share = shares_[(own_share + i) % max_shares_];
+    std::int64_t num_run = 0;
+    const int num_shares = num_shares_.load(std::memory_order_relaxed);
+    for (int i = 0; i < num_shares; ++i) {
+      Share& share = shares_[(own_share + i) % num_shares];
       std::int64_t unclaimed = share.unclaimed.load(std::memory_order_relaxed);
       while (unclaimed > 0) {
         // Acquire: the claim is what makes publish()'s fields visible here.
@@ -50,12 +52,13 @@ class SyncJob {
         const std::int64_t begin = (share.first_block + unclaimed - 1) * block_rows_;
         const std::int64_t end = begin + block_rows_ < num_rows_ ? begin + block_rows_ : num_rows_;
         run(begin, end);
-        ran = true;
-        finish_blocks(1);
+        ++num_run;
         unclaimed = share.unclaimed.load(std::memory_order_relaxed);
       }
     }
-    return ran;
+    // Once, and not block by block: all threads change this counter.
+    if (num_run > 0) finish_blocks(num_run);
+    return num_run > 0;
   }
 
   // Takes back what nobody has claimed: otherwise a thread told to leave would first run the rest of
@@ -85,6 +88,7 @@ class SyncJob {
   }
 
   const int max_shares_;
+  std::atomic<int> num_shares_{1};
   std::unique_ptr<Share[]> shares_;
   std::int64_t num_rows_ = 0;
   std::int64_t block_rows_ = 1;

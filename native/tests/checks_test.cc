@@ -52,7 +52,15 @@ bool stores(const std::vector<Source>& action, std::vector<Target>* stored = nul
   if (!store.takes(dtype)) return false;
   CHECK_EQUAL(engine->action_bytes(), static_cast<std::int64_t>(action.size() * sizeof(Target)));
   const std::int32_t id = 2;
-  if (!store.store(engine->action_slots(), action.data(), dtype, &id, 1)) return false;
+  const bool is_accepted = store.accepts(action.data(), dtype, 1);
+  if (!store.store(engine->action_slots(), action.data(), dtype, &id, 1)) {
+    CHECK(!is_accepted);
+    // As if it had been accepted and then changed.
+    store.store_accepted(engine->action_slots(), action.data(), dtype, &id, 1);
+    CHECK(store.accepts(engine->action_slot(id), envfleet::dtype_of<Target>(), 1));
+    return false;
+  }
+  CHECK(is_accepted);
   const auto* slot = reinterpret_cast<const Target*>(engine->action_slot(id));
   if (stored != nullptr) stored->assign(slot, slot + action.size());
   // The same for all envs at once: the other way through store().

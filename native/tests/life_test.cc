@@ -1,9 +1,11 @@
 // The end of an engine: close() with work in flight, with an env that is stuck, threads that come and go.
-#include "crew.h"
+#include <array>
+
 #include "test_envs.h"
+#include "thread_pool.h"
 
 using namespace test;
-using envfleet::engine::Crew;
+using envfleet::engine::ThreadPool;
 
 namespace {
 
@@ -17,29 +19,30 @@ EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
 
 }  // namespace
 
-TEST(crew_that_is_stopped_at_any_moment_leaves) {
-  // A thread that looked at the stop flag before the bell slept for ever, about once in 20,000 rounds.
+TEST(a_thread_pool_stops_at_any_moment) {
+  // A thread that looked at the stop flag before the notice slept for ever, about once in 20,000 rounds.
   for (const bool may_spin : {false, true}) {
     for (int round = 0; round < 5000; ++round) {
-      Crew crew(-1, may_spin);
+      ThreadPool pool(2, -1, may_spin);
       std::atomic<int> num_asked{0};
-      crew.start(2, [&](int) {
+      pool.start([&](int) {
         ++num_asked;
         return false;
       });
       // The moment varies from before a thread's first look to after it fell asleep.
+      pool.notify(round % 3);
       wait_for([&] { return num_asked >= round % 3; });
-      if (round % 5 == 0) crew.summon(1);
-      CHECK(crew.stop(-1));
+      if (round % 5 == 0) pool.notify(1);
+      CHECK(pool.stop(-1));
     }
   }
 }
 
-TEST(crew_sees_all_work_that_was_rung_for) {
+TEST(a_thread_pool_sees_all_work_that_it_is_notified_of) {
   for (const bool may_spin : {false, true}) {
-    Crew crew(-1, may_spin);
+    ThreadPool pool(3, -1, may_spin);
     std::atomic<int> num_waiting{0}, num_done{0};
-    crew.start(3, [&](int) {
+    pool.start([&](int) {
       int waiting = num_waiting.load();
       while (waiting > 0 && !num_waiting.compare_exchange_weak(waiting, waiting - 1)) {
       }
@@ -48,11 +51,35 @@ TEST(crew_sees_all_work_that_was_rung_for) {
     });
     for (int i = 1; i <= 10'000; ++i) {
       ++num_waiting;
-      crew.summon(1);
+      pool.notify(1 + i % 3);
       wait_for([&] { return num_done == i; });
     }
-    CHECK(crew.stop(-1));
+    CHECK(pool.stop(-1));
   }
+}
+
+TEST(threads_that_are_notified_wake_each_other) {
+  // 7 threads that sleep: notify() itself wakes two of them.
+  ThreadPool pool(7, -1, false);
+  std::array<std::atomic<int>, 7> seen{};
+  std::atomic<int> round{0};
+  pool.start([&](int index) {
+    // Also a thread that finds nothing: it may have been early, and seen the round before it was notified of it.
+    pool.wake_more();
+    return seen[index].exchange(round) != round;
+  });
+  for (int i = 1; i <= 3000; ++i) {
+    const int num_threads = 1 + i % 7;
+    round = i;
+    pool.notify(num_threads);
+    wait_for([&] {
+      for (int index = 0; index < num_threads; ++index) {
+        if (seen[index] != i) return false;
+      }
+      return true;
+    });
+  }
+  CHECK(pool.stop(-1));
 }
 
 TEST(close_with_work_in_flight) {

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch, empty_batch
-from envfleet.errors import CallOrderError, ConfigError, EnvfleetError, PoolClosedError, RecvTimeout
+from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvfleetError, PoolClosedError, RecvTimeout
 from envfleet.executors.base import Executor, Refused
 from envfleet.inputs import check_env_id, check_env_ids, check_step
 from envfleet.pool_state import PoolState, fitting_state
@@ -124,7 +124,7 @@ class Pool:
             return self._empty_batch()
         batch = self._executor.step_checked(actions, env_ids, timeout_s)
         if isinstance(batch, Refused):
-            raise AssertionError("the executor refused input that was checked; please report this")
+            raise _changed_during_the_call()
         return batch
 
     def _settle(self, batch: Batch) -> Batch:
@@ -144,7 +144,7 @@ class Pool:
             self._has_sent_none = not self.config.is_async
             return
         if not self._executor.send_checked(actions, env_ids):
-            raise AssertionError("the executor refused input that was checked; please report this")
+            raise _changed_during_the_call()
 
     def recv(self, timeout: float | None = None) -> Batch:
         """The rows that are ready: all that was sent, or the batch_size first finished."""
@@ -387,6 +387,13 @@ class Pool:
             )
             for env_id, own in seeded:
                 self._restarts.reseeded(env_id, own)
+
+
+def _changed_during_the_call() -> ActionError:
+    return ActionError(
+        "expected actions that stay as they are during the call, got an array that changed after it was checked; "
+        "pass a copy of an array that another thread writes to"
+    )
 
 
 def _seconds(timeout: float | None) -> float:

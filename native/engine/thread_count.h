@@ -1,0 +1,214 @@
+// ThreadCountController: chooses how many threads run a batch, from one to all, by measurement.
+//
+// For batches of about one size it keeps the time per row with the thread count in use. At intervals it runs a few
+// batches with another count (the next larger or smaller one, at times one far away) and keeps whichever is faster.
+// While trials find nothing better they become rare; when batches slow down they become frequent at once, so a count
+// that suited a disturbed machine is left within milliseconds after the disturbance. Intervals are times, not numbers of
+// batches: a pool that steps twice a second and one that steps a hundred thousand times both follow the machine.
+//
+// It has no clock: callers pass times, and tests pass made-up ones.
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstdint>
+#include <vector>
+
+namespace envfleet::engine {
+
+class ThreadCountController {
+ public:
+  explicit ThreadCountController(int max_threads) {
+    for (int count = 1; count < max_threads; count = std::max(count + 1, count * 6 / 5)) counts_.push_back(count);
+    // One below the maximum leaves a core to the caller's other work, or to a neighbour's.
+    if (max_threads > 2 && counts_.back() < max_threads - 1) counts_.push_back(max_threads - 1);
+    counts_.push_back(max_threads);
+  }
+
+  // How many threads are to run the next batch of num_rows. ns_per_row: what a row costs one thread; 0 if unknown.
+  int choose(std::int64_t num_rows, double ns_per_row) {
+    const double total_ns = ns_per_row * static_cast<double>(num_rows);
+    if (ns_per_row > 0 && total_ns < kNeverWorthSharingNs) return 1;
+    Size& size = size_of(num_rows);
+    size.row_cost_ns = ns_per_row;
+    if (size.current < 0) {
+      // Of unknown cost: it may be high.
+      if (ns_per_row <= 0) return counts_.back();
+      size.current = first_guess(total_ns);
+      size.num_urgent = kNumParts;
+    }
+    return counts_[size.in_use()];
+  }
+
+  // What a batch took that ran with the count that choose() returned, and when it ended.
+  void record(std::int64_t num_rows, int num_threads, std::int64_t duration_ns, std::int64_t now_ns) {
+    Size& size = size_of(num_rows);
+    if (size.current < 0 || counts_[size.in_use()] != num_threads) return;
+    size.last_batch_ns = duration_ns;
+    const double row_ns = static_cast<double>(std::max<std::int64_t>(duration_ns, 1)) / static_cast<double>(num_rows);
+    const bool is_hopeless = size.is_on_trial() && duration_ns > kLongBatchNs && row_ns > kHopeless * size.reference_ns;
+    // The first batches after a change find threads asleep and rows in other cores' caches.
+    if (size.num_to_skip > 0 && !is_hopeless) {
+      --size.num_to_skip;
+      return;
+    }
+    size.num_to_skip = 0;
+    size.window.add(row_ns, duration_ns);
+    if (!size.window.is_full() && !is_hopeless) return;
+    const double result_ns = size.window.typical();
+    const std::int64_t window_ns = size.window.total_ns();
+    size.window = {};
+    if (size.is_on_trial()) {
+      end_trial(size, is_hopeless ? row_ns : result_ns, window_ns, now_ns);
+    } else {
+      if (size.reference_ns > 0 && result_ns > kDisturbed * size.reference_ns) size.hurry(now_ns);
+      size.reference_ns = result_ns;
+    }
+    if (!size.is_on_trial() && now_ns >= size.next_trial_ns) begin_trial(size, now_ns);
+  }
+
+  const std::vector<int>& counts() const { return counts_; }
+
+ private:
+  // The durations of successive batches with one thread count. A sample is a batch, or as many short ones as make up
+  // kSampleNs: a clock's error counts for less.
+  class Window {
+   public:
+    void add(double row_ns, std::int64_t duration_ns) {
+      sum_ += row_ns;
+      ++num_summed_;
+      summed_ns_ += duration_ns;
+      total_ns_ += duration_ns;
+      if (summed_ns_ < kSampleNs) return;
+      samples_[num_samples_++] = sum_ / num_summed_;
+      sum_ = 0;
+      num_summed_ = 0;
+      summed_ns_ = 0;
+    }
+    bool is_full() const {
+      return num_samples_ == kMaxSamples || (num_samples_ >= kMinSamples && total_ns_ >= kLongWindowNs);
+    }
+    // Without the slowest sample: a thread that loses its core once says nothing about the count. If it happens all the
+    // time, it does, and the other samples show it.
+    double typical() const {
+      if (num_samples_ == 0) return num_summed_ > 0 ? sum_ / num_summed_ : 0;
+      double sum = 0, slowest = 0;
+      for (int i = 0; i < num_samples_; ++i) {
+        sum += samples_[i];
+        slowest = std::max(slowest, samples_[i]);
+      }
+      return num_samples_ == 1 ? sum : (sum - slowest) / (num_samples_ - 1);
+    }
+    std::int64_t total_ns() const { return total_ns_; }
+
+   private:
+    static constexpr int kMaxSamples = 8;
+    static constexpr int kMinSamples = 3;
+    static constexpr std::int64_t kSampleNs = 10'000;
+    static constexpr std::int64_t kLongWindowNs = 2'000'000;
+    std::array<double, kMaxSamples> samples_{};
+    int num_samples_ = 0;
+    double sum_ = 0;
+    int num_summed_ = 0;
+    std::int64_t summed_ns_ = 0, total_ns_ = 0;
+  };
+
+  // Batches of about one size.
+  struct Size {
+    int current = -1;  // indices into counts_
+    int trial = -1;
+    int step = 1;  // the direction of the last trial
+    int num_trials = 0;
+    int num_urgent = 0;  // far trials still to make, as batches have become slow
+    int num_to_skip = 0;
+    std::int64_t last_batch_ns = 0;
+    double row_cost_ns = 0;
+    double reference_ns = 0;  // per row, with the current count; 0 until measured
+    std::int64_t interval_ns = kShortestIntervalNs;
+    std::int64_t next_trial_ns = 0;
+    Window window;
+
+    bool is_on_trial() const { return trial >= 0; }
+    int in_use() const { return is_on_trial() ? trial : current; }
+    void hurry(std::int64_t now_ns) {
+      interval_ns = kShortestIntervalNs;
+      next_trial_ns = now_ns;
+      num_urgent = kNumParts;
+    }
+  };
+
+  Size& size_of(std::int64_t num_rows) { return sizes_[std::bit_width(static_cast<std::uint64_t>(num_rows))]; }
+
+  int first_guess(double total_ns) const {
+    int index = 0;
+    while (index + 1 < num_counts() && counts_[index + 1] * kShareWorthWakingNs <= total_ns) ++index;
+    return index;
+  }
+
+  int num_counts() const { return static_cast<int>(counts_.size()); }
+
+  // A count that could not win even if half of the measured cost of a row were disturbance is not tried: with few
+  // threads a batch of slow envs would take many times as long.
+  bool is_worth_a_trial(const Size& size, int index) const {
+    return index >= 0 && index < num_counts() && index != size.current &&
+           0.5 * size.row_cost_ns / counts_[index] < size.reference_ns;
+  }
+
+  void begin_trial(Size& size, std::int64_t now_ns) {
+    // Mostly neighbours; a far count now and then, since one thread may beat two and lose to eight, and at once where
+    // batches have become slow: next to a count that is disturbed are others that are.
+    const bool is_urgent = size.num_urgent > 0;
+    const bool goes_far = is_urgent || ++size.num_trials % kFarEvery == 0;
+    const int part = is_urgent ? --size.num_urgent : size.num_trials / kFarEvery % (kNumParts + 1);
+    const int far = part == kNumParts ? num_counts() - 1 : size.current * part / kNumParts;
+    for (const int index : {goes_far ? far : size.current + size.step, size.current + size.step, size.current - size.step}) {
+      if (!is_worth_a_trial(size, index)) continue;
+      size.step = index > size.current ? 1 : -1;
+      size.trial = index;
+      size.num_to_skip = size.last_batch_ns > kLongBatchNs ? 1 : kNumToSkip;
+      return;
+    }
+    size.next_trial_ns = now_ns + kLongestIntervalNs;
+  }
+
+  void end_trial(Size& size, double result_ns, std::int64_t window_ns, std::int64_t now_ns) {
+    const bool is_smaller = size.trial < size.current;
+    const bool is_better = result_ns < (is_smaller ? kBetterWithFewer : kBetterWithMore) * size.reference_ns;
+    if (is_better) {
+      // On in this direction at once.
+      size.current = size.trial;
+      size.num_urgent = 0;
+      size.reference_ns = result_ns;
+      size.interval_ns = kShortestIntervalNs;
+      size.next_trial_ns = now_ns;
+    } else {
+      size.step = -size.step;
+      size.interval_ns = std::min(2 * size.interval_ns, kLongestIntervalNs);
+      size.next_trial_ns = now_ns + std::max(size.interval_ns, kWindowsBetweenTrials * window_ns);
+      if (size.num_urgent > 0) size.next_trial_ns = now_ns;
+      size.num_to_skip = 1;
+    }
+    size.trial = -1;
+  }
+
+  static constexpr double kNeverWorthSharingNs = 4'000;
+  static constexpr double kShareWorthWakingNs = 20'000;
+  static constexpr double kBetterWithFewer = 0.99;  // fewer threads at the same speed leave cores to others
+  static constexpr double kBetterWithMore = 0.97;
+  static constexpr double kDisturbed = 1.3;
+  static constexpr double kHopeless = 1.5;
+  static constexpr std::int64_t kLongBatchNs = 200'000;
+  static constexpr std::int64_t kShortestIntervalNs = 1'000'000;
+  static constexpr std::int64_t kLongestIntervalNs = 16'000'000;
+  static constexpr std::int64_t kWindowsBetweenTrials = 10;
+  static constexpr int kNumToSkip = 3;
+  static constexpr int kFarEvery = 4;
+  static constexpr int kNumParts = 4;  // far trials go to quarters of the current count, and to all threads
+
+  std::vector<int> counts_;
+  std::array<Size, 65> sizes_{};
+};
+
+}  // namespace envfleet::engine

@@ -1,0 +1,155 @@
+// ThreadCountController against machines that are made up: how long a batch takes with so many threads is a function
+// of the thread count and of the (simulated) time.
+#include "thread_count.h"
+
+#include <functional>
+#include <random>
+
+#include "check.h"
+
+using envfleet::engine::ThreadCountController;
+
+namespace {
+
+// Nanoseconds that a batch takes with so many threads at this time.
+using Machine = std::function<double(int num_threads, std::int64_t now_ns)>;
+
+constexpr std::int64_t kMillisecond = 1'000'000;
+
+struct Simulation {
+  ThreadCountController controller;
+  std::int64_t num_rows;
+  double ns_per_row;
+  Machine machine;
+  std::int64_t now_ns = 0;
+
+  // Runs batches for so long. Returns the rows per nanosecond.
+  double run(std::int64_t duration_ns) {
+    const std::int64_t end_ns = now_ns + duration_ns;
+    const std::int64_t begin_ns = now_ns;
+    std::int64_t num_batches = 0;
+    while (now_ns < end_ns) {
+      const int num_threads = controller.choose(num_rows, ns_per_row);
+      const auto batch_ns = static_cast<std::int64_t>(machine(num_threads, now_ns));
+      now_ns += batch_ns;
+      controller.record(num_rows, num_threads, batch_ns, now_ns);
+      now_ns += 3'000;  // the caller's own work between batches
+      ++num_batches;
+    }
+    return static_cast<double>(num_batches * num_rows) / static_cast<double>(now_ns - begin_ns);
+  }
+
+  double best(int max_threads) const {
+    double best_ns = 1e300;
+    for (int count = 1; count <= max_threads; ++count) best_ns = std::min(best_ns, machine(count, now_ns));
+    return static_cast<double>(num_rows) / (best_ns + 3'000);
+  }
+};
+
+// Work that divides evenly, a start that costs more the more threads take part.
+Machine even(double total_ns, double start_ns) {
+  return [=](int num_threads, std::int64_t) {
+    return total_ns / num_threads + (num_threads > 1 ? start_ns + 0.1 * start_ns * num_threads : 0);
+  };
+}
+
+}  // namespace
+
+TEST(thread_counts_go_from_one_to_all) {
+  for (int max_threads : {1, 2, 3, 4, 15, 16, 64, 128}) {
+    const ThreadCountController controller(max_threads);
+    CHECK(controller.counts().front() == 1);
+    CHECK(controller.counts().back() == max_threads);
+    for (std::size_t i = 1; i < controller.counts().size(); ++i) CHECK(controller.counts()[i] > controller.counts()[i - 1]);
+  }
+}
+
+TEST(a_batch_that_ends_before_a_thread_is_awake_stays_with_the_caller) {
+  ThreadCountController controller(16);
+  CHECK(controller.choose(64, 20.0) == 1);
+  CHECK(controller.choose(64, 0.0) == 16);  // of unknown cost
+}
+
+TEST(the_controller_finds_the_best_count) {
+  for (const double total_ns : {20e3, 50e3, 400e3, 3e6, 60e6}) {
+    for (const double start_ns : {200.0, 2e3, 10e3}) {
+      Simulation simulation{ThreadCountController(16), 8192, total_ns / 8192, even(total_ns, start_ns)};
+      simulation.run(std::max<std::int64_t>(10 * kMillisecond, 20 * static_cast<std::int64_t>(total_ns)));
+      const double found =
+          simulation.run(std::max<std::int64_t>(200 * kMillisecond, 100 * static_cast<std::int64_t>(total_ns)));
+      CHECK(found > 0.93 * simulation.best(16));
+    }
+  }
+}
+
+TEST(a_core_is_left_free_when_that_is_faster) {
+  // With all 16 threads one of them always shares its core.
+  Simulation simulation{ThreadCountController(16), 8192, 40.0, [](int num_threads, std::int64_t) {
+                          return num_threads == 16 ? 330e3 / 8 : 330e3 / num_threads + 2e3;
+                        }};
+  simulation.run(20 * kMillisecond);
+  CHECK(simulation.run(200 * kMillisecond) > 0.95 * simulation.best(16));
+}
+
+TEST(a_disturbance_is_forgotten_within_tens_of_milliseconds) {
+  // For 50 ms a batch takes 20 times as long with more than two threads; then the machine is quiet again.
+  const Machine quiet = even(330e3, 2e3);
+  Simulation simulation{ThreadCountController(16), 8192, 40.0, [&](int num_threads, std::int64_t now_ns) {
+                          const bool is_disturbed = now_ns / (50 * kMillisecond) == 2;
+                          return quiet(num_threads, now_ns) * (is_disturbed && num_threads > 2 ? 20 : 1);
+                        }};
+  simulation.run(100 * kMillisecond);
+  const double during = simulation.run(50 * kMillisecond);
+  CHECK(during > 0.6 * 8192 / (330e3 / 2));  // most of the time with two threads
+  simulation.run(30 * kMillisecond);         // to forget
+  CHECK(simulation.run(50 * kMillisecond) > 0.9 * simulation.best(16));
+}
+
+TEST(single_slow_batches_change_nothing) {
+  // One batch of a hundred is held up by a thread that lost its core for 4 ms.
+  std::mt19937 random(1);
+  const Machine quiet = even(330e3, 2e3);
+  Simulation simulation{ThreadCountController(16), 8192, 40.0, [&](int num_threads, std::int64_t now_ns) {
+                          return quiet(num_threads, now_ns) + (random() % 100 == 0 ? 4e6 : 0);
+                        }};
+  simulation.run(50 * kMillisecond);
+  // Compared with the best count under the same disturbance.
+  const double possible = 8192 / (quiet(16, 0) + 4e6 / 100 + 3'000);
+  CHECK(simulation.run(1000 * kMillisecond) > 0.85 * possible);
+}
+
+TEST(noise_costs_little) {
+  std::mt19937 random(2);
+  std::lognormal_distribution<double> noise(0.0, 0.2);
+  for (const double total_ns : {40e3, 330e3, 3e6}) {
+    const Machine quiet = even(total_ns, 2e3);
+    Simulation simulation{ThreadCountController(16), 8192, total_ns / 8192,
+                          [&](int num_threads, std::int64_t now_ns) { return quiet(num_threads, now_ns) * noise(random); }};
+    simulation.run(50 * kMillisecond);
+    double best = 0;
+    for (int count = 1; count <= 16; ++count) best = std::max(best, 8192 / (quiet(count, 0) * 1.02 + 3'000));
+    CHECK(simulation.run(1000 * kMillisecond) > 0.88 * best);
+  }
+}
+
+TEST(busy_neighbours_are_avoided) {
+  // 12 free cores: with more threads than that, a batch waits for one that shares its core.
+  Simulation simulation{ThreadCountController(16), 65536, 40.0, [](int num_threads, std::int64_t) {
+                          const double total_ns = 65536 * 40.0;
+                          return num_threads <= 12 ? total_ns / num_threads + 2e3 : total_ns / num_threads * 2;
+                        }};
+  simulation.run(50 * kMillisecond);
+  CHECK(simulation.run(500 * kMillisecond) > 0.9 * simulation.best(16));
+}
+
+TEST(slow_batches_are_not_given_to_few_threads) {
+  // 64 envs of 250 us: a trial with one thread would take 16 batches' time.
+  std::int64_t worst = 0;
+  Simulation simulation{ThreadCountController(16), 64, 250e3, [&](int num_threads, std::int64_t now_ns) {
+                          if (now_ns > 0) worst = std::max<std::int64_t>(worst, 16 / num_threads);
+                          return 64 * 250e3 / num_threads + 5e3;
+                        }};
+  simulation.run(2000 * kMillisecond);
+  CHECK(worst <= 3);
+  CHECK(simulation.run(2000 * kMillisecond) > 0.95 * simulation.best(16));
+}
