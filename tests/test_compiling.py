@@ -83,7 +83,7 @@ def test_an_equal_file_elsewhere_has_headers_of_its_own(tmp_path):
         assert first_obs("Same-v0") == value
 
 
-@pytest.mark.parametrize("folder", ["it's a \"name\" with $HOME, # and ünï", "a:b"])
+@pytest.mark.parametrize("folder", ['it\'s a "name" with $HOME, # and ünï', "a:b"])
 def test_folders_of_every_name(tmp_path, folder, monkeypatch):
     place = tmp_path / folder
     place.mkdir()
