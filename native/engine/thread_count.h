@@ -1,10 +1,10 @@
 // ThreadCountController: chooses how many threads run a batch, from one to all, by measurement.
 //
-// For batches of about one size it keeps the time per row with the thread count in use. At intervals it runs a few
-// batches with another count (the next larger or smaller one, at times one far away) and keeps whichever is faster.
-// While trials find nothing better they become rare; when batches slow down they become frequent at once, so a count
-// that suited a disturbed machine is left within milliseconds after the disturbance. Intervals are times, not numbers of
-// batches: a pool that steps twice a second and one that steps a hundred thousand times both follow the machine.
+// For batches of about one size it keeps what a row took lately with each count, uses the best, and runs a few batches with
+// another count at intervals: the next larger or smaller one, at times one far away. While nothing changes, trials are
+// rare; when batches become slow, it forgets what it knew and tries far smaller counts at once. Intervals are times, not
+// numbers of batches: a pool that steps twice a second and one that steps a hundred thousand times both follow the
+// machine, and a count that suited a disturbed machine is left tens of milliseconds after the disturbance.
 //
 // It has no clock: callers pass times, and tests pass made-up ones.
 // Thread safety: one thread at a time.
@@ -37,6 +37,7 @@ class ThreadCountController {
       // Of unknown cost: it may be high.
       if (ns_per_row <= 0) return counts_.back();
       size.current = first_guess(total_ns);
+      size.estimates.resize(counts_.size());
       size.num_urgent = kNumParts;
     }
     return counts_[size.in_use()];
@@ -48,7 +49,7 @@ class ThreadCountController {
     if (size.current < 0 || counts_[size.in_use()] != num_threads) return;
     size.last_batch_ns = duration_ns;
     const double row_ns = static_cast<double>(std::max<std::int64_t>(duration_ns, 1)) / static_cast<double>(num_rows);
-    const bool is_hopeless = size.is_on_trial() && duration_ns > kLongBatchNs && row_ns > kHopeless * size.reference_ns;
+    const bool is_hopeless = size.is_on_trial() && duration_ns > kLongBatchNs && row_ns > kHopeless * size.reference_ns();
     // The first batches after a change find threads asleep and rows in other cores' caches.
     if (size.num_to_skip > 0 && !is_hopeless) {
       --size.num_to_skip;
@@ -56,15 +57,17 @@ class ThreadCountController {
     }
     size.num_to_skip = 0;
     size.window.add(row_ns, duration_ns);
-    if (!size.window.is_full() && !is_hopeless) return;
-    const double result_ns = size.window.typical();
+    if (!size.window.is_full(size.is_on_trial() && size.is_urgent) && !is_hopeless) return;
+    const double result_ns = is_hopeless ? row_ns : size.window.typical();
     const std::int64_t window_ns = size.window.total_ns();
     size.window = {};
+    // A trial that was broken off says that the count is bad, not how bad.
+    if (!is_hopeless) size.estimates[size.in_use()].add(result_ns, now_ns);
     if (size.is_on_trial()) {
-      end_trial(size, is_hopeless ? row_ns : result_ns, window_ns, now_ns);
+      end_trial(size, window_ns, now_ns);
     } else {
-      if (size.reference_ns > 0 && result_ns > kDisturbed * size.reference_ns) size.hurry(now_ns);
-      size.reference_ns = result_ns;
+      if (size.estimates[size.current].num_slow == kSlowInARow) size.forget(now_ns);
+      move_to_best(size, now_ns);
     }
     if (!size.is_on_trial() && now_ns >= size.next_trial_ns) begin_trial(size, now_ns);
   }
@@ -87,8 +90,8 @@ class ThreadCountController {
       num_summed_ = 0;
       summed_ns_ = 0;
     }
-    bool is_full() const {
-      return num_samples_ == kMaxSamples || (num_samples_ >= kMinSamples && total_ns_ >= kLongWindowNs);
+    bool is_full(bool is_urgent) const {
+      return num_samples_ == kMaxSamples || (num_samples_ >= kMinSamples && (is_urgent || total_ns_ >= kLongWindowNs));
     }
     // Without the slowest sample: a thread that loses its core once says nothing about the count. If it happens all the
     // time, it does, and the other samples show it.
@@ -107,12 +110,29 @@ class ThreadCountController {
     static constexpr int kMaxSamples = 8;
     static constexpr int kMinSamples = 3;
     static constexpr std::int64_t kSampleNs = 10'000;
-    static constexpr std::int64_t kLongWindowNs = 2'000'000;
+    static constexpr std::int64_t kLongWindowNs = 4'000'000;
     std::array<double, kMaxSamples> samples_{};
     int num_samples_ = 0;
     double sum_ = 0;
     int num_summed_ = 0;
     std::int64_t summed_ns_ = 0, total_ns_ = 0;
+  };
+
+  // What a row took with one thread count lately; 0 until measured.
+  struct Estimate {
+    double row_ns = 0;
+    std::int64_t measured_ns = 0;  // when
+    int num_slow = 0;              // windows in a row that were much slower than the mean
+
+    bool is_fresh(std::int64_t now_ns) const { return row_ns > 0 && now_ns - measured_ns < kFreshNs; }
+    void add(double result_ns, std::int64_t now_ns) {
+      // A mean over some windows evens out noise. An old one says nothing, and a much better result is believed at once:
+      // a disturbance is over.
+      num_slow = result_ns > kDisturbed * row_ns ? num_slow + 1 : 0;
+      const bool replaces = !is_fresh(now_ns) || result_ns < kMuchBetter * row_ns || num_slow == kSlowInARow;
+      row_ns = replaces ? result_ns : row_ns + kWeight * (result_ns - row_ns);
+      measured_ns = now_ns;
+    }
   };
 
   // Batches of about one size.
@@ -121,18 +141,25 @@ class ThreadCountController {
     int trial = -1;
     int step = 1;  // the direction of the last trial
     int num_trials = 0;
-    int num_urgent = 0;  // far trials still to make, as batches have become slow
+    int num_urgent = 0;      // far trials still to make, as batches have become slow
+    bool is_urgent = false;  // the present trial is one of them: a short one
     int num_to_skip = 0;
     std::int64_t last_batch_ns = 0;
     double row_cost_ns = 0;
-    double reference_ns = 0;  // per row, with the current count; 0 until measured
+    std::vector<Estimate> estimates;  // by index into counts_
     std::int64_t interval_ns = kShortestIntervalNs;
     std::int64_t next_trial_ns = 0;
     Window window;
 
     bool is_on_trial() const { return trial >= 0; }
     int in_use() const { return is_on_trial() ? trial : current; }
-    void hurry(std::int64_t now_ns) {
+    double reference_ns() const { return estimates[current].row_ns; }
+    // The machine has changed: what other counts took before says nothing.
+    void forget(std::int64_t now_ns) {
+      for (Estimate& estimate : estimates) {
+        if (&estimate != &estimates[current]) estimate = {};
+      }
+      estimates[current].num_slow = 0;
       interval_ns = kShortestIntervalNs;
       next_trial_ns = now_ns;
       num_urgent = kNumParts;
@@ -153,15 +180,15 @@ class ThreadCountController {
   // threads a batch of slow envs would take many times as long.
   bool is_worth_a_trial(const Size& size, int index) const {
     return index >= 0 && index < num_counts() && index != size.current &&
-           0.5 * size.row_cost_ns / counts_[index] < size.reference_ns;
+           0.5 * size.row_cost_ns / counts_[index] < size.reference_ns();
   }
 
   void begin_trial(Size& size, std::int64_t now_ns) {
     // Mostly neighbours; a far count now and then, since one thread may beat two and lose to eight, and at once where
     // batches have become slow: next to a count that is disturbed are others that are.
-    const bool is_urgent = size.num_urgent > 0;
-    const bool goes_far = is_urgent || ++size.num_trials % kFarEvery == 0;
-    const int part = is_urgent ? --size.num_urgent : size.num_trials / kFarEvery % (kNumParts + 1);
+    size.is_urgent = size.num_urgent > 0;
+    const bool goes_far = size.is_urgent || ++size.num_trials % kFarEvery == 0;
+    const int part = size.is_urgent ? --size.num_urgent : size.num_trials / kFarEvery % (kNumParts + 1);
     const int far = part == kNumParts ? num_counts() - 1 : size.current * part / kNumParts;
     for (const int index : {goes_far ? far : size.current + size.step, size.current + size.step, size.current - size.step}) {
       if (!is_worth_a_trial(size, index)) continue;
@@ -173,14 +200,12 @@ class ThreadCountController {
     size.next_trial_ns = now_ns + kLongestIntervalNs;
   }
 
-  void end_trial(Size& size, double result_ns, std::int64_t window_ns, std::int64_t now_ns) {
-    const bool is_smaller = size.trial < size.current;
-    const bool is_better = result_ns < (is_smaller ? kBetterWithFewer : kBetterWithMore) * size.reference_ns;
-    if (is_better) {
+  void end_trial(Size& size, std::int64_t window_ns, std::int64_t now_ns) {
+    const int tried = size.trial;
+    size.trial = -1;
+    if (move_to_best(size, now_ns) && size.current == tried) {
       // On in this direction at once.
-      size.current = size.trial;
       size.num_urgent = 0;
-      size.reference_ns = result_ns;
       size.interval_ns = kShortestIntervalNs;
       size.next_trial_ns = now_ns;
     } else {
@@ -190,14 +215,30 @@ class ThreadCountController {
       if (size.num_urgent > 0) size.next_trial_ns = now_ns;
       size.num_to_skip = 1;
     }
-    size.trial = -1;
+  }
+
+  // To the count with the best fresh estimate, if it is clearly better than the current one. True: it moved.
+  bool move_to_best(Size& size, std::int64_t now_ns) {
+    int best = size.current;
+    for (int index = 0; index < num_counts(); ++index) {
+      const Estimate& estimate = size.estimates[index];
+      if (estimate.is_fresh(now_ns) && estimate.row_ns < size.estimates[best].row_ns) best = index;
+    }
+    const double margin = best < size.current ? kBetterWithFewer : kBetterWithMore;
+    if (best == size.current || size.estimates[best].row_ns >= margin * size.reference_ns()) return false;
+    size.current = best;
+    return true;
   }
 
   static constexpr double kNeverWorthSharingNs = 4'000;
   static constexpr double kShareWorthWakingNs = 20'000;
   static constexpr double kBetterWithFewer = 0.99;  // fewer threads at the same speed leave cores to others
   static constexpr double kBetterWithMore = 0.97;
-  static constexpr double kDisturbed = 1.3;
+  static constexpr double kDisturbed = 1.4;
+  static constexpr int kSlowInARow = 2;
+  static constexpr double kMuchBetter = 0.7;
+  static constexpr double kWeight = 0.3;  // of a window in the mean
+  static constexpr std::int64_t kFreshNs = 200'000'000;
   static constexpr double kHopeless = 1.5;
   static constexpr std::int64_t kLongBatchNs = 200'000;
   static constexpr std::int64_t kShortestIntervalNs = 1'000'000;
