@@ -1,0 +1,180 @@
+"""Native envs on a machine with many cores: by thread count, beside EnvPool, and beside other programs.
+
+python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5]
+
+EnvPool and Gymnasium's numpy CartPole are measured where they are installed. All figures are millions of env steps per
+second; a ratio is taken between neighbours in time, and the median of the rounds is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+import envfleet
+
+_BUSY_LOOPS = 4
+_BESIDE_OTHERS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192))
+_WINDOW_SECONDS = 0.2
+Step = Callable[[], Any]
+
+
+def actions_for(env_id: str, num_envs: int) -> np.ndarray:
+    space = gymnasium.make(env_id).action_space
+    return np.stack([space.sample() for _ in range(num_envs)])
+
+
+def millions_per_second(step: Step, rows: int, seconds: float) -> float:
+    """After an untimed fifth of the time."""
+    end = time.perf_counter() + 0.2 * seconds
+    while time.perf_counter() < end:
+        step()
+    start = now = time.perf_counter()
+    num_batches = 0
+    while now - start < seconds:
+        step()
+        num_batches += 1
+        now = time.perf_counter()
+    return num_batches * rows / (now - start) / 1e6
+
+
+def alternate(steps: Mapping[str, Step], rows: int, args: argparse.Namespace) -> dict[str, list[float]]:
+    samples: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(args.rounds):
+        for name, step in steps.items():
+            samples[name].append(millions_per_second(step, rows, args.seconds))
+    return samples
+
+
+def show(label: str, samples: Mapping[str, Sequence[float]]) -> None:
+    own, *others = samples
+    shown = [f"{name} {statistics.median(values):.2f}" for name, values in samples.items()]
+    for other in others:
+        ratios = [mine / theirs for mine, theirs in zip(samples[own], samples[other], strict=True)]
+        shown.append(f"{statistics.median(ratios):.2f}x {other}")
+    print(f"{label}: {', '.join(shown)}", flush=True)
+
+
+def by_threads(env_id: str, num_envs: int, counts: Sequence[int], args: argparse.Namespace) -> None:
+    actions = actions_for(env_id, num_envs)
+    pools = {f"{count} threads": envfleet.make(env_id, num_envs=num_envs, num_threads=count) for count in counts}
+    for pool in pools.values():
+        pool.reset(seed=0)
+    steps = {name: (lambda pool=pool: pool.step(actions)) for name, pool in reversed(pools.items())}
+    show(f"{env_id} n={num_envs}", alternate(steps, num_envs, args))
+    for pool in pools.values():
+        pool.close()
+
+
+def beside_peers(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
+    actions = actions_for(env_id, num_envs)
+    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
+    pool.reset(seed=0)
+    steps: dict[str, Step] = {"envfleet": lambda: pool.step(actions)}
+    if importlib.util.find_spec("envpool") is not None:
+        import envpool
+
+        theirs = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=os.cpu_count())
+        theirs.reset()
+        steps["EnvPool"] = lambda: theirs.step(actions)
+    if env_id == "CartPole-v1":
+        numpy_env = gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point")
+        numpy_env.reset(seed=0)
+        steps["numpy"] = lambda: numpy_env.step(actions)
+    show(f"{env_id} n={num_envs}", alternate(steps, num_envs, args))
+    pool.close()
+
+
+def asynchronous(num_envs: int, batch_size: int, args: argparse.Namespace) -> None:
+    actions = np.zeros(batch_size, dtype=np.int64)
+    options = {"num_envs": num_envs, "batch_size": batch_size, "num_threads": os.cpu_count()}
+    pool = envfleet.make_pool("CartPole-v1", **options)
+    pool.async_reset(seed=0)
+    steps: dict[str, Step] = {"envfleet": lambda: pool.send(actions, pool.recv().env_id)}
+    if importlib.util.find_spec("envpool") is not None:
+        import envpool
+
+        theirs = envpool.make_gymnasium("CartPole-v1", **options)
+        theirs.async_reset()
+        steps["EnvPool"] = lambda: theirs.send(actions, theirs.recv()[-1]["env_id"])
+    show(f"CartPole-v1 asynchronous, batches of {batch_size} of {num_envs}", alternate(steps, batch_size, args))
+    pool.close()
+
+
+def beside_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
+    actions = actions_for(env_id, num_envs)
+    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
+    pool.reset(seed=0)
+    samples: dict[str, list[float]] = {f"with {_BUSY_LOOPS} busy loops": [], "quiet": []}
+    busy, quiet = samples.values()
+    for _ in range(args.rounds):
+        quiet.append(millions_per_second(lambda: pool.step(actions), num_envs, args.seconds))
+        loops = [multiprocessing.get_context("spawn").Process(target=_burn, daemon=True) for _ in range(_BUSY_LOOPS)]
+        for loop in loops:
+            loop.start()
+        time.sleep(2)  # until they have started
+        busy.append(millions_per_second(lambda: pool.step(actions), num_envs, args.seconds))
+        for loop in loops:
+            loop.kill()
+            loop.join()
+    show(f"{env_id} n={num_envs}", samples)
+    pool.close()
+
+
+def _burn() -> None:
+    while True:
+        pass
+
+
+def slow_windows(env_id: str, num_envs: int, seconds: float) -> None:
+    actions = actions_for(env_id, num_envs)
+    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
+    pool.reset(seed=0)
+    count = int(seconds / _WINDOW_SECONDS)
+    windows = [millions_per_second(lambda: pool.step(actions), num_envs, _WINDOW_SECONDS) for _ in range(count)]
+    median = statistics.median(windows)
+    num_slow = sum(window < median / 2 for window in windows)
+    print(f"{env_id} n={num_envs}: {num_slow} of {count} windows of 0.2 s below half of the median, {median:.1f}")
+    pool.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=0.25)
+    parser.add_argument("--rounds", type=int, default=5)
+    args = parser.parse_args()
+    cores = os.cpu_count() or 1
+    print("Threads")
+    counts = sorted({1, *(count for count in (2, 4, 8, 12) if count < cores), cores})
+    for env_id, num_envs in (("CartPole-v1", 1024), ("CartPole-v1", 8192), ("CartPole-v1", 65536)):
+        by_threads(env_id, num_envs, counts, args)
+    for env_id in ("Pendulum-v1", "Acrobot-v1"):
+        by_threads(env_id, 8192, [1, cores], args)
+    print("Peers")
+    for num_envs in (64, 1024, 8192, 65536):
+        beside_peers("CartPole-v1", num_envs, args)
+    for env_id in ("Pendulum-v1", "Acrobot-v1"):
+        beside_peers(env_id, 8192, args)
+    asynchronous(8192, 4096, args)
+    print("Beside other programs")
+    for env_id, num_envs in (
+        ("CartPole-v1", 8192),
+        ("CartPole-v1", 65536),
+        ("Pendulum-v1", 8192),
+        ("Acrobot-v1", 8192),
+    ):
+        beside_busy_loops(env_id, num_envs, args)
+    slow_windows("CartPole-v1", 8192, 20)
+
+
+if __name__ == "__main__":
+    main()
