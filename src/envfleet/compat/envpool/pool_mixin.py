@@ -59,8 +59,8 @@ class EnvPoolMixin(ABC):
         warnings.warn("seed() does nothing, as in EnvPool; pass seed= to make() or to reset()", stacklevel=2)
 
     def xla(self) -> Any:
-        """Not here."""
-        raise ConfigError("xla() is not there on envfleet's pools; step them from Python, or call step() in a callback")
+        """Raise: pools cannot be stepped inside XLA programs yet."""
+        raise ConfigError("xla() is not supported; step the pool from Python, or call step() in a callback")
 
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
         """Pictures of these envs (default: that of render_env_id), one array of (n, height, width, 3)."""
