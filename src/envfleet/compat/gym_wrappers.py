@@ -38,7 +38,7 @@ class TimeLimit(Wrapper):
         if max_episode_steps is None:
             max_episode_steps = getattr(getattr(env, "spec", None), "max_episode_steps", None)
         if max_episode_steps is None or max_episode_steps < 1:
-            raise ConfigError(f"TimeLimit expected max_episode_steps from 1 on, got {max_episode_steps!r}")
+            raise ConfigError(f"TimeLimit expected max_episode_steps of at least 1, got {max_episode_steps!r}")
         self._max_episode_steps = int(max_episode_steps)
         self._elapsed_steps: int | None = None
 
@@ -337,7 +337,7 @@ class ResizeObservation(ObservationWrapper):
         inner = _check_picture("ResizeObservation", env.observation_space)
         self.shape = (shape, shape) if isinstance(shape, int) else tuple(int(side) for side in shape)
         if len(self.shape) != 2 or min(self.shape) < 1:
-            raise ConfigError(f"shape expected one or two numbers from 1 on, got {shape!r}")
+            raise ConfigError(f"shape expected one or two numbers of at least 1, got {shape!r}")
         self.observation_space = spaces.Box(0, 255, (*self.shape, *inner[2:]), np.uint8)
 
     def observation(self, observation: Any) -> Any:

@@ -54,7 +54,7 @@ class PufferEnv:
             if not hasattr(self, name):
                 raise APIUsageError(f"PufferEnv expected {name}, got none; set it before super().__init__()")
         if self.num_agents < 1:
-            raise APIUsageError(f"num_agents expected a number from 1 on, got {self.num_agents!r}")
+            raise APIUsageError(f"num_agents expected a number of at least 1, got {self.num_agents!r}")
         for name in ("observation_space", "action_space"):
             if hasattr(self, name):
                 raise APIUsageError(f"PufferEnv expected single_{name}, got {name}; rename it")

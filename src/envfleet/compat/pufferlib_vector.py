@@ -279,7 +279,7 @@ def make(
     batch_size (both take "auto"), zero_copy and overwork are PufferLib's; other keywords are envfleet.make()'s options.
     """
     if not isinstance(num_envs, (int, np.integer)) or num_envs < 1:
-        raise APIUsageError(f"num_envs expected a whole number from 1 on, got {num_envs!r}")
+        raise APIUsageError(f"num_envs expected an integer of at least 1, got {num_envs!r}")
     name = backend if isinstance(backend, str) else getattr(backend, "__name__", repr(backend))
     if name == "PufferEnv":
         return _native_env(env_creator_or_creators, env_args, env_kwargs, num_envs)

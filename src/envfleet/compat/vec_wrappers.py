@@ -96,7 +96,7 @@ class VecFrameStack(VecEnvWrapper):
     def __init__(self, venv: VecEnv, nstack: int) -> None:
         space = _box_of("VecFrameStack", venv)
         if not isinstance(nstack, (int, np.integer)) or nstack < 1 or not space.shape:
-            raise ConfigError(f"VecFrameStack expected nstack from 1 on and arrays to stack, got {nstack!r}, {space}")
+            raise ConfigError(f"VecFrameStack expected nstack >= 1 and arrays to stack, got {nstack!r}, {space}")
         low, high = (np.repeat(side, nstack, axis=-1) for side in (space.low, space.high))
         super().__init__(venv, observation_space=spaces.Box(low, high, low.shape, np.dtype(space.dtype).type))
         self.nstack = int(nstack)
