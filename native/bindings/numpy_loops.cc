@@ -1,4 +1,4 @@
-// Finds the inner loops of np.sin and np.cos and hands them to the engine.
+// Finds the inner loops of np.sin, np.cos and others and hands them to the engine.
 #include "bindings.h"
 #include "numpy_api.h"
 #include "numpy_host.h"
@@ -12,14 +12,15 @@ namespace envfleet::bindings {
 
 namespace {
 
-// The loop that takes and returns one value of this type.
+// The loop that takes and returns values of this type.
 engine::UfuncLoops loop_of(const nb::module_& numpy, const char* name, char type) {
   const nb::object ufunc = numpy.attr(name);
   if (!nb::isinstance(ufunc, numpy.attr("ufunc"))) return {};
   const auto& table = *reinterpret_cast<PyUFuncObject*>(ufunc.ptr());
   for (int i = 0; i < table.ntypes; ++i) {
     const char* types = table.types + static_cast<std::ptrdiff_t>(i) * table.nargs;
-    if (types[0] == type && types[1] == type) return {table.functions[i], table.data == nullptr ? nullptr : table.data[i]};
+    if (types[0] == type && types[table.nargs - 1] == type)
+      return {table.functions[i], table.data == nullptr ? nullptr : table.data[i]};
   }
   return {};  // the C library's function serves instead
 }
@@ -28,8 +29,18 @@ engine::UfuncLoops loop_of(const nb::module_& numpy, const char* name, char type
 
 void borrow_numpy_loops() {
   const nb::module_ numpy = nb::module_::import_("numpy");
-  engine::use_numpy_loops(loop_of(numpy, "sin", NPY_DOUBLE), loop_of(numpy, "cos", NPY_DOUBLE),
-                          loop_of(numpy, "sin", NPY_FLOAT), loop_of(numpy, "cos", NPY_FLOAT));
+  const struct {
+    engine::Function function;
+    const char* name;
+    char type;
+  } functions[] = {
+      {engine::kSin, "sin", NPY_DOUBLE},         {engine::kCos, "cos", NPY_DOUBLE},
+      {engine::kSinF, "sin", NPY_FLOAT},         {engine::kCosF, "cos", NPY_FLOAT},
+      {engine::kExp, "exp", NPY_DOUBLE},         {engine::kLog1p, "log1p", NPY_DOUBLE},
+      {engine::kTanh, "tanh", NPY_DOUBLE},       {engine::kArcsinh, "arcsinh", NPY_DOUBLE},
+      {engine::kArctan2, "arctan2", NPY_DOUBLE},
+  };
+  for (const auto& own : functions) engine::use_numpy_loop(own.function, loop_of(numpy, own.name, own.type));
 }
 
 }  // namespace envfleet::bindings

@@ -23,11 +23,24 @@ static_assert(sizeof(ef_bitgen) == sizeof(bitgen_t), "abi.h must keep the layout
 
 bitgen_t* as_numpy(ef_bitgen* bitgen) { return reinterpret_cast<bitgen_t*>(bitgen); }
 
-enum Function { kSin, kCos, kSinF, kCosF, kNumFunctions };
-
 UfuncLoops loops[kNumFunctions];
 
-double c_library(Function function, double value) { return function == kSin ? std::sin(value) : std::cos(value); }
+double c_library(Function function, double value) {
+  switch (function) {
+    case kSin:
+      return std::sin(value);
+    case kCos:
+      return std::cos(value);
+    case kExp:
+      return std::exp(value);
+    case kLog1p:
+      return std::log1p(value);
+    case kTanh:
+      return std::tanh(value);
+    default:
+      return std::asinh(value);
+  }
+}
 float c_library(Function function, float value) { return function == kSinF ? std::sin(value) : std::cos(value); }
 
 template <Function function, class Real>
@@ -43,14 +56,20 @@ void apply(const Real* in, Real* out, std::int64_t count) noexcept {
   own.loop(args, &size, steps, own.data);
 }
 
+double arctan2(double y, double x) noexcept {
+  const UfuncLoops& own = loops[kArctan2];
+  if (own.loop == nullptr) return std::atan2(y, x);
+  double result;
+  char* args[] = {reinterpret_cast<char*>(&y), reinterpret_cast<char*>(&x), reinterpret_cast<char*>(&result)};
+  const std::intptr_t size = 1;
+  const std::intptr_t steps[] = {sizeof(double), sizeof(double), sizeof(double)};
+  own.loop(args, &size, steps, own.data);
+  return result;
+}
+
 }  // namespace
 
-void use_numpy_loops(UfuncLoops sin, UfuncLoops cos, UfuncLoops sin_f, UfuncLoops cos_f) {
-  loops[kSin] = sin;
-  loops[kCos] = cos;
-  loops[kSinF] = sin_f;
-  loops[kCosF] = cos_f;
-}
+void use_numpy_loop(Function function, UfuncLoops own) { loops[function] = own; }
 
 const ef_host* numpy_host() {
   static const ef_host host{
@@ -66,6 +85,11 @@ const ef_host* numpy_host() {
       &apply<kCos, double>,
       &apply<kSinF, float>,
       &apply<kCosF, float>,
+      &apply<kExp, double>,
+      &apply<kLog1p, double>,
+      &apply<kTanh, double>,
+      &apply<kArcsinh, double>,
+      &arctan2,
   };
   return &host;
 }

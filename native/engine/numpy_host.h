@@ -1,4 +1,4 @@
-// What the engine lends to envs of numpy: its distributions, and its sine and cosine.
+// What the engine lends to envs of numpy: its distributions, and its elementary functions.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,10 @@ struct UfuncLoops {
   void* data = nullptr;
 };
 
-// Replaces the C library's functions, which serve until then, with numpy's own inner loops. Once, before any
-// env is made.
-void use_numpy_loops(UfuncLoops sin, UfuncLoops cos, UfuncLoops sin_f, UfuncLoops cos_f);
+enum Function { kSin, kCos, kSinF, kCosF, kExp, kLog1p, kTanh, kArcsinh, kArctan2, kNumFunctions };
+
+// Replaces the C library's function, which serves until then, with numpy's own inner loop. Once for each, before
+// any env is made.
+void use_numpy_loop(Function function, UfuncLoops loops);
 
 }  // namespace envfleet::engine

@@ -1,6 +1,16 @@
 // The whole plug-in as one source: what envfleet.compile() builds where the installed MuJoCo is of
 // another version than the plug-in that was shipped.
 #include "ant.cc"
+#include "dm_control/arms.cc"
+#include "dm_control/dog.cc"
+#include "dm_control/physics.cc"
+#include "dm_control/poles.cc"
+#include "dm_control/quadruped.cc"
+#include "dm_control/suite_env.cc"
+#include "dm_control/suite_model.cc"
+#include "dm_control/targets.cc"
+#include "dm_control/task.cc"
+#include "dm_control/walkers.cc"
 #include "half_cheetah.cc"
 #include "hopper.cc"
 #include "humanoid.cc"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet import _native
-from envfleet.envs import bsuite, classic_control, mujoco, toy_text
+from envfleet.envs import bsuite, classic_control, dm_control, mujoco, toy_text
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
@@ -27,6 +27,7 @@ _FAMILIES: tuple[Family, ...] = (
     toy_text.WITHOUT_PICTURES,
     bsuite.FAMILY,
     mujoco.FAMILY,
+    dm_control.FAMILY,
 )
 # Families that are loaded when one of their envs is made, since they need a library of an extra.
 _LATER = frozenset(env_id for family in _FAMILIES if family.load is not None for env_id in family.ids)
@@ -68,9 +69,14 @@ def find_entry(env_id: Any) -> Entry | None:
 def load_entry(entry: Entry) -> None:
     """Makes an entry's env known to the engine. Raises MissingExtraError, or CompileError with the reason."""
     load = family_of_native(entry.native_id).load
-    # An env of that id that is there already may be the user's own.
-    if load is not None and entry.native_id not in _native.list_env_types():
-        load()
+    if load is not None and entry.native_id not in plugin_files:  # the user's own env of that id
+        load(entry.native_id)
+
+
+def takes_params(entry: Entry, params: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the native env takes these parameters of the envs; its Python twin may take more."""
+    takes = family_of_native(entry.native_id).takes
+    return takes is None or all(takes({**entry.params, **own}) for own in params)
 
 
 def family_of_native(native_id: str) -> Family:
@@ -196,7 +202,7 @@ def _spaces_of(raw: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _observation_space(structure: str, arrays: tuple[ArraySpec, ...]) -> gymnasium.Space[Any]:
     if structure == "dict":
-        return spaces.Dict({array.name: array.space for array in arrays})
+        return spaces.Dict([(array.name, array.space) for array in arrays])  # a dict would be sorted
     if structure == "tuple":
         return spaces.Tuple([array.space for array in arrays])
     return arrays[0].space

@@ -27,6 +27,7 @@ from envfleet.native_envs import (
     native_ids,
     registered,
     resolve,
+    takes_params,
     unregistered_ids,
 )
 from envfleet.options import Options, integer_option, parse_options
@@ -137,6 +138,10 @@ def _choose(env: Env, options: dict[str, Any]) -> tuple[Entry | None, str, Optio
     if wants_pixels(env, parsed.params):
         if runs_on == "native":
             raise ConfigError("from_pixels draws in Python workers, got backend='native'; leave backend out")
+        entry = None
+    if entry is not None and not takes_params(entry, parsed.params):
+        if runs_on == "native":
+            raise ConfigError(f"{env} in C++ does not take all of these parameters; leave backend='native' out")
         entry = None
     if entry is not None and (runs_on == "native" or (runs_on == "auto" and not parsed.wrappers)):
         if parsed.wrappers:

@@ -62,7 +62,7 @@ def test_simulators(capsys: pytest.CaptureFixture[str]) -> None:
     assert (family, env_id, backend, extra.split()[0], rest) == (
         "dm_control",
         "cheetah-run",
-        "processes",
+        "native",
         "dm_control",
         ["-", "-", "-"],
     )

@@ -119,7 +119,7 @@ def test_render() -> None:
         envs.reset(seed=0)
         try:
             pictures = envs.render()
-        except EnvError as error:
+        except (EnvError, ConfigError) as error:
             assert "MUJOCO_GL" in str(error)  # noqa: PT017 (a machine may have no driver to draw with)
             return
         assert [picture.shape for picture in pictures] == [(48, 64, 3)] * 2

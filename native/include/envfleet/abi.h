@@ -30,7 +30,7 @@ extern "C" {
 #define EF_NOEXCEPT
 #endif
 
-#define ENVFLEET_ABI_VERSION 2u
+#define ENVFLEET_ABI_VERSION 3u
 #define ENVFLEET_MAX_NDIM 8
 #define ENVFLEET_ERROR_SIZE 1024
 
@@ -135,7 +135,7 @@ typedef struct ef_bitgen {
   uint64_t (*next_raw)(void* state);
 } ef_bitgen;
 
-/* What the engine lends to an env: numpy's distributions, and its sine and cosine, which differ from the C
+/* What the engine lends to an env: numpy's distributions, and those of its functions that differ from the C
  * library's on some CPUs. The latter set out[i] = f(in[i]); in and out may be the same array. */
 typedef struct ef_host {
   uint32_t abi_version;
@@ -150,6 +150,11 @@ typedef struct ef_host {
   void (*cos)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
   void (*sin_f)(const float* in, float* out, int64_t count) EF_NOEXCEPT;
   void (*cos_f)(const float* in, float* out, int64_t count) EF_NOEXCEPT;
+  void (*exp)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  void (*log1p)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  void (*tanh)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  void (*arcsinh)(const double* in, double* out, int64_t count) EF_NOEXCEPT;
+  double (*arctan2)(double y, double x) EF_NOEXCEPT;
 } ef_host;
 
 /* One batch of rows. Columns are indexed by row; actions by env. */

@@ -14,6 +14,7 @@
 //     void save(envfleet::StateWriter&); void load(envfleet::StateReader&);  // instead, for opaque state
 //     void fields_changed();                                   // optional: after set_attr and set_state
 //     void render(envfleet::Frame&);                           // optional
+//     using Random = envfleet::RandomState;                    // optional: what reset() draws from; see random_state.h
 //   };
 //   ENVFLEET_ENV("Catch-v0", Catch)
 //
@@ -47,6 +48,7 @@
 #include "envfleet/lanes.h"
 #include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
+#include "envfleet/random_state.h"
 #include "envfleet/rng.h"
 #include "envfleet/spec.h"
 

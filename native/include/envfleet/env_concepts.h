@@ -8,6 +8,7 @@
 #include "envfleet/fields.h"
 #include "envfleet/lanes.h"
 #include "envfleet/out.h"
+#include "envfleet/random_state.h"
 #include "envfleet/rng.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
@@ -44,8 +45,21 @@ concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };
 
 template <class Env, class Action>
 concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
+// The generator that an env draws from: Rng, unless it names another one.
+template <class Env>
+struct RandomOfEnv {
+  using type = Rng;
+};
+template <class Env>
+  requires requires { typename Env::Random; }
+struct RandomOfEnv<Env> {
+  using type = typename Env::Random;
+};
+template <class Env>
+using RandomOf = typename RandomOfEnv<Env>::type;
+
 template <class Env, class Action>
-concept StepsWithRng = requires(Env& env, Action action, Rng& rng, Out& out) { env.step(action, rng, out); };
+concept StepsWithRng = requires(Env& env, Action action, RandomOf<Env>& rng, Out& out) { env.step(action, rng, out); };
 template <class Env, class Action>
 concept StepsOn = StepsWithout<Env, Action> || StepsWithRng<Env, Action>;
 

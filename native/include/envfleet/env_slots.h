@@ -23,7 +23,6 @@
 #include "envfleet/fleet_rows.h"
 #include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
-#include "envfleet/rng.h"
 #include "envfleet/spec.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
@@ -74,7 +73,7 @@ class EnvSlots {
     if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
       Slot& slot = slots_[env_id];
       phases_[env_id] = EF_BROKEN;
-      slot.rng.load(reader.get<Rng::State>());
+      slot.rng.load(reader.get<typename RandomOf<Env>::State>());
       const auto elapsed_step = reader.get<std::int32_t>();
       // The next step counts on from here.
       if (elapsed_step < 0 || elapsed_step == std::numeric_limits<std::int32_t>::max()) {
@@ -125,7 +124,7 @@ class EnvSlots {
     Slot(Slot&&) { std::terminate(); }
     std::int32_t elapsed_step = 0;  // first: in one cache line with the env's first members
     std::optional<Env> env;         // empty only after a rebuild that threw
-    Rng rng;
+    RandomOf<Env> rng;
   };
 
   explicit EnvSlots(const ef_fleet_options& options)

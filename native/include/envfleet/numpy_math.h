@@ -1,7 +1,8 @@
-// numpy's sine, cosine and scalar square, for envs that must equal a Python original to the last bit.
+// numpy's sine, cosine, exponential and others, and its scalar square, for envs that must equal a Python original to the
+// last bit.
 //
-// For sine and cosine numpy runs vector code of its own on some CPUs and the C library's functions on others. These
-// functions call the loops that np.sin and np.cos themselves run, so they return what numpy returns on the same machine.
+// numpy runs vector code of its own on some CPUs and the C library's functions on others. These functions call the
+// loops that np.sin, np.cos and so on themselves run, so they return what numpy returns on the same machine.
 // Calls over several values cost less per value than calls for one.
 //
 // Thread safety: any thread, once a fleet of this library's envs exists.
@@ -43,6 +44,15 @@ inline void sin(const double* in, double* out, std::int64_t count) { detail::hos
 inline void cos(const double* in, double* out, std::int64_t count) { detail::host().cos(in, out, count); }
 inline void sin(const float* in, float* out, std::int64_t count) { detail::host().sin_f(in, out, count); }
 inline void cos(const float* in, float* out, std::int64_t count) { detail::host().cos_f(in, out, count); }
+inline void exp(const double* in, double* out, std::int64_t count) { detail::host().exp(in, out, count); }
+inline void log1p(const double* in, double* out, std::int64_t count) { detail::host().log1p(in, out, count); }
+inline void tanh(const double* in, double* out, std::int64_t count) { detail::host().tanh(in, out, count); }
+inline void arcsinh(const double* in, double* out, std::int64_t count) { detail::host().arcsinh(in, out, count); }
+inline double arctan2(double y, double x) { return detail::host().arctan2(y, x); }
+inline double exp(double value) {
+  exp(&value, &value, 1);
+  return value;
+}
 
 template <class Real>
 Real sin(Real value) {

@@ -14,6 +14,7 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.envs.simulators import find_simulator, is_installed
 from envfleet.errors import UnknownEnvError
+from envfleet.native_envs import find_entry
 from envfleet.registry import family_of
 
 _COLUMNS = {
@@ -99,7 +100,8 @@ def _row(family: str, env_id: str) -> tuple[str, ...]:
     if simulator is not None:
         # Only an env knows its spaces, and hundreds are not built for a list.
         extra = _extra(simulator.extra, simulator.is_installed)
-        return family, env_id, simulator.backend, extra, _NOTHING, _NOTHING, _NOTHING
+        backend = simulator.backend if find_entry(env_id) is None else "native"
+        return family, env_id, backend, extra, _NOTHING, _NOTHING, _NOTHING
     own = family_of(env_id)
     if own.load is not None:
         # Likewise: their library would have to be loaded, or even compiled.

@@ -1,12 +1,19 @@
-"""dm_control's suite: "cheetah-run" and its like, and EnvPool's names for them ("CheetahRun-v1")."""
+"""dm_control's suite: "cheetah-run" and its like, and EnvPool's names for them ("CheetahRun-v1").
+
+Most tasks are native; the others, and all of them with backend="processes" or "serial", run dm_control itself.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from envfleet.envs.family import Family, Renderer
 from envfleet.envs.simulators import Simulator
+from envfleet.errors import ConfigError, MissingExtraError
 
 _TASKS = {
     "acrobot": "swingup swingup_sparse",
@@ -28,6 +35,29 @@ _TASKS = {
     "stacker": "stack_2 stack_4",
     "swimmer": "swimmer6 swimmer15",
     "walker": "stand walk run",
+}
+
+# lqr draws a model for each seed, escape a landscape for each episode. As native/mujoco/dm_control/suite_env.cc has it.
+_IN_PYTHON = frozenset({("lqr", "lqr_2_1"), ("lqr", "lqr_6_2"), ("quadruped", "escape")})
+_CONTROL_TIMESTEPS = {
+    "acrobot": 0.01,
+    "ball_in_cup": 0.02,
+    "cartpole": 0.01,
+    "cheetah": 0.01,
+    "dog": 0.015,
+    "finger": 0.02,
+    "fish": 0.04,
+    "hopper": 0.02,
+    "humanoid": 0.025,
+    "humanoid_CMU": 0.02,
+    "manipulator": 0.01,
+    "pendulum": 0.02,
+    "point_mass": 0.02,
+    "quadruped": 0.02,
+    "reacher": 0.02,
+    "stacker": 0.01,
+    "swimmer": 0.03,
+    "walker": 0.025,
 }
 
 
@@ -63,4 +93,67 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     )
 
 
+@cache
+def native_ids() -> tuple[str, ...]:
+    """The ids of the tasks that are native."""
+    return tuple(env_id for env_id, task in tasks().items() if task not in _IN_PYTHON)
+
+
+def _runs_natively(params: Mapping[str, Any]) -> bool:
+    """Whether the native env takes these parameters: arguments of the task itself are for dm_control."""
+    return not params.get("task_kwargs") and all(
+        isinstance(own, Mapping) and set(own) <= {"flat_observation"}
+        for own in _as_list(params.get("environment_kwargs") or {})
+    )
+
+
+def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of DmControlEnv as the native env takes them."""
+    if "task" in params:
+        raise ConfigError("dm_control expected its task as part of the id, got the option task; leave it out")
+    native = {name: value for name, value in params.items() if name not in ("task_kwargs", "environment_kwargs")}
+    if "from_pixels" in native and native["from_pixels"] in (False, 0):
+        del native["from_pixels"]  # EnvPool's default; True is for envs/pixels.py
+    if given := params.get("environment_kwargs"):
+        native["flat_observation"] = _each(lambda own: own.get("flat_observation", False), given)
+    if any(isinstance(own, str) for own in _as_list(native.get("camera_id"))):
+        cameras = native.pop("camera_id")
+        native["camera_name"] = _each(lambda own: own if isinstance(own, str) else "", cameras)
+        native["camera_id"] = _each(lambda own: 0 if isinstance(own, str) else own, cameras)
+    return native
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _each(convert: Callable[[Any], Any], value: Any) -> Any:
+    """One value, or a list of one for each env."""
+    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
+
+
+def _load(env_id: str) -> None:
+    if not SIMULATOR.is_installed:
+        raise MissingExtraError(SIMULATOR.package, SIMULATOR.extra, env_id)
+    from envfleet.envs.dm_control_models import add_model
+
+    add_model(*tasks()[env_id])
+
+
+def _make_renderer(env_id: str, params: Mapping[str, Any]) -> Renderer:
+    from envfleet.envs.dm_control_models import make_suite_renderer
+
+    return make_suite_renderer(*tasks()[env_id], params)
+
+
 SIMULATOR = Simulator("dm_control", "dm_control", "dm_control", "processes", all_ids, spec_of)
+FAMILY = Family(
+    "dm_control",
+    native_ids(),
+    _translate,
+    _make_renderer,
+    {env_id: round(1 / _CONTROL_TIMESTEPS[tasks()[env_id][0]]) for env_id in native_ids()},
+    load=_load,
+    extra="dm_control",
+    takes=_runs_natively,
+)

@@ -25,8 +25,9 @@ class Family:
     gives a renderer for an id and its parameters; None: the env draws itself, or not at all.
     make_shared_renderer gives one whose pictures depend on nothing but what it is given, for envs
     that share it; None: make_renderer's do.
-    load registers the ids with the engine, before one is described or built; None: they are
+    load registers an id with the engine, before one is described or built; None: they are
     compiled in. It may be called again, and raises MissingExtraError or CompileError.
+    takes says whether the native env takes these parameters; with others the env runs in Python. None: always.
     extra is what installs a library that they need, and the library's name. native_only are ids
     that Gymnasium registers without a class that would run. opens_windows: its envs know
     render_mode="human" themselves; of the others the pool shows one in a window.
@@ -37,8 +38,9 @@ class Family:
     translate: Callable[[Mapping[str, Any]], dict[str, Any]] = _as_given
     make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
     render_fps: Mapping[str, int] = field(default_factory=dict)
-    load: Callable[[], None] | None = None
+    load: Callable[[str], None] | None = None
     extra: str = ""
     native_only: frozenset[str] = frozenset()
     opens_windows: bool = False
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
+    takes: Callable[[Mapping[str, Any]], bool] | None = None

@@ -124,7 +124,7 @@ def _make_shared_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer
     return _make_renderer(native_id, params, has_fixed_camera=True)
 
 
-def _load() -> None:
+def _load(native_id: str) -> None:
     from envfleet.envs.mujoco_plugin import load
 
     load(asset_folder())

@@ -18,7 +18,7 @@ from envfleet.compile_cache import CachedLibrary
 from envfleet.errors import CompileError, MissingExtraError
 
 _lock = threading.Lock()
-_is_loaded = False
+_loaded: ctypes.CDLL | None = None
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ def plugin_folder() -> Path:
     return Path(_native.__file__).resolve().parent / "plugins"
 
 
-def load(asset_folder: Path) -> None:
-    """Registers the MuJoCo envs. Raises MissingExtraError, and CompileError with the reason."""
-    global _is_loaded
+def load(asset_folder: Path) -> ctypes.CDLL:
+    """Registers the MuJoCo envs and returns the plug-in. Raises MissingExtraError, and CompileError with the reason."""
+    global _loaded
     with _lock:
-        if _is_loaded:
-            return
+        if _loaded is not None:
+            return _loaded
         mujoco = installed_mujoco()
         # First, and kept: the plug-in names it by its soname alone, so that the one in memory is taken.
         try:
@@ -58,24 +58,26 @@ def load(asset_folder: Path) -> None:
             raise CompileError(f"MuJoCo's library cannot be loaded: {error}; install mujoco again") from error
         plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
         if plugin.is_file():
-            _load(str(plugin), mujoco, asset_folder)
+            _loaded = _load(str(plugin), mujoco, asset_folder)
         else:
             with _built(mujoco) as library:
-                _load(library.dlopen_path, mujoco, asset_folder)
-        _is_loaded = True
+                _loaded = _load(library.dlopen_path, mujoco, asset_folder)
+        return _loaded
 
 
-def _load(plugin: str, mujoco: Installed, asset_folder: Path) -> None:
-    _start(plugin, mujoco, asset_folder)
+def _load(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
+    library = _start(plugin, mujoco, asset_folder)
     try:
         _native.load_plugin(plugin)
     except RuntimeError as error:
         raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
+    return library
 
 
-def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> None:
+def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
     try:
-        start = ctypes.CDLL(plugin).envfleet_mujoco_start
+        library = ctypes.CDLL(plugin)
+        start = library.envfleet_mujoco_start
     except (OSError, AttributeError) as error:
         raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
     start.argtypes, start.restype = (ctypes.c_char_p,), ctypes.c_int
@@ -84,6 +86,7 @@ def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> None:
             f"the MuJoCo envs expected the library that they were built against, got {mujoco.library}, which "
             f"says that it is version {other}; install mujoco again"
         )
+    return library
 
 
 def flags_for(mujoco: Installed) -> list[str]:

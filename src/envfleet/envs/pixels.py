@@ -41,7 +41,10 @@ def pixel_spec(env_id: str, params: Sequence[Mapping[str, Any]]) -> GymnasiumSpe
     for own in params:
         _sizes(own)
     entry = find_entry(env_id)
-    spec = dm_control.SIMULATOR.spec(env_id) if entry is None else single_env_spec(env_id, entry)
+    if entry is None or (entry.native_id == env_id and env_id in dm_control.all_ids()):
+        spec = dm_control.SIMULATOR.spec(env_id)
+    else:
+        spec = single_env_spec(env_id, entry)
     return GymnasiumSpec(
         env_id,
         entry_point="envfleet.envs.pixels:make_pixel_env",
@@ -91,7 +94,7 @@ class PixelEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
 def _has_pixels(env: Any) -> bool:
     entry = find_entry(env)
     if entry is not None:
-        return entry.native_id in mujoco.IDS
+        return entry.native_id in mujoco.IDS or entry.native_id in dm_control.all_ids()
     return isinstance(env, str) and env in dm_control.all_ids()
 
 

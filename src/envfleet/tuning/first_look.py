@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.driving import Driver
 from envfleet.errors import ConfigError
 from envfleet.factories import recipe_for
-from envfleet.native_envs import find_entry
+from envfleet.native_envs import find_entry, takes_params
 from envfleet.options import PYTHON_BACKENDS, Options, parse_options
 from envfleet.python_envs import check_known
 from envfleet.registry import Env, make_pool
@@ -48,7 +48,7 @@ class FirstLook:
         if parsed.config.autoreset_mode is AutoresetMode.DISABLED:
             raise ConfigError("tune() steps through ends of episodes; autoreset_mode expected another than 'disabled'")
         needs_processes = parsed.config.step_timeout is not None or parsed.config.start_method != "forkserver"
-        is_native = entry is not None and not parsed.wrappers
+        is_native = entry is not None and not parsed.wrappers and takes_params(entry, parsed.params)
         backends = backends_for(given, is_native=is_native, needs_processes=needs_processes)
         if "native" in backends:
             self._look_at_native(parsed)

@@ -49,12 +49,11 @@ class NativePlan:
 
     def build(self) -> tuple[Executor, Portrait]:
         """The native executor of the share."""
-        if self.native_id not in _native.list_env_types():
-            if self.libraries:
-                for name, data in self.libraries.items():
-                    _native.load_plugin(str(_stored(name, data)))
-            else:
-                load_entry(Entry(self.native_id))
+        if not self.libraries:
+            load_entry(Entry(self.native_id))
+        elif self.native_id not in _native.list_env_types():
+            for name, data in self.libraries.items():
+                _native.load_plugin(str(_stored(name, data)))
         portrait = Portrait(
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )

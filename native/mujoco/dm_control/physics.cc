@@ -1,0 +1,125 @@
+#include "physics.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "../trap.h"
+
+namespace envfleet::dm_control {
+
+Physics::Physics(SharedSuiteModel model) : shared_(std::move(model)), model_(*shared_->raw) {
+  mjData* made = nullptr;
+  mujoco::trapped([&] { made = mj_makeData(&model_); });
+  if (made == nullptr) throw std::runtime_error("MuJoCo cannot allocate an mjData");
+  data_.reset(made);
+}
+
+int Physics::id(mjtObj kind, const char* name) const {
+  const int found = mj_name2id(&model_, kind, name);
+  if (found < 0) {
+    throw std::invalid_argument(std::string("this model of dm_control expected a ") + mju_type2Str(kind) + " named " + name +
+                                ", got none; this version of dm_control is unknown: use backend='processes'");
+  }
+  return found;
+}
+
+void Physics::modify(const char* name, mjtNum* mjModel::* array, std::int64_t count) {
+  const double* shared = model_.*array;
+  OwnArray& own = own_arrays_.emplace_back(std::string("model_") + name, std::vector<double>(shared, shared + count));
+  model_.*array = own.values.data();  // a vector's memory stays where it is when own_arrays_ grows
+}
+
+// Throws where a warning is counted, as dm_control's check_invalid_state().
+template <class Body>
+void Physics::checked(Body&& body) {
+  int before[mjNWARNING];
+  for (int i = 0; i < mjNWARNING; ++i) before[i] = data_->warning[i].number;
+  mujoco::trapped(body, true);
+  for (int i = 0; i < mjNWARNING; ++i) {
+    if (data_->warning[i].number > before[i]) {
+      throw PhysicsError(std::string("the physics state is invalid: ") +
+                         mju_warningText(i, static_cast<std::size_t>(data_->warning[i].lastinfo)));
+    }
+  }
+}
+
+void Physics::after_reset() {
+  const auto flags = model_.opt.disableflags;
+  model_.opt.disableflags |= mjDSBL_ACTUATION;
+  const auto restore = [&] { model_.opt.disableflags = flags; };
+  try {
+    checked([this] { mj_forward(&model_, data_.get()); });
+  } catch (...) {
+    restore();
+    throw;
+  }
+  restore();
+}
+
+void Physics::reset() {
+  mujoco::trapped([this] { mj_resetData(&model_, data_.get()); });
+  try {
+    after_reset();
+  } catch (const PhysicsError&) {  // the task sets another state next
+  }
+}
+
+void Physics::step(int count) {
+  checked([this, count] {
+    const mjModel* const model = &model_;
+    mjData* const data = data_.get();
+    int whole_steps = count;
+    if (model->opt.integrator != mjINT_RK4) {
+      mj_step2(model, data);
+      --whole_steps;
+    }
+    for (int i = 0; i < whole_steps; ++i) mj_step(model, data);
+    mj_step1(model, data);
+  });
+}
+
+void Physics::note_state(std::vector<double>& state) const {
+  state.resize(static_cast<std::size_t>(mj_stateSize(&model_, mjSTATE_INTEGRATION)));
+  mj_getState(&model_, data_.get(), state.data(), mjSTATE_INTEGRATION);
+  for (const OwnArray& own : own_arrays_) state.insert(state.end(), own.values.begin(), own.values.end());
+}
+
+bool Physics::was_written() {
+  if (viewed_.empty()) return false;
+  std::vector<double> now;
+  note_state(now);
+  // As bytes: a NaN that stayed one was not written.
+  const bool is_same = std::memcmp(now.data(), viewed_.data(), now.size() * sizeof(double)) == 0;
+  viewed_.clear();
+  return !is_same;
+}
+
+void Physics::save(StateWriter& writer) {
+  std::vector<double> state;
+  note_state(state);
+  writer("state", state);
+}
+
+void Physics::load(StateReader& reader) {
+  std::vector<double> state, now;
+  reader("state", state);
+  note_state(now);
+  if (state.size() != now.size()) {
+    throw std::invalid_argument("the state holds " + std::to_string(state.size()) + " numbers, this model has " +
+                                std::to_string(now.size()));
+  }
+  const double* next = state.data() + mj_stateSize(&model_, mjSTATE_INTEGRATION);
+  for (OwnArray& own : own_arrays_) {
+    std::copy_n(next, own.values.size(), own.values.begin());
+    next += own.values.size();
+  }
+  // The first half of a step: step() begins with the second.
+  mujoco::trapped([&] {
+    mj_setState(&model_, data_.get(), state.data(), mjSTATE_INTEGRATION);
+    mj_step1(&model_, data_.get());
+  });
+  viewed_.clear();
+}
+
+}  // namespace envfleet::dm_control
