@@ -14,6 +14,7 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.envs.simulators import find_simulator, is_installed
 from envfleet.errors import UnknownEnvError
+from envfleet.native_envs import find_entry
 from envfleet.registry import family_of
 
 _COLUMNS = {
@@ -95,13 +96,13 @@ def brief(space: Space[object]) -> str:
 
 
 def _row(family: str, env_id: str) -> tuple[str, ...]:
+    own = family_of(env_id)
     simulator = find_simulator(env_id)
-    if simulator is not None:
+    if simulator is not None and find_entry(env_id) is None:
         # Only an env knows its spaces, and hundreds are not built for a list.
         extra = _extra(simulator.extra, simulator.is_installed)
         return family, env_id, simulator.backend, extra, _NOTHING, _NOTHING, _NOTHING
-    own = family_of(env_id)
-    if own.load is not None:
+    if own.extra:
         # Likewise: their library would have to be loaded, or even compiled.
         return family, env_id, "native", _extra(own.extra, is_installed(own.extra)), _NOTHING, _NOTHING, _NOTHING
     spec = envfleet.make_spec(env_id)
