@@ -1,4 +1,4 @@
-"""Families that run by their Gymnasium ids: on processes against AsyncVectorEnv, and MiniGrid in C++ against its peers."""
+"""Families by their Gymnasium ids: on processes against AsyncVectorEnv, and MiniGrid in C++ against its peers."""
 
 from __future__ import annotations
 

@@ -92,6 +92,46 @@ def test_episodes(env_id: str) -> None:
     assert envfleet.make_spec(env_id, mission="code").max_episode_steps == package_env(env_id).max_steps
 
 
+def beside_success(env: Any) -> tuple[tuple[int, int], int, int] | None:
+    """Where to stand and look to succeed with one action, for tasks that have a goal or an object to pick up."""
+    if hasattr(env, "obj"):
+        wanted, action = tuple(env.obj.cur_pos), PICK_UP
+    else:
+        squares = [(i, j) for i in range(env.width) for j in range(env.height)]
+        goals = [own for own in squares if (cell := env.grid.get(*own)) is not None and cell.type == "goal"]
+        if not goals:
+            return None
+        wanted, action = goals[0], FORWARD
+    places = [(int(wanted[0] - x), int(wanted[1] - y)) for x, y in ((1, 0), (0, 1), (-1, 0), (0, -1))]
+    # A room of one square has walls and doors around it; then in the wall.
+    direction = next((own for own, place in enumerate(places) if env.grid.get(*place) is None), 0)
+    return places[direction], direction, action
+
+
+@pytest.mark.parametrize("env_id", IDS)
+def test_success(env_id: str) -> None:
+    """What chance seldom reaches: the agent is put beside what it is to find."""
+    env = package_env(env_id)
+    with envfleet.make_pool(env_id) as pool:
+        num_successes = 0
+        for seed in range(3):
+            env.reset(seed=seed)
+            pool.reset(seed=seed)
+            found = beside_success(env)
+            if found is None:
+                continue
+            env.agent_pos, env.agent_dir, action = np.array(found[0]), found[1], found[2]
+            pool.set_attr("agent_pos", [found[0]])
+            pool.set_attr("agent_dir", found[1])
+            obs, reward, terminated, truncated, _ = env.step(action)
+            batch = pool.step([action])
+            assert_rows(batch.obs, [obs])
+            assert (batch.reward[0], batch.terminated[0], batch.truncated[0]) == (reward, terminated, truncated)
+            num_successes += reward > 0
+    has_neither = ("Unlock-", "Fetch", "GoTo", "PutNear", "RedBlue", "Memory", "Playground")
+    assert num_successes > 0 or env_id.removeprefix("MiniGrid-").startswith(has_neither)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("env_id", IDS)
@@ -214,6 +254,13 @@ def test_ids_that_are_not_native() -> None:
             envfleet.make(env_id, backend="native")
 
 
+def test_options_of_ids_that_are_not_native() -> None:
+    with envfleet.make("BabyAI-GoToObj-v0", observation="full") as envs:
+        assert envs.reset(seed=0)[0]["image"].shape == (1, 8, 8, 3)
+    with pytest.raises(ConfigError, match="missions can be listed"):
+        envfleet.make("BabyAI-GoToObj-v0", mission="code")
+
+
 def test_code_of_a_mission_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)
     with envfleet.make("MiniGrid-GoToDoor-5x5-v0", num_envs=3, mission="code") as envs:
@@ -309,6 +356,8 @@ def test_arguments_that_are_refused(name: str, options: dict[str, Any], message:
         ("Fetch-5x5-N2-v0", {"numObjs": 40}, "no free square"),
         ("MultiRoom-N6-v0", {"minNumRooms": 60, "maxNumRooms": 60}, "no way to lay out 60 rooms"),
         ("Empty-8x8-v0", {"agent_start_pos": (8, 1)}, "agent_start_pos expected a square of the grid"),
+        ("Empty-8x8-v0", {"agent_start_pos": (7, 1)}, "the agent to start on a free square"),
+        ("LockedRoom-v0", {"size": 9}, "expected a square of the 9 x 9 grid"),
     ],
 )
 def test_grids_that_cannot_be_made(name: str, options: dict[str, Any], message: str) -> None:

@@ -78,7 +78,7 @@ constexpr bool is_valid(Cell cell) {
   const std::uint32_t type = type_of(cell), color = color_of(cell), state = state_of(cell);
   const std::uint32_t contents = (cell & kContents) >> kContentsShift;
   if (type < kEmptyType || type > kLavaType || color >= kNumColors || contents > kNumColors) return false;
-  if (state > (type == kDoor ? kLocked : 0) || (contents != 0 && type != kBox)) return false;
+  if (state > (type == kDoor ? std::uint32_t{kLocked} : 0) || (contents != 0 && type != kBox)) return false;
   return (cell & ~(kTarget | kContents)) == make(type, color, state);
 }
 

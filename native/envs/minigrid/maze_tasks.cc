@@ -87,8 +87,8 @@ class DoorKey : public Task {
 class MultiRoom : public Task {
  public:
   void complete(Settings& settings) const override {
-    check_range("width", settings.width, 7, kMaxSize);
-    check_range("height", settings.height, 7, kMaxSize);
+    check_range("width", settings.width, 3, kMaxSize);
+    check_range("height", settings.height, 3, kMaxSize);
     check_range("minNumRooms", settings.min_rooms, 1, 100);
     check_range("maxNumRooms", settings.max_rooms, settings.min_rooms, 100);
     check_range("maxRoomSize", settings.max_room_size, kMinRoomSize, kMaxSize);
@@ -191,7 +191,7 @@ class Crossing : public Task {
  public:
   void complete(Settings& settings) const override {
     check_range("num_crossings", settings.num_crossings, 0, kMaxSize);
-    complete_square(settings, 5, 4 * square(settings.size));
+    complete_square(settings, 3, 4 * square(settings.size));
     if (settings.size % 2 == 0) {
       throw std::invalid_argument("size expected an odd number, got " + std::to_string(settings.size));
     }
@@ -281,7 +281,7 @@ class DistShift : public Task {
 class DynamicObstacles : public Task {
  public:
   void complete(Settings& settings) const override {
-    complete_square(settings, 4, 4 * square(settings.size));
+    complete_square(settings, 3, 4 * square(settings.size));
     check_range("n_obstacles", settings.num_obstacles, 0, kMaxSize * kMaxSize);
     if (settings.num_obstacles > settings.size / 2.0 + 1) settings.num_obstacles = settings.size / 2;
   }
@@ -324,7 +324,7 @@ class DynamicObstacles : public Task {
 class Memory : public Task {
  public:
   void complete(Settings& settings) const override {
-    complete_square(settings, 7, 5 * square(settings.size));
+    complete_square(settings, 3, 5 * square(settings.size));
     if (settings.size % 2 == 0) {
       throw std::invalid_argument("size expected an odd number, got " + std::to_string(settings.size));
     }
@@ -366,7 +366,7 @@ class Memory : public Task {
 
 class LockedRoom : public Task {
  public:
-  void complete(Settings& settings) const override { complete_square(settings, 13, 10 * settings.size); }
+  void complete(Settings& settings) const override { complete_square(settings, 3, 10 * settings.size); }
   int num_missions() const override { return kNumColors * kNumColors * kNumColors; }
 
   void generate(const Settings&, World& world, Rng& rng) const override {
@@ -416,7 +416,7 @@ class LockedRoom : public Task {
 class RedBlueDoors : public Task {
  public:
   void complete(Settings& settings) const override {
-    check_range("size", settings.size, 4, kMaxSize / 2);
+    check_range("size", settings.size, 3, kMaxSize / 2);
     settings.width = 2 * settings.size;
     settings.height = settings.size;
     if (settings.max_steps == 0) settings.max_steps = 20 * square(settings.size);

@@ -163,6 +163,10 @@ class MiniGrid {
   void reset(Rng& rng, Out& out) {
     world_.clear();
     task_->generate(settings_, world_, rng);
+    if (!minigrid::can_enter(world_.get(world_.agent))) {
+      throw std::invalid_argument("expected the agent to start on a free square, got (" + std::to_string(world_.agent.x) +
+                                  ", " + std::to_string(world_.agent.y) + ")");
+    }
     observe(out);
   }
 

@@ -107,7 +107,7 @@ class GoToDoor : public Task {
 class GoToObject : public Task {
  public:
   void complete(Settings& settings) const override {
-    complete_square(settings, 4, 5 * settings.size * settings.size);
+    complete_square(settings, 3, 5 * settings.size * settings.size);
     check_range("numObjs", settings.num_objects, 1, 3 * kNumColors);
   }
   int num_missions() const override { return kNumColors * 3; }
@@ -133,7 +133,7 @@ class GoToObject : public Task {
 class PutNear : public Task {
  public:
   void complete(Settings& settings) const override {
-    complete_square(settings, 5, 5 * settings.size);
+    complete_square(settings, 3, 5 * settings.size);
     check_range("numObjs", settings.num_objects, 2, 3 * kNumColors);
   }
   int num_missions() const override { return kNumColors * 3 * kNumColors * 3; }

@@ -89,8 +89,8 @@ void World::check() const {
   }
   const bool carries_object = carrying == kEmpty || (is_valid(carrying) && can_pick_up(carrying));
   bool is_right = contains(agent) && direction >= 0 && direction < 4 && step_count >= 0 && carries_object &&
-                  step_count < kMaxSteps && is_valid(wanted) &&
-                  is_nowhere_or_inside(target) && is_nowhere_or_inside(other) && obstacles.size() % 2 == 0;
+                  step_count < kMaxSteps && is_valid(wanted) && is_nowhere_or_inside(target) &&
+                  is_nowhere_or_inside(other) && obstacles.size() % 2 == 0;
   for (std::size_t i = 0; is_right && i < obstacles.size(); i += 2) is_right = contains({obstacles[i], obstacles[i + 1]});
   if (!is_right) throw std::invalid_argument("the fields are those of no world of this size");
 }

@@ -8,6 +8,7 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import load_env_creator
 from minigrid import wrappers
+from minigrid.core.mission import MissionSpace
 
 from envfleet.envs.minigrid import missions
 from envfleet.errors import ConfigError
@@ -42,8 +43,8 @@ class MissionCode(gymnasium.ObservationWrapper[Any, Any, Any]):
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, spaces.Dict)
-        if not hasattr(space["mission"], "ordered_placeholders"):
-            raise ConfigError(f"mission='code' expected an env with a known list of missions, got {env}; leave it out")
+        if type(space["mission"]) is not MissionSpace:
+            raise ConfigError(f"mission='code' expected an env whose missions can be listed, got {env}; leave it out")
         texts = missions(space["mission"])
         self._codes = {text: code for code, text in enumerate(texts)}
         self.observation_space = spaces.Dict({**space.spaces, "mission": spaces.Discrete(len(texts))})
