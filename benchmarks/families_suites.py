@@ -1,4 +1,4 @@
-"""Families that run by their Gymnasium ids with no code of their own: processes against AsyncVectorEnv."""
+"""Families by their Gymnasium ids: on processes against AsyncVectorEnv, and MiniGrid in C++ against its peers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,53 @@ def families(options: Options) -> list[Case]:
     ]
 
 
+NATIVE, SYNC_VECTOR, ENVPOOL = "envfleet", "Gymnasium SyncVectorEnv", "EnvPool"
+_NUM_GRIDS = 64
+_GRID_IDS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0")
+
+
+def minigrid(options: Options) -> list[Case]:
+    return [
+        Case(
+            f"{env_id}, {_NUM_GRIDS} envs, {_WORKERS} threads",
+            "steps/s",
+            [
+                Contender(NATIVE, partial(Isolated, envfleet_native, env_id=env_id)),
+                Contender(SYNC_VECTOR, partial(Isolated, gymnasium_sync, env_id=env_id)),
+                Contender(ENVPOOL, partial(Isolated, envpool_sync, env_id=env_id)),
+            ],
+            NATIVE,
+            [Target("ratio", NATIVE, 100.0, SYNC_VECTOR), Target("ratio", NATIVE, 5.0, ENVPOOL)],
+            facts={"num_envs": _NUM_GRIDS, "num_threads": _WORKERS},
+        )
+        for env_id in _GRID_IDS
+    ]
+
+
+def envfleet_native(env_id: str) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(env_id, num_envs=_NUM_GRIDS, num_threads=_WORKERS, seed=0)
+    pool.reset()
+    return _loop(pool, _NUM_GRIDS)
+
+
+def gymnasium_sync(env_id: str) -> Loop:
+    from gymnasium.vector import SyncVectorEnv
+
+    pool = SyncVectorEnv([partial(_make, env_id)] * _NUM_GRIDS)
+    pool.reset(seed=0)
+    return _loop(pool, _NUM_GRIDS)
+
+
+def envpool_sync(env_id: str) -> Loop:
+    import envpool
+
+    pool = envpool.make(env_id, env_type="gymnasium", num_envs=_NUM_GRIDS, num_threads=_WORKERS, seed=0)
+    pool.reset()
+    return sync_loop(pool.step, _NUM_GRIDS, pool.close, actions=actions_of(pool.action_space, _NUM_GRIDS))
+
+
 def envfleet_processes(env_id: str) -> Loop:
     import envfleet
 
@@ -60,8 +107,8 @@ def _make(env_id: str) -> Any:
     return gymnasium.make(gymnasium_spec(env_id), disable_env_checker=True)
 
 
-def _loop(pool: Any) -> Loop:
-    return sync_loop(pool.step, _NUM_ENVS, pool.close, actions=actions_of(pool.single_action_space, _NUM_ENVS))
+def _loop(pool: Any, num_envs: int = _NUM_ENVS) -> Loop:
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.single_action_space, num_envs))
 
 
-SUITES: dict[str, Callable[[Options], list[Case]]] = {"families": families}
+SUITES: dict[str, Callable[[Options], list[Case]]] = {"families": families, "minigrid": minigrid}

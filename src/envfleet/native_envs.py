@@ -12,8 +12,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet import _native
-from envfleet.envs import bsuite, classic_control, dm_control, mujoco, toy_text
-from envfleet.envs.family import Family
+from envfleet.envs import bsuite, classic_control, dm_control, minigrid, mujoco, toy_text
+from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
@@ -28,6 +28,7 @@ _FAMILIES: tuple[Family, ...] = (
     bsuite.FAMILY,
     mujoco.FAMILY,
     dm_control.FAMILY,
+    minigrid.FAMILY,
 )
 # Families that are loaded when one of their envs is made, since they need a library of an extra.
 _LATER = frozenset(env_id for family in _FAMILIES if family.load is not None for env_id in family.ids)
@@ -44,6 +45,9 @@ class Entry:
 
 
 registered: dict[str, Entry] = {}
+# The ids of families whose native env is none by itself.
+_NAMED = {env_id: Entry(family.ids[0], params) for family in _FAMILIES for env_id, params in family.named.items()}
+_UNNAMED = frozenset(family.ids[0] for family in _FAMILIES if family.named)
 plugin_files: dict[str, Path] = {}  # where the envs of plug-ins were loaded from
 
 
@@ -54,7 +58,7 @@ def native_ids() -> set[str]:
 
 def unregistered_ids() -> set[str]:
     """The ids of native envs themselves, without those that register() gave."""
-    return {*_native.list_env_types(), *_LATER}
+    return ({*_native.list_env_types(), *_LATER} - _UNNAMED) | _NAMED.keys()
 
 
 def find_entry(env_id: Any) -> Entry | None:
@@ -63,6 +67,8 @@ def find_entry(env_id: Any) -> Entry | None:
         return None
     if env_id in registered:
         return registered[env_id]
+    if env_id in _NAMED:
+        return _NAMED[env_id]
     return Entry(env_id) if env_id in unregistered_ids() else None
 
 
@@ -130,24 +136,29 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
         )
     load_entry(entry)
     declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
-    translate = family_of_native(entry.native_id).translate
-    values = _values(env_id, declared, [translate({**entry.params, **own}) for own in options.params], config.num_envs)
+    family = family_of_native(entry.native_id)
+    values = _values(
+        env_id, declared, [family.translate({**entry.params, **own}) for own in options.params], config.num_envs
+    )
     described = [_describe(env_id, entry.native_id, own) for own in values]
+    texts = [_text_columns(env_id, family, own) for own in values]
     for position, other in enumerate(described):
-        if _spaces_of(other) != _spaces_of(described[0]):
+        if _spaces_of(other) != _spaces_of(described[0]) or texts[position] != texts[0]:
             raise ConfigError(
                 f"{env_id} expected the same spaces for all envs, env {position} has others than env 0; "
                 "parameters that change a space must be the same for all envs"
             )
     raw = described[0]
-    limit = config.max_episode_steps or entry.max_episode_steps or raw["max_episode_steps"] or None
+    # Where parameters give each env its own, the shorter ones end their episodes themselves.
+    own_limits = [own["max_episode_steps"] for own in described]
+    limit = config.max_episode_steps or entry.max_episode_steps or (0 not in own_limits and max(own_limits)) or None
     if limit == NO_LIMIT:
         limit = None
     threshold = next(
         (t for t in (config.reward_threshold, entry.reward_threshold, raw["reward_threshold"]) if t is not None), None
     )
     config = PoolConfig(**{**vars(config), "max_episode_steps": limit, "reward_threshold": threshold})
-    observation_arrays = tuple(ArraySpec(a["name"], space_from_native(a)) for a in raw["obs"])
+    observation_arrays = tuple(_observation_array(a, texts[0]) for a in raw["obs"])
     spec = EnvSpec(
         id=env_id,
         entry_point=None,
@@ -166,7 +177,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
         has_state=raw["has_state"],
         metadata={
             "render_modes": ["rgb_array", "human"],
-            "render_fps": family_of_native(entry.native_id).render_fps.get(entry.native_id, 30),
+            "render_fps": family.render_fps.get(entry.native_id, 30),
         },
         config=config_as_dict(config, _as_shown(values), options.seed),
     )
@@ -198,6 +209,17 @@ def _describe(env_id: str, native_id: str, values: dict[str, Any]) -> dict[str, 
 
 def _spaces_of(raw: Mapping[str, Any]) -> tuple[Any, ...]:
     return raw["structure"], raw["obs"], raw["action"], raw["info"]
+
+
+def _text_columns(env_id: str, family: Family, params: Mapping[str, Any]) -> Mapping[str, TextColumn]:
+    return {} if family.text_columns is None else family.text_columns(env_id, params)
+
+
+def _observation_array(raw: Mapping[str, Any], texts: Mapping[str, TextColumn]) -> ArraySpec:
+    column = texts.get(raw["name"])
+    if column is None:
+        return ArraySpec(raw["name"], space_from_native(raw))
+    return ArraySpec(raw["name"], column.space, texts=column.texts)
 
 
 def _observation_space(structure: str, arrays: tuple[ArraySpec, ...]) -> gymnasium.Space[Any]:

@@ -110,11 +110,27 @@ def batched_leaf(leaf: Leaf, values: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(values)
 
 
-def assembler_of(space: gymnasium.Space[Any], names: Sequence[str]) -> Callable[[Sequence[Any]], Any]:
+def assembler_of(
+    space: gymnasium.Space[Any], names: Sequence[str], texts: Mapping[int, Sequence[str]] | None = None
+) -> Callable[[Sequence[Any]], Any]:
     """A function from the columns of an observation to its structure: array, dict or tuple.
 
-    names are the columns', in their order: a Dict space sorts its keys, the columns do not.
+    names are the columns', in their order: a Dict space sorts its keys, the columns do not. texts are what the
+    numbers of a column stand for, by its position; its rows are handed out as batched_leaf() says.
     """
+    if texts:
+        assemble = assembler_of(space, names)
+
+        def assemble_with_texts(columns: Sequence[Any]) -> Any:
+            columns = list(columns)
+            for position, own in texts.items():
+                column = columns[position]
+                columns[position] = (
+                    tuple(map(own.__getitem__, column.tolist())) if len(own) > 1 else (own[0],) * len(column)
+                )
+            return assemble(columns)
+
+        return assemble_with_texts
     if isinstance(space, spaces.Dict):
         return lambda columns: dict(zip(names, columns, strict=True))
     if isinstance(space, spaces.Tuple):

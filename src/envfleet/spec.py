@@ -18,12 +18,16 @@ from envfleet.errors import ConfigError
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of an observation or info: its space, and on which rows it has a value."""
+    """One array of an observation or info: its space, and on which rows it has a value.
+
+    texts: what the numbers stand for that a native env writes for a space of texts.
+    """
 
     name: str
     space: gymnasium.Space[Any]
     on_step: bool = True
     on_reset: bool = True
+    texts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

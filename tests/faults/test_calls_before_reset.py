@@ -24,6 +24,7 @@ FAMILIES = [
     ("vizdoom", "Basic-v1", "serial"),
     ("vizdoom", "VizdoomBasic-v1", "serial"),
     ("dm_control", "CartpoleSwingup-v1", "serial"),
+    ("minigrid", "MiniGrid-Empty-5x5-v0", "native"),
     ("minigrid", "MiniGrid-Empty-5x5-v0", "serial"),
     ("Box2D", "LunarLander-v3", "serial"),
     ("Box2D", "CarRacing-v3", "serial"),

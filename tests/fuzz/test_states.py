@@ -47,9 +47,22 @@ def is_mujoco(env_id: str) -> bool:
     return env_id.rpartition("-")[0] in {own.rpartition("-")[0] for own in MUJOCO}
 
 
-BUILT_IN = sorted(env_id for env_id in unregistered_ids() if not is_mujoco(env_id))
+def is_minigrid(env_id: str) -> bool:
+    return env_id.startswith("MiniGrid-")
+
+
+BUILT_IN = sorted(env_id for env_id in unregistered_ids() if not is_mujoco(env_id) and not is_minigrid(env_id))
+# One id per kind of state: what moves, what is carried, what is to be reached.
+MINIGRID = [
+    "MiniGrid-Dynamic-Obstacles-5x5-v0",
+    "MiniGrid-MemoryS7-v0",
+    "MiniGrid-ObstructedMaze-1Dlhb-v0",
+    "MiniGrid-PutNear-6x6-N2-v0",
+    "MiniGrid-RedBlueDoors-6x6-v0",
+    "MiniGrid-Unlock-v0",
+]
 # Enough of their kinds for the short form; the long form has all.
-SHORT = [*BUILT_IN, "InvertedPendulum-v5", "Reacher-v5"]
+SHORT = [*BUILT_IN, "InvertedPendulum-v5", "Reacher-v5", *MINIGRID[:2]]
 
 # What a field or a size may become that no env expects.
 WORDS = (
@@ -102,7 +115,8 @@ def trace(pool: envfleet.Pool, num_steps: int) -> list[np.ndarray]:
     rows: list[np.ndarray] = []
     for _ in range(num_steps):
         batch = pool.step(actions_of(pool, draw))
-        obs = batch.obs if isinstance(batch.obs, tuple) else (batch.obs,)
+        obs = batch.obs.values() if isinstance(batch.obs, dict) else batch.obs
+        obs = (obs,) if isinstance(obs, np.ndarray) else obs
         rows += [*obs, batch.reward, batch.terminated, batch.truncated, batch.elapsed_step]
     return rows
 
@@ -124,7 +138,8 @@ def fuzz(env_id: str, num_mutations: int) -> None:
     draw = random.Random(f"{SEED} {env_id}")
     print(f"ENVFLEET_FUZZ_SEED={SEED} {env_id}: {num_mutations} damaged states")
     foreign = [*foreign_states(), b"", bytes(40), b"\xff" * 4096]
-    with envfleet.make_pool(env_id, num_envs=NUM_ENVS, seed=SEED, num_threads=1) as pool:
+    options = {"mission": "code"} if is_minigrid(env_id) else {}  # the texts need the package
+    with envfleet.make_pool(env_id, num_envs=NUM_ENVS, seed=SEED, num_threads=1, **options) as pool:
         pool.reset()
         trace(pool, 3)
         saved = pool.get_state()
@@ -180,7 +195,7 @@ def test_a_hand_without_cards():
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("env_id", ids_here([*BUILT_IN, *MUJOCO]))
+@pytest.mark.parametrize("env_id", ids_here([*BUILT_IN, *MUJOCO, *MINIGRID]))
 def test_many_damaged_states(env_id):
     fuzz(env_id, NUM_MUTATIONS)
 

@@ -96,14 +96,13 @@ def brief(space: Space[object]) -> str:
 
 
 def _row(family: str, env_id: str) -> tuple[str, ...]:
+    own = family_of(env_id)
     simulator = find_simulator(env_id)
-    if simulator is not None:
+    if simulator is not None and find_entry(env_id) is None:
         # Only an env knows its spaces, and hundreds are not built for a list.
         extra = _extra(simulator.extra, simulator.is_installed)
-        backend = simulator.backend if find_entry(env_id) is None else "native"
-        return family, env_id, backend, extra, _NOTHING, _NOTHING, _NOTHING
-    own = family_of(env_id)
-    if own.load is not None:
+        return family, env_id, simulator.backend, extra, _NOTHING, _NOTHING, _NOTHING
+    if own.extra:
         # Likewise: their library would have to be loaded, or even compiled.
         return family, env_id, "native", _extra(own.extra, is_installed(own.extra)), _NOTHING, _NOTHING, _NOTHING
     spec = envfleet.make_spec(env_id)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
@@ -15,6 +16,14 @@ Renderer = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 def _as_given(params: Mapping[str, Any]) -> dict[str, Any]:
     return dict(params)
+
+
+@dataclass(frozen=True)
+class TextColumn:
+    """A column of texts that the native env writes as numbers: the space that users see, and what each number is."""
+
+    space: gymnasium.Space[Any]
+    texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,8 @@ class Family:
     extra is what installs a library that they need, and the library's name. native_only are ids
     that Gymnasium registers without a class that would run. opens_windows: its envs know
     render_mode="human" themselves; of the others the pool shows one in a window.
+    named are ids that stand for the first of `ids` with these parameters; that one is then no id of its own.
+    text_columns says which columns of an observation are texts, given the id and the parameters of an env.
     """
 
     name: str
@@ -44,3 +55,5 @@ class Family:
     opens_windows: bool = False
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
     takes: Callable[[Mapping[str, Any]], bool] | None = None
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    text_columns: Callable[[str, Mapping[str, Any]], Mapping[str, TextColumn]] | None = None

@@ -56,13 +56,14 @@ class NativeExecutor(Executor):
         self.call_guard = self._native.call_guard
         self._params = params
         names = [array.name for array in spec.observation_arrays]
-        self._obs_of = assembler_of(spec.observation_space, names)
+        texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
+        self._obs_of = assembler_of(spec.observation_space, names, texts)
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._num_obs = len(names)
         # Keys that resets or steps alone have: name -> whether steps do.
         self._partial = {a.name: a.on_step for a in spec.info_arrays if not (a.on_step and a.on_reset)}
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
-        is_plain = len(names) == 1 and not self._info_names and not self._has_finals
+        is_plain = len(names) == 1 and not texts and not self._info_names and not self._has_finals
         # A function and not a bound method: that would be a cycle, and the threads would outlive the pool.
         self._make_batch = NativeExecutor._plain_batch if is_plain else NativeExecutor._rich_batch
 
