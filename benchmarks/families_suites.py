@@ -102,7 +102,7 @@ def gymnasium_async(env_id: str) -> Loop:
 def _make(env_id: str) -> Any:
     import gymnasium
 
-    from envfleet.factories import gymnasium_spec
+    from envfleet.making.builders import gymnasium_spec
 
     return gymnasium.make(gymnasium_spec(env_id), disable_env_checker=True)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from envfleet.multiagent import make_pettingzoo
+from envfleet.apis.pettingzoo import make_pettingzoo
 
 
 @dataclass

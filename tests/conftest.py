@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from gates import Gate
+from support.gates import Gate
 
 import envfleet
 

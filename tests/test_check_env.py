@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from check_env_probes import CleanEnv, only
 from gymnasium import spaces
+from support.check_env_probes import CleanEnv, only
 
 from envfleet.testing import EnvCheckError, check_env
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium
 import pytest
-from check_env_probes import CleanEnv, found, only
+from support.check_env_probes import CleanEnv, found, only
 
 from envfleet.testing import check_env
 

@@ -7,8 +7,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from check_env_probes import CleanEnv, found, only
 from gymnasium import spaces
+from support.check_env_probes import CleanEnv, found, only
 
 from envfleet.testing import check_env
 

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 import numpy as np
-from check_env_probes import CleanEnv, found, only
 from gymnasium import spaces
+from support.check_env_probes import CleanEnv, found, only
 
 from envfleet.testing import check_env
 

@@ -13,7 +13,7 @@ import pytest
 
 import envfleet
 from envfleet import CompileError
-from envfleet.compiling import cache_key, cpu_description
+from envfleet.making.compiling import cache_key, cpu_description
 
 COUNTER = """
 #include "envfleet/env.h"

@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 import envfleet
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.factories import registered_envs
+from envfleet.making.builders import registered_envs
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:

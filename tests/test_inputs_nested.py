@@ -11,8 +11,8 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envfleet import ActionError, EnvIdError
 from envfleet.autoreset import AutoresetMode, Phase
-from envfleet.inputs import check_actions, check_step
 from envfleet.spaces import leaves_of, split
+from envfleet.validation import check_actions, check_step
 
 ROWS = 3
 

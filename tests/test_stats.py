@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from subjects import SUBJECTS
+from support.subjects import SUBJECTS
 
 from envfleet import Batch, EnvError, Pool
 

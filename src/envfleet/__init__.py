@@ -1,7 +1,6 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
 from envfleet.batch import Batch, Fault
-from envfleet.compiling import compile, get_include, load_plugin  # noqa: A004 (the name users expect)
 from envfleet.errors import (
     ActionError,
     CallOrderError,
@@ -22,10 +21,9 @@ from envfleet.errors import (
     UnsupportedVersionError,
     WorkerDied,
 )
-from envfleet.gymnasium_ids import register_ids as _register_ids
-from envfleet.pool import Pool
-from envfleet.pool_state import PoolState
-from envfleet.registry import (
+from envfleet.making.compiling import compile, get_include, load_plugin  # noqa: A004 (the name users expect)
+from envfleet.making.gymnasium_ids import register_ids as _register_ids
+from envfleet.making.registry import (
     list_all_envs,
     make,
     make_dm,
@@ -36,6 +34,8 @@ from envfleet.registry import (
     make_spec,
     register,
 )
+from envfleet.pool import Pool
+from envfleet.pool_state import PoolState
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.tuning import Tuning, tune
 

@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 from envfleet.batch import Batch, empty_batch
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvfleetError, PoolClosedError, RecvTimeout
 from envfleet.executors.base import Executor, Refused
-from envfleet.inputs import check_env_id, check_env_ids, check_step
 from envfleet.pool_state import PoolState, fitting_state
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
+from envfleet.validation import check_env_id, check_env_ids, check_step
 
 _NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -13,7 +13,7 @@ pettingzoo = pytest.importorskip("pettingzoo")
 from pettingzoo_probes import Lodge, all_actions  # noqa: E402 (after importorskip)
 
 import envfleet  # noqa: E402
-from envfleet.multiagent import make_pettingzoo  # noqa: E402
+from envfleet.apis.pettingzoo import make_pettingzoo  # noqa: E402
 
 
 def test_aec_envs_are_made_parallel_and_turn_based_ones_refused():

@@ -10,8 +10,8 @@ pettingzoo = pytest.importorskip("pettingzoo")
 from pettingzoo_probes import Lodge, act, all_actions, plain_loop  # noqa: E402 (after importorskip)
 
 import envfleet  # noqa: E402
+from envfleet.apis.pettingzoo import make_pettingzoo  # noqa: E402
 from envfleet.infos import split_rows  # noqa: E402
-from envfleet.multiagent import make_pettingzoo  # noqa: E402
 
 BACKENDS = ["serial", "threads", "processes"]
 ZOMBIES = "butterfly/knights_archers_zombies_v11"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
-from python_probes import FaultyEnv
-from space_env import SPACES, SpaceEnv
+from support.python_probes import FaultyEnv
+from support.space_env import SPACES, SpaceEnv
 
 import envfleet
 

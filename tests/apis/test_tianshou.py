@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from python_probes import wait_at_gate
+from support.python_probes import wait_at_gate
 
 pytest.importorskip("tianshou")
 torch = pytest.importorskip("torch")

@@ -204,8 +204,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_env_without_a_picture_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envfleet import native_envs
     from envfleet.envs.family import Family
+    from envfleet.making import native_envs
 
     monkeypatch.setattr(native_envs, "_FAMILIES", (Family("blind", ("CartPole-v1",)),))
     assert main(["run", "CartPole-v1", "--record", str(tmp_path / "x.gif")]) == 2

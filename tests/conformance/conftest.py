@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from subjects import SUBJECTS, why_not
+from support.subjects import SUBJECTS, why_not
 
 
 @pytest.hookimpl(tryfirst=True)

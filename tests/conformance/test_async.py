@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gates import Gate
+from support.gates import Gate
 
 from envfleet import CallOrderError, EnvIdError, Pool, RecvTimeout
 

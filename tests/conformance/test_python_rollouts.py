@@ -20,9 +20,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
-from ray_session import ray_session
-from reference import ReferenceEnv, Row
-from space_env import SPACES, SpaceEnv, encode
+from support.ray_session import ray_session
+from support.reference import ReferenceEnv, Row
+from support.space_env import SPACES, SpaceEnv, encode
 
 import envfleet
 from envfleet import Pool

@@ -7,7 +7,7 @@ import gc
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from reference import ReferencePool, column
+from support.reference import ReferencePool, column
 
 from envfleet import CallOrderError, Pool
 

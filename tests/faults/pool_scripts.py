@@ -6,15 +6,15 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-import script_runs
+from support import script_runs
 
 PRELUDE = """\
 import gc, json, os, psutil, signal, sys, threading, time
 import numpy as np
 import envfleet
-from gates import Gate
-from python_probes import SleepyEnv
-from trouble_env import Trouble, TroubleEnv
+from support.gates import Gate
+from support.python_probes import SleepyEnv
+from support.faulty_env import Trouble, TroubleEnv
 def pids_of(pool):
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     return sorted({*children, *getattr(pool.executor, "worker_pids", [])})

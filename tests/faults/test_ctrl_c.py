@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from pool_scripts import run_pool_script
-from trouble_env import TroubleEnv
+from support.faulty_env import TroubleEnv
 
 import envfleet
 
@@ -86,7 +86,7 @@ def test_ctrl_c_in_close_leaves_nothing(tmp_path, backend):
 
 def test_ctrl_c_while_a_pool_is_made_leaves_nothing(tmp_path):
     code = """
-        from python_probes import wait_at_gate
+        from support.python_probes import wait_at_gate
         with Gate() as gate:
             class SlowToMake(SleepyEnv):
                 def __init__(self, number=gate.number):

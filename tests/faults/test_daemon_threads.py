@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from script_runs import command_of
+from support.script_runs import command_of
 
 # Many exits for one start of Python: each child of a fork makes its pool and leaves through the interpreter's end.
 SCRIPT = """

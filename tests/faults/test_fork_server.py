@@ -14,8 +14,8 @@ import warnings
 import psutil
 import pytest
 from pool_scripts import run_pool_script
-from traces import Traces, alive, assert_nothing_left, wait_until
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.traces import Traces, alive, assert_nothing_left, wait_until
 from trouble_pools import assert_usable, worker_pids
 
 import envfleet
@@ -141,7 +141,7 @@ def test_an_interrupted_start_tears_nothing(tmp_path):
     """KeyboardInterrupt anywhere in make(): the fork server, its other pools and the descriptors stay as they were."""
     code = """
         import random
-        from traces import Traces, assert_nothing_left
+        from support.traces import Traces, assert_nothing_left
         def make():
             return envfleet.make_pool(TroubleEnv, num_envs=2, num_workers=2, backend="processes")
         class Interrupter:

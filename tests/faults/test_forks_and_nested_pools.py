@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 import pytest
-from python_probes import SleepyEnv
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.python_probes import SleepyEnv
 
 import envfleet
 from envfleet import ForkedPoolError

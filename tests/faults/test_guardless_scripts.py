@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 from pool_scripts import run_pool_script, started_pool_script
-from script_runs import command_of, run_script
+from support.script_runs import command_of, run_script
 
 START_METHODS = ["forkserver", "spawn", "fork"]
 
@@ -81,7 +81,7 @@ def test_workers_find_the_modules_and_the_folder_of_their_parent(tmp_path):
     """sys.path as it is when the pool is made, and the folder; a fork server started earlier knows neither."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "found_later.py").write_text(
-        "import os\nfrom trouble_env import TroubleEnv\n"
+        "import os\nfrom support.faulty_env import TroubleEnv\n"
         "class Later(TroubleEnv):\n    def where(self):\n        return os.getcwd(), os.environ.get('LATER')\n"
     )
     code = """

@@ -8,10 +8,10 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from python_probes import SleepyEnv
-from space_env import SpaceEnv
-from traces import Traces, assert_nothing_left, wait_until
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.python_probes import SleepyEnv
+from support.space_env import SpaceEnv
+from support.traces import Traces, assert_nothing_left, wait_until
 
 import envfleet
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from space_env import SpaceEnv
-from trouble_env import Trouble
+from support.faulty_env import Trouble
+from support.space_env import SpaceEnv
 from trouble_pools import STEP, actions, assert_usable, on_two_workers, trouble_pools
 
 

@@ -8,8 +8,8 @@ import threading
 
 import pytest
 from pool_scripts import run_pool_script, started_pool_script
-from script_runs import assert_no_files, family
-from traces import alive, shared_files, wait_until
+from support.script_runs import assert_no_files, family
+from support.traces import alive, shared_files, wait_until
 
 START_METHODS = ["forkserver", "spawn", "fork"]
 

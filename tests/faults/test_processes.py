@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from gates import close_when_reached
+from support.gates import close_when_reached
 
 import envfleet
 from envfleet import CallOrderError, ForkedPoolError

@@ -8,8 +8,8 @@ import warnings
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv
-from trouble_env import JointError, Trouble
+from support.faulty_env import JointError, Trouble
+from support.python_probes import FaultyEnv
 from trouble_pools import STEP, actions, assert_usable, on_two_workers, trouble_pools
 
 from envfleet import CallOrderError, ConfigError, EnvError
@@ -109,7 +109,7 @@ def test_the_original_exception_and_its_traceback_come_along(make):
     assert isinstance(error.__cause__, JointError)
     assert str(error.__cause__) == "joint 3 exploded"
     assert 'raise JointError("joint 3 exploded")' in error.env_traceback
-    assert "trouble_env.py" in error.env_traceback
+    assert "faulty_env.py" in error.env_traceback
     assert pickle.loads(pickle.dumps(error)).env_traceback == error.env_traceback
 
 

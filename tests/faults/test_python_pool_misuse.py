@@ -8,11 +8,11 @@ import threading
 import cloudpickle
 import numpy as np
 import pytest
-from gates import close_when_reached
-from python_probes import SleepyEnv
-from space_env import SpaceEnv
-from traces import Traces, assert_nothing_left
-from trouble_env import TroubleEnv
+from support.faulty_env import TroubleEnv
+from support.gates import close_when_reached
+from support.python_probes import SleepyEnv
+from support.space_env import SpaceEnv
+from support.traces import Traces, assert_nothing_left
 from trouble_pools import STEP, assert_usable, on_two_workers, trouble_pools
 
 import envfleet

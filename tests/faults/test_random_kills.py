@@ -10,8 +10,8 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from ledger import Ledger
-from python_probes import FaultyEnv
+from support.ledger import Ledger
+from support.python_probes import FaultyEnv
 from trouble_pools import on_two_workers, trouble_pools, worker_pids
 
 # CPython says that fork() and threads mix badly; pytest's own timeout thread is one.

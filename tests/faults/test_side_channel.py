@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 from pool_scripts import run_pool_script
-from trouble_env import Painter, TroubleEnv
+from support.faulty_env import Painter, TroubleEnv
 
 import envfleet
 from envfleet import PoolClosedError
@@ -91,7 +91,7 @@ def run_limited(tmp_path, limit, code):
         tmp_path,
         f"""
         import resource
-        from trouble_env import Painter
+        from support.faulty_env import Painter
         resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
         {code}""",
     )

@@ -9,9 +9,9 @@ import warnings
 
 import numpy as np
 import pytest
-from python_probes import SleepyEnv
-from traces import alive, is_alive, wait_until
-from trouble_env import Trouble
+from support.faulty_env import Trouble
+from support.python_probes import SleepyEnv
+from support.traces import alive, is_alive, wait_until
 from trouble_pools import (
     STEP,
     actions,

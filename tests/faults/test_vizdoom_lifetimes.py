@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from traces import wait_until
+from support.traces import wait_until
 
 import envfleet
 from envfleet.envs.vizdoom.game import Folder

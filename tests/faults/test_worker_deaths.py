@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 import psutil
 import pytest
-from python_probes import FaultyEnv, SleepyEnv
-from traces import alive, is_alive, wait_until
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.python_probes import FaultyEnv, SleepyEnv
+from support.traces import alive, is_alive, wait_until
 from trouble_pools import (
     STEP,
     actions,

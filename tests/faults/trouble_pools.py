@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from traces import Traces, alive, assert_nothing_left
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.traces import Traces, alive, assert_nothing_left
 
 import envfleet
 from envfleet import Pool, WorkerDied

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import psutil
-from ledger import Ledger
-from python_probes import FaultyEnv
 from sampling_probes import counting
-from traces import Traces, wait_until
+from support.ledger import Ledger
+from support.python_probes import FaultyEnv
+from support.traces import Traces, wait_until
 
 import envfleet
 from envfleet.sampling import Runner

@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
-from random_env import INFO_KINDS, MIXED_INFO_KINDS, REWARD_KINDS, EnvPlan, InfoPlan
+from support.random_env import INFO_KINDS, MIXED_INFO_KINDS, REWARD_KINDS, EnvPlan, InfoPlan
 
 SEED = int(os.environ.get("ENVFLEET_FUZZ_SEED", "0"))
 NUM_CASES = int(os.environ.get("ENVFLEET_FUZZ_CASES", "300"))

@@ -12,8 +12,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from script_runs import TESTS, assert_no_files, command_of, family
-from traces import shared_files, wait_until
+from support.script_runs import TESTS, assert_no_files, command_of, family
+from support.traces import shared_files, wait_until
 
 SECONDS = float(os.environ.get("ENVFLEET_CHAOS_SECONDS", 600))
 

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from python_probes import FaultyEnv
-from traces import Traces, assert_nothing_left, wait_until
+from support.python_probes import FaultyEnv
+from support.traces import Traces, assert_nothing_left, wait_until
 
 import envfleet
 from envfleet import (

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from fuzz.random_cases import ALL_KINDS, NUM_CASES, Case, assert_same, env_plans, run_cases, vector_cases
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from random_env import RandomEnv
-from ray_session import ray_session
+from support.random_env import RandomEnv
+from support.ray_session import ray_session
 
 import envfleet
 import envfleet.apis.gymnasium

@@ -19,7 +19,7 @@ from fuzz.random_cases import NUM_CASES, run_cases
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from hypothesis import strategies as st
-from reference import ReferenceEnv, Row
+from support.reference import ReferenceEnv, Row
 
 import envfleet
 from envfleet.infos import split_rows

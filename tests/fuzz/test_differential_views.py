@@ -22,7 +22,7 @@ from fuzz.random_cases import (
 )
 from gymnasium import spaces
 from hypothesis import strategies as st
-from random_env import INFO_KINDS, RandomEnv
+from support.random_env import INFO_KINDS, RandomEnv
 
 import envfleet
 

@@ -20,7 +20,7 @@ import pytest
 
 import envfleet
 from envfleet.errors import CallOrderError, EnvError, StateError
-from envfleet.native_envs import unregistered_ids
+from envfleet.making.native_envs import unregistered_ids
 
 SEED = int(os.environ.get("ENVFLEET_FUZZ_SEED", "0"))
 NUM_MUTATIONS = int(os.environ.get("ENVFLEET_FUZZ_STATES", "2000"))

@@ -13,7 +13,7 @@ import threading
 
 import numpy as np
 import pytest
-from subjects import SUBJECTS
+from support.subjects import SUBJECTS
 
 from envfleet.errors import CallOrderError, EnvIdError, StateError
 

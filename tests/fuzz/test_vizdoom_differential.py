@@ -13,7 +13,7 @@ from fuzz.random_cases import NUM_CASES, assert_same, run_cases
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers import TimeLimit
 from hypothesis import strategies as st
-from reference import ReferenceEnv
+from support.reference import ReferenceEnv
 
 import envfleet
 from envfleet.infos import split_rows

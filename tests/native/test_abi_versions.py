@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from envfleet import CompileError
-from envfleet.compiling import find_compiler, get_include, load_plugin
+from envfleet.making.compiling import find_compiler, get_include, load_plugin
 
 SOURCE = r"""
 #include "abi.h"

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from reference import ReferenceEnv, Row
+from support.reference import ReferenceEnv, Row
 
 import envfleet
 from envfleet.envs.mujoco import IDS

@@ -79,7 +79,7 @@ class Faulty {
   bool throw_at_observe_ = false;
 };
 
-// Waits until a test opens a gate; tests/gates.py has the other side.
+// Waits until a test opens a gate; tests/support/gates.py has the other side.
 void wait_at_gate(int number) {
   const std::string gate = "/tmp/gate-" + std::to_string(number);
   std::ofstream(gate + "-reached").flush();

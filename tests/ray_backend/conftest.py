@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from ray_session import ray_session
+from support.ray_session import ray_session
 
 import envfleet
 from envfleet import Pool

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
-from python_probes import FaultyEnv, SleepyEnv
+from support.python_probes import FaultyEnv, SleepyEnv
 
 
 class PlacedEnv(FaultyEnv):

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, SleepyEnv
 from ray_probes import LargeEnv, LargeSleepyEnv, PlacedEnv, StuckEnv, TalkativeEnv, leave
-from ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
-from traces import alive, is_alive, wait_until
+from support.python_probes import FaultyEnv, SleepyEnv
+from support.ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
+from support.traces import alive, is_alive, wait_until
 
 from envfleet import EnvError, Pool, WorkerDied
 from envfleet.errors import PlacementError

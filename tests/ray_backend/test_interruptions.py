@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv
+from support.python_probes import FaultyEnv
 from test_lines import break_line
 
 from envfleet.executors.ray.actors import Worker

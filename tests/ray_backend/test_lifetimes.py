@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from ray_probes import PlacedEnv
-from ray_session import ray_session
-from traces import alive, wait_until
+from support.ray_session import ray_session
+from support.traces import alive, wait_until
 
 import envfleet
-from envfleet import ConfigError, ForkedPoolError, PoolClosedError, ray_cluster
+from envfleet import ConfigError, ForkedPoolError, PoolClosedError
+from envfleet.executors.ray import cluster as ray_cluster
 
 ray = pytest.importorskip("ray")
 
@@ -140,7 +141,7 @@ def test_actors_die_with_their_driver():
     """However it ends, on a cluster that goes on."""
     script = """
 import sys, os, signal, envfleet
-from python_probes import FaultyEnv
+from support.python_probes import FaultyEnv
 pool = envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, envs_per_worker=1, ray_address=sys.argv[1])
 pool.reset()
 print(*pool.executor.worker_pids, flush=True)
@@ -199,7 +200,7 @@ def test_runtime_env_reaches_the_actors(make):
 
 
 def test_what_an_env_raises_in_close_is_a_warning(make):
-    from trouble_env import TroubleEnv
+    from support.faulty_env import TroubleEnv
 
     pool = make(TroubleEnv, num_workers=2, env_kwargs=[{}, {"fail_in": "close"}], num_envs=2)
     with pytest.warns(RuntimeWarning, match=r"env 1 raised in close\(\).*trouble in close"):

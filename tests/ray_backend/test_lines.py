@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, SleepyEnv
 from ray_probes import BigActionEnv, LargeEnv, LargeSleepyEnv, UnpackableEnv
+from support.python_probes import FaultyEnv, SleepyEnv
 
 import envfleet
 from envfleet import ConfigError, Pool, WorkerDied

@@ -9,7 +9,7 @@ import signal
 import numpy as np
 import pytest
 from ray_probes import PlacedEnv
-from ray_session import ray_session, spare_nodes
+from support.ray_session import ray_session, spare_nodes
 
 from envfleet import Batch, Pool
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ray_probes import PlacedEnv
-from ray_session import ray_session
+from support.ray_session import ray_session
 
 import envfleet
 from envfleet.errors import PlacementError

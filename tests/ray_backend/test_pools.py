@@ -10,10 +10,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from python_probes import FaultyEnv, SleepyEnv
 from ray_probes import UnevenEnv
-from ray_session import ray_session
-from trouble_env import Trouble, TroubleEnv
+from support.faulty_env import Trouble, TroubleEnv
+from support.python_probes import FaultyEnv, SleepyEnv
+from support.ray_session import ray_session
 
 import envfleet
 from envfleet import EnvError, StateError, WorkerDied

@@ -6,7 +6,7 @@ from functools import partial
 
 import gymnasium
 import numpy as np
-from ray_session import ray_session
+from support.ray_session import ray_session
 
 from envfleet.compat import pufferlib_vector as vector
 

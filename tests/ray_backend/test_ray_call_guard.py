@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from python_probes import SleepyEnv
+from support.python_probes import SleepyEnv
 
 from envfleet import CallOrderError, PoolClosedError
 

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from ray_session import ray_session
+from support.ray_session import ray_session
 
 from envfleet import ConfigError
 from envfleet.compat import ray_env_wrapper

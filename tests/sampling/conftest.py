@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 from sampling_probes import BACKENDS, counting
-from traces import Traces, wait_until
+from support.traces import Traces, wait_until
 
 from envfleet.sampling import Runner
 

@@ -6,7 +6,7 @@ import contextlib
 import subprocess
 from pathlib import Path
 
-import script_runs
+from support import script_runs
 
 PRELUDE = """\
 import json, os, signal, sys, threading, time
@@ -14,8 +14,8 @@ from functools import partial
 from itertools import islice
 import envfleet, psutil
 from envfleet.sampling import Runner
-from gates import Gate
-from python_probes import wait_at_gate
+from support.gates import Gate
+from support.python_probes import wait_at_gate
 from sampling_probes import counting, told
 """
 FOLDERS = (Path(__file__).parent,)

@@ -11,9 +11,9 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from ray_session import ray_session, spare_nodes
 from sampling_probes import counting, told, two_of_them, with_weights
-from traces import wait_until
+from support.ray_session import ray_session, spare_nodes
+from support.traces import wait_until
 
 import envfleet
 from envfleet.errors import PlacementError

@@ -11,9 +11,9 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from ray_session import ray_session
 from sampling_probes import Unreadable, counting, slow_start, told, turns
-from traces import wait_until
+from support.ray_session import ray_session
+from support.traces import wait_until
 
 import envfleet
 from envfleet.sampling import GeneratorDied, GeneratorError, Runner

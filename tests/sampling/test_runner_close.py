@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 from sampling_probes import BACKENDS, counting, slow_start, told
-from traces import alive, wait_until
+from support.traces import alive, wait_until
 
 import envfleet
 from envfleet.sampling import Runner

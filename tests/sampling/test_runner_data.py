@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sampling_probes import counting, runner_of, with_weights
-from traces import Traces, wait_until
+from support.traces import Traces, wait_until
 
 import envfleet
 from envfleet.sampling import Runner, weights

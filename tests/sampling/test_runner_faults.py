@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 import pytest
 from sampling_probes import counting, told
-from traces import alive, wait_until
+from support.traces import alive, wait_until
 
 import envfleet
 from envfleet.sampling import GeneratorDied, GeneratorError, Runner

@@ -7,8 +7,8 @@ import json
 import pytest
 from runner_scripts import run_runner_script, started_runner_script
 from sampling_probes import BACKENDS, START_METHODS
-from script_runs import assert_no_files, family
-from traces import alive, shared_files, wait_until
+from support.script_runs import assert_no_files, family
+from support.traces import alive, shared_files, wait_until
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sampling_probes import BACKENDS, START_METHODS, counting, do, runner_of, told, turns, two_of_them
-from traces import wait_until
+from support.traces import wait_until
 
 import envfleet
 from envfleet.sampling import Runner, weights

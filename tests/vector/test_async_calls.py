@@ -10,11 +10,11 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gates import Gate
 from gymnasium import spaces
 from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError, NoAsyncCallError
 from gymnasium.vector.async_vector_env import _async_worker
-from traces import alive, wait_until
+from support.gates import Gate
+from support.traces import alive, wait_until
 from vector.vector_probes import RaisingEnv, TellingEnv, WaitingEnv
 
 import envfleet

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from python_probes import MAX_GATE, wait_at_gate
+from support.python_probes import MAX_GATE, wait_at_gate
 
 
 class TellingEnv(gymnasium.Env[Any, Any]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv
+from support.python_probes import FaultyEnv
 from wrapper_rollouts import MODES, Rollout, roll
 
 import envfleet

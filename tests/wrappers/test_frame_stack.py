@@ -7,8 +7,8 @@ from collections import deque
 import gymnasium
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, SinkEnv
-from space_env import SpaceEnv
+from support.python_probes import FaultyEnv, SinkEnv
+from support.space_env import SpaceEnv
 from wrapper_rollouts import MODES, Rollout, roll, same
 
 import envfleet

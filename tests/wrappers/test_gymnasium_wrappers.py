@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.wrappers import vector
-from python_probes import SinkEnv
+from support.python_probes import SinkEnv
 from wrapper_rollouts import MODES
 
 import envfleet

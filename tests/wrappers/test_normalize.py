@@ -6,7 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
-from python_probes import FaultyEnv, SinkEnv
+from support.python_probes import FaultyEnv, SinkEnv
 from wrapper_rollouts import MODES, roll
 
 import envfleet

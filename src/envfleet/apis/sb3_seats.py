@@ -11,7 +11,7 @@ from typing import Any
 
 import gymnasium
 
-from envfleet.factories import EnvBuilder
+from envfleet.making.builders import EnvBuilder
 from envfleet.vector.seats import NEXT_ACTION, Seat, SeatBuilder
 
 # The one option of a reset: (seed of each env, options of each env).

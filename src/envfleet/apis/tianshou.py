@@ -25,9 +25,9 @@ from envfleet.apis.versions import check_version
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.infos import split_rows
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
+from envfleet.making.registry import Env, make_gymnasium
 from envfleet.pool import Pool
-from envfleet.registry import Env, make_gymnasium
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import row_getter
 

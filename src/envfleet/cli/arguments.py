@@ -15,7 +15,7 @@ import gymnasium
 
 import envfleet
 from envfleet.errors import ConfigError
-from envfleet.native_envs import find_entry
+from envfleet.making.native_envs import find_entry
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import options
+from envfleet.making import options
 
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"
 Finding = tuple[str, str, str]  # state, what, detail

@@ -18,11 +18,12 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native, compiling
+from envfleet import _native
 from envfleet.cli import arguments as args
 from envfleet.cli import backend_checks
 from envfleet.cli.backend_checks import BROKEN, MISSING, OK, Finding
 from envfleet.errors import CompileError
+from envfleet.making import compiling
 
 
 def add_parser(commands: args.Subparsers) -> None:

@@ -14,8 +14,8 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.envs.simulators import find_simulator, is_installed
 from envfleet.errors import UnknownEnvError
-from envfleet.native_envs import find_entry
-from envfleet.registry import family_of
+from envfleet.making.native_envs import find_entry
+from envfleet.making.registry import family_of
 
 _COLUMNS = {
     "family": "text",

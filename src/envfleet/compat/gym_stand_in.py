@@ -245,7 +245,7 @@ def make(env_id: str, **kwargs: Any) -> OldCalls:
 
 
 def _render_modes(env_id: str) -> list[str]:
-    from envfleet.factories import gymnasium_spec
+    from envfleet.making.builders import gymnasium_spec
 
     entry = gymnasium_spec(env_id).entry_point
     creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry

@@ -15,9 +15,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.making import as_parallel
 from envfleet.envs.adapters import adapt, to_gymnasium_space
 from envfleet.errors import EnvfleetError
-from envfleet.multiagent.making import as_parallel
 
 
 class APIUsageError(EnvfleetError, RuntimeError):

@@ -25,6 +25,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.players import stacked
 from envfleet.batch import Batch
 from envfleet.compat.pufferlib_emulation import (
     APIUsageError,
@@ -35,9 +36,8 @@ from envfleet.compat.pufferlib_emulation import (
     joint_space,
 )
 from envfleet.infos import split_rows
-from envfleet.multiagent.players import stacked
+from envfleet.making.registry import make_pool
 from envfleet.pool import Pool
-from envfleet.registry import make_pool
 
 __all__ = [
     "APIUsageError",

@@ -13,9 +13,9 @@ from envfleet.batch import Batch
 from envfleet.compat.vec_env_seat import ASKED_SEED, Seat
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import split_rows
+from envfleet.making.registry import make_pool
 from envfleet.pictures import tile
 from envfleet.pool import Pool
-from envfleet.registry import make_pool
 from envfleet.spaces import row_getter
 
 VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]

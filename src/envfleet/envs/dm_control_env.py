@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.envs.mujoco_canvas import Canvas, shared
 from envfleet.envs.mujoco_pictures import choose_gl, explained
 from envfleet.errors import ConfigError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 
 # The model of these is drawn at random: another seed is another model.
 _RANDOM_MODELS = frozenset({"lqr"})

@@ -14,8 +14,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from envfleet import _native
-from envfleet.compile_cache import CachedLibrary
 from envfleet.errors import CompileError, MissingExtraError
+from envfleet.making.compile_cache import CachedLibrary
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None
@@ -98,7 +98,7 @@ def flags_for(mujoco: Installed) -> list[str]:
 @contextlib.contextmanager
 def _built(mujoco: Installed) -> Iterator[CachedLibrary]:
     """The plug-in's source, built for a version that none was shipped for."""
-    from envfleet.compiling import build
+    from envfleet.making.compiling import build
 
     with contextlib.ExitStack() as stack:
         try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.envs.family import Renderer
 from envfleet.envs.mujoco_canvas import shared
 from envfleet.errors import ConfigError
-from envfleet.options import NO_LIMIT
+from envfleet.making.options import NO_LIMIT
 
 
 class SingleNativeEnv(gymnasium.Env[Any, Any]):
@@ -21,7 +21,7 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
 
     def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
-        from envfleet.registry import family_of, make_pool
+        from envfleet.making.registry import family_of, make_pool
 
         self._pool = make_pool(
             env_id,

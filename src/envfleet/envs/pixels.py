@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from envfleet.envs import dm_control, mujoco
 from envfleet.errors import ConfigError
-from envfleet.native_envs import find_entry, single_env_spec
-from envfleet.options import flag_option, integer_option
+from envfleet.making.native_envs import find_entry, single_env_spec
+from envfleet.making.options import flag_option, integer_option
 
 _LARGEST_PICTURE = 2**14
 # EnvPool's names and defaults. render_camera_id: -1 is the camera of render().

@@ -41,7 +41,7 @@ class Executor(ABC):
 
     Input is taken or REFUSED: an executor takes what it sees at once to be right (arrays in
     canonical form: contiguous, the space's dtype, int32 ids that are distinct and idle) and
-    refuses the rest. It must take whatever envfleet.inputs has passed. env_ids None stands
+    refuses the rest. It must take whatever envfleet.validation has passed. env_ids None stands
     for all envs.
 
     An env that raises completes its row (zeros, and a Fault in the batch) and is BROKEN
@@ -67,11 +67,11 @@ class Executor(ABC):
         """Starts a step of these envs. False: refused."""
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        """step() with input that envfleet.inputs has passed, as part of a method."""
+        """step() with input that envfleet.validation has passed, as part of a method."""
         return self.step(actions, env_ids, timeout_s)
 
     def send_checked(self, actions: Any, env_ids: Any) -> bool:
-        """send() with input that envfleet.inputs has passed, as part of a method."""
+        """send() with input that envfleet.validation has passed, as part of a method."""
         return self.send(actions, env_ids)
 
     def sender(self) -> Callable[[Any, Any], bool]:

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.building import anonymous_memory, build_all, closed_on_error, common_portrait
-from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.layout import Layout
-from envfleet.executors.rows.mailbox import LocalMailbox
-from envfleet.executors.rows.runner import EnvRunner
-from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.factories import Recipe
+from envfleet.executors.python.building import anonymous_memory, build_all, closed_on_error, common_portrait
+from envfleet.executors.python.executor import RowsExecutor
+from envfleet.executors.python.layout import Layout
+from envfleet.executors.python.mailbox import LocalMailbox
+from envfleet.executors.python.runner import EnvRunner
+from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.making.builders import Recipe
 from envfleet.spec import PoolConfig
 
 

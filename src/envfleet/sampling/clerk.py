@@ -15,7 +15,7 @@ from functools import partial
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
-from envfleet.executors.rows.faults import message_of, trouble_of
+from envfleet.executors.python.faults import message_of, trouble_of
 from envfleet.sampling.backend import Event, Kind
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.exchange import Exchange

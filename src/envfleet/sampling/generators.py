@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from envfleet.executors.rows.faults import WrongResultError, shown
+from envfleet.executors.python.faults import WrongResultError, shown
 
 READY = "ready"
 

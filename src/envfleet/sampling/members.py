@@ -13,7 +13,7 @@ from typing import Any
 from envfleet.batch import Fault
 from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
 from envfleet.executors.processes.worker import Surroundings
-from envfleet.executors.rows.faults import Trouble
+from envfleet.executors.python.faults import Trouble
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.worker import GeneratorJob
 

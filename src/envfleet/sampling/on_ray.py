@@ -18,14 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envfleet import ray_cluster
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
+from envfleet.executors.python.faults import message_of, trouble_of
+from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.actors import how_it_died
 from envfleet.executors.ray.faults import KILLED
 from envfleet.executors.ray.plans import Luggage
-from envfleet.executors.rows.faults import message_of, trouble_of
-from envfleet.ray_options import refused_by_ray
+from envfleet.making.ray_options import refused_by_ray
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorDied, GeneratorError
 from envfleet.sampling.ray_actor import CONTROL, GeneratorActor, Offer, unpickled

@@ -14,8 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from envfleet.executors.python.faults import Trouble, trouble_of
 from envfleet.executors.ray.plans import Luggage
-from envfleet.executors.rows.faults import Trouble, trouble_of
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.generators import Ended, Seat
 from envfleet.sampling.weights import WeightsBox, serve_process

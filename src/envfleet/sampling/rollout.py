@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import parse_mode
 from envfleet.errors import CallOrderError, ConfigError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 from envfleet.sampling.columns import Columns, same_values, written
 from envfleet.sampling.rollout_result import Episodes, Rollout
 

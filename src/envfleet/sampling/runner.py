@@ -12,8 +12,8 @@ from types import TracebackType
 from typing import Any
 
 from envfleet.errors import ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
-from envfleet.options import START_METHODS, choice_option, integer_option, seconds_option
-from envfleet.ray_options import ray_settings, refuse_ray_options
+from envfleet.making.options import START_METHODS, choice_option, integer_option, seconds_option
+from envfleet.making.ray_options import ray_settings, refuse_ray_options
 from envfleet.sampling.backend import Backend, Maker
 from envfleet.sampling.context import SharedContext
 from envfleet.sampling.requests import request_of

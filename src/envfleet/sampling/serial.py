@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.faults import trouble_of
+from envfleet.executors.python.faults import trouble_of
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorError
 from envfleet.sampling.generators import Ended, Seat

@@ -12,7 +12,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, PoolClosedError
-from envfleet.executors.rows.faults import trouble_of
+from envfleet.executors.python.faults import trouble_of
 from envfleet.sampling.backend import Backend, Event
 from envfleet.sampling.errors import TRAJS, GeneratorDied, GeneratorError
 

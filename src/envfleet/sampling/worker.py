@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.rows.faults import Trouble, trouble_of
-from envfleet.executors.rows.mailbox import dump
+from envfleet.executors.python.faults import Trouble, trouble_of
+from envfleet.executors.python.mailbox import dump
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.generators import Ended, Seat
 from envfleet.sampling.parcels import Arrived, Packer

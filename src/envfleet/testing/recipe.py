@@ -12,7 +12,7 @@ import cloudpickle
 import gymnasium
 
 from envfleet.envs.adapters import takes_env_id
-from envfleet.factories import gymnasium_spec
+from envfleet.making.builders import gymnasium_spec
 from envfleet.testing.report import Findings, describe_error, short
 
 _SEARCH_DEPTH = 6

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.options import PYTHON_BACKENDS, integer_option
+from envfleet.making.options import PYTHON_BACKENDS, integer_option
 from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
 

@@ -8,11 +8,11 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.driving import Driver
 from envfleet.errors import ConfigError
-from envfleet.factories import recipe_for
-from envfleet.native_envs import find_entry, takes_params
-from envfleet.options import PYTHON_BACKENDS, Options, parse_options
-from envfleet.python_envs import check_known
-from envfleet.registry import Env, make_pool
+from envfleet.making.builders import recipe_for
+from envfleet.making.native_envs import find_entry, takes_params
+from envfleet.making.options import PYTHON_BACKENDS, Options, parse_options
+from envfleet.making.python_envs import check_known
+from envfleet.making.registry import Env, make_pool
 from envfleet.tuning.budget import Budget, duration
 from envfleet.tuning.candidates import DEFAULT_NATIVE_ENVS, backends_for
 from envfleet.tuning.probe import Probe, probe_native, probe_python

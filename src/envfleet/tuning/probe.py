@@ -11,8 +11,8 @@ import gymnasium
 from envfleet.driving import Driver
 from envfleet.envs.adapters import AdaptedEnv
 from envfleet.errors import EnvfleetError, RecvTimeout, WorkerDied
-from envfleet.factories import EnvBuilder, Recipe
-from envfleet.registry import make_pool
+from envfleet.making.builders import EnvBuilder, Recipe
+from envfleet.making.registry import make_pool
 from envfleet.spec import PoolConfig
 
 _LOOK_S = 0.25

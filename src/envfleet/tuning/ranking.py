@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from envfleet.errors import EnvfleetError
-from envfleet.registry import Env
+from envfleet.making.registry import Env
 from envfleet.tuning.report import Case, Tuning, counted
 
 _NUM_FINALISTS = 4

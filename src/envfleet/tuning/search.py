@@ -13,7 +13,7 @@ from typing import Any
 from envfleet import _native
 from envfleet.driving import ActionDraws, Driver, measure
 from envfleet.errors import ConfigError
-from envfleet.registry import Env, make_pool
+from envfleet.making.registry import Env, make_pool
 from envfleet.tuning.budget import Budget, Progress, duration
 from envfleet.tuning.candidates import (
     batch_sizes_for,

@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from envfleet.inputs import LeafColumns
 from envfleet.spaces import Leaf, leaves_of, split
+from envfleet.validation import LeafColumns
 
 
 class ActionCutter:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.rows.portrait import Portrait
-from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.factories import Recipe
+from envfleet.executors.python.env_description import Portrait
+from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.making.builders import Recipe
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.vector.actions import ActionCutter

@@ -10,7 +10,7 @@ from typing import Any
 
 from envfleet.autoreset import Phase
 from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.rows.executor import RowsExecutor
+from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.vector.seats import Seat
 

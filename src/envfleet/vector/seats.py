@@ -14,7 +14,7 @@ from typing import Any
 import gymnasium
 from gymnasium.spaces.utils import is_space_dtype_shape_equiv
 
-from envfleet.factories import EnvBuilder
+from envfleet.making.builders import EnvBuilder
 
 # The one option of a reset that a user asked for. It holds (seeds, options).
 _ASKED = "envfleet.vector"

@@ -22,8 +22,8 @@ from envfleet.apis.sb3.vec_env import Indices, PoolVecEnv, Step
 from envfleet.apis.sb3_seats import ASK, Sb3SeatBuilder, asked_reset
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.rows.portrait import Portrait
-from envfleet.factories import Recipe
+from envfleet.executors.python.env_description import Portrait
+from envfleet.making.builders import Recipe
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.vector.actions import ActionCutter

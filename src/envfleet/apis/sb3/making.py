@@ -14,10 +14,10 @@ from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
 from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
-from envfleet.factories import build_env
-from envfleet.native_envs import find_entry
-from envfleet.options import POOL_OPTIONS
-from envfleet.registry import Env, make_gymnasium
+from envfleet.making.builders import build_env
+from envfleet.making.native_envs import find_entry
+from envfleet.making.options import POOL_OPTIONS
+from envfleet.making.registry import Env, make_gymnasium
 
 _SAME_STEP = parse_mode("same_step")
 

@@ -18,7 +18,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.sb3.infos import Info, InfoLists
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
-from envfleet.native_envs import family_of_native
+from envfleet.making.native_envs import family_of_native
 from envfleet.pool import Pool
 
 Indices = int | Iterable[int] | None

@@ -11,7 +11,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 
 from envfleet.apis.torchrl.async_env import ENV_INDEX, AsyncEnvFleetEnv
 from envfleet.errors import ConfigError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 from envfleet.seeding import Seed
 
 

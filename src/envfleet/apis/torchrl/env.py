@@ -22,7 +22,7 @@ from envfleet.apis.torchrl.making import check_owns_arrays, pool_for
 from envfleet.apis.torchrl.trees import Key, SpaceTree
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 

@@ -12,8 +12,8 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from envfleet.apis.view import PoolView
 from envfleet.errors import ConfigError
+from envfleet.making.registry import make_pool, make_spec
 from envfleet.pool import Pool
-from envfleet.registry import make_pool, make_spec
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-import envfleet.registry as registry
+import envfleet.making.registry as registry
 from envfleet.compat.envpool.array_spec import (
     ArraySpec,
     array_spec_of,
@@ -21,7 +21,7 @@ from envfleet.compat.envpool.array_spec import (
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
 from envfleet.compat.envpool.options import EnvPoolOptions, parse_envpool_options
 from envfleet.errors import ConfigError
-from envfleet.options import NO_LIMIT
+from envfleet.making.options import NO_LIMIT
 from envfleet.spec import ArraySpec as InfoArray
 from envfleet.spec import EnvSpec
 

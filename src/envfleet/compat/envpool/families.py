@@ -16,7 +16,7 @@ from typing import Any
 
 import gymnasium
 
-import envfleet.registry as registry
+import envfleet.making.registry as registry
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_envpool import GymEnvPool
 from envfleet.compat.envpool.gym_module import as_gym_env, gym_module

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-import envfleet.registry as registry
+import envfleet.making.registry as registry
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.making import make_pettingzoo
+from envfleet.apis.pettingzoo.rows import PlayerRowsPool
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.infos import EnvPoolInfo
 from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv
 from envfleet.errors import ActionError, ConfigError
-from envfleet.multiagent.making import make_pettingzoo
-from envfleet.multiagent.rows import PlayerRowsPool
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 from envfleet.seeding import Seed
 
 # EnvPool's ids whose maps have a start for several players; VizdoomCustom-v1 has the map that it is given.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import envfleet.registry as envs
+import envfleet.making.registry as envs
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.families import classes_for, env_class_of
 from envfleet.compat.envpool.gym_envpool import GymEnvPool
 from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
 from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
 from envfleet.errors import ConfigError
-from envfleet.registry import Env
+from envfleet.making.registry import Env
 
 _POOL_KINDS = {"gym": "GymEnvPool", "gymnasium": "GymnasiumEnvPool", "dm": "DMEnvPool"}
 

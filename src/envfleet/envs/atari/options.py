@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.options import POOL_OPTIONS, flag_option, integer_option
+from envfleet.making.options import POOL_OPTIONS, flag_option, integer_option
 
 _OBS_TYPES = ("screen", "rgb", "grayscale", "ram")
 _MAX_SIZE = 4096  # of a picture's side: beyond any use, and below what overflows

@@ -23,7 +23,7 @@ from envfleet.envs.vizdoom.options import DEATHMATCH_RULES, DoomOptions, make_ga
 from envfleet.envs.vizdoom.player import Player
 from envfleet.envs.vizdoom.ports import Port
 from envfleet.errors import ConfigError, MissingExtraError, StateError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 
 # What make_pettingzoo() takes: the scenarios of the package that are made for several.
 MULTIPLAYER_SCENARIOS = {

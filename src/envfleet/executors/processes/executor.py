@@ -22,13 +22,13 @@ from envfleet.errors import ConfigError, EnvError, WorkerDied
 from envfleet.executors.processes.launcher import WorkerProcess, end_of, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
 from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
-from envfleet.executors.rows.building import pickled_factories
-from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.layout import Layout
-from envfleet.executors.rows.mailbox import FileMailbox
-from envfleet.executors.rows.portrait import Portrait, one_portrait
-from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.factories import Recipe
+from envfleet.executors.python.building import pickled_factories
+from envfleet.executors.python.env_description import Portrait, one_portrait
+from envfleet.executors.python.executor import RowsExecutor
+from envfleet.executors.python.layout import Layout
+from envfleet.executors.python.mailbox import FileMailbox
+from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.making.builders import Recipe
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0

@@ -22,13 +22,13 @@ from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.affinity import pin_worker
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.rows.building import build_all, close_all
-from envfleet.executors.rows.faults import trouble_of
-from envfleet.executors.rows.layout import Layout
-from envfleet.executors.rows.mailbox import FileMailbox, dump
-from envfleet.executors.rows.portrait import Portrait, portrait_of
-from envfleet.executors.rows.runner import EnvRunner
-from envfleet.factories import adopt_registered, registered_envs
+from envfleet.executors.python.building import build_all, close_all
+from envfleet.executors.python.env_description import Portrait, portrait_of
+from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.python.layout import Layout
+from envfleet.executors.python.mailbox import FileMailbox, dump
+from envfleet.executors.python.runner import EnvRunner
+from envfleet.making.builders import adopt_registered, registered_envs
 
 
 @dataclass(frozen=True)

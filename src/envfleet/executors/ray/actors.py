@@ -14,13 +14,13 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
+from envfleet.executors.python.env_description import Portrait
 from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
 from envfleet.executors.ray.host import Host
 from envfleet.executors.ray.line import LEAVE, TURN, CallerLine
 from envfleet.executors.ray.messages import PART_BYTES, cut, num_parts_for
 from envfleet.executors.ray.plans import Luggage
-from envfleet.executors.rows.portrait import Portrait
-from envfleet.ray_options import refused_by_ray
+from envfleet.making.ray_options import refused_by_ray
 
 # While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
 _MAX_BIRTHS = 5

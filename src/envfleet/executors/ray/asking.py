@@ -10,6 +10,7 @@ import numpy as np
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, StateError
+from envfleet.executors.python.faults import message_of
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.faults import AnswerError, unpacked
@@ -17,7 +18,6 @@ from envfleet.executors.ray.messages import RowForm
 from envfleet.executors.ray.shares import Shares
 from envfleet.executors.ray.statistics import Counts
 from envfleet.executors.ray.tower import Tower
-from envfleet.executors.rows.faults import message_of
 from envfleet.spaces import join, split
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from envfleet import _native
-from envfleet.ray_cluster import Lease
+from envfleet.executors.ray.cluster import Lease
 
 
 class Entrance:

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 from envfleet.autoreset import Deed, Phase, decide
 from envfleet.batch import Batch
 from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.python.env_description import one_portrait
+from envfleet.executors.python.spec_of import SpecMaker
 from envfleet.executors.ray.actors import BUILD_REMEDY, Making, Worker, end_all, revive, start
 from envfleet.executors.ray.asking import Asking
 from envfleet.executors.ray.books import Books
+from envfleet.executors.ray.cluster import Lease, default_scheduling_strategy, keep_in_forks
 from envfleet.executors.ray.entrance import Entrance
 from envfleet.executors.ray.flights import BatchMaker
 from envfleet.executors.ray.lines import Lines
@@ -29,13 +32,10 @@ from envfleet.executors.ray.messages import RESET, STEP, ActionForm, RowForm
 from envfleet.executors.ray.shares import Shares
 from envfleet.executors.ray.tower import Tower
 from envfleet.executors.ray.traffic import Traffic
-from envfleet.executors.rows.portrait import one_portrait
-from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.inputs import LeafColumns
-from envfleet.ray_cluster import Lease, default_scheduling_strategy, keep_in_forks
 from envfleet.seeding import Words
 from envfleet.spec import PoolConfig
 from envfleet.statistics import PoolStats
+from envfleet.validation import LeafColumns
 
 _CLOSE_TIMEOUT_S = 5.0
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()

@@ -7,8 +7,8 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
-from envfleet.executors.rows.faults import Trouble, message_of, trouble_of
-from envfleet.executors.rows.mailbox import dump
+from envfleet.executors.python.faults import Trouble, message_of, trouble_of
+from envfleet.executors.python.mailbox import dump
 
 # Of a worker that went without a word: what kill -9 leaves.
 KILLED = -9

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch, Fault, Final
+from envfleet.executors.python.faults import message_of
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.faults import fault_of
 from envfleet.executors.ray.infos import Rows, Tree, joined
 from envfleet.executors.ray.line import CallerLine
 from envfleet.executors.ray.messages import RESET, Reply, RowForm
-from envfleet.executors.rows.faults import message_of
 from envfleet.spaces import batched_leaf, join
 
 

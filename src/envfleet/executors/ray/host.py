@@ -17,17 +17,17 @@ from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.errors import StateError
 from envfleet.executors.base import Executor, Refused
+from envfleet.executors.python.executor import RowsExecutor
+from envfleet.executors.python.faults import message_of
+from envfleet.executors.python.mailbox import dump
 from envfleet.executors.ray.faults import Note, note_of, packed_error, packed_value
 from envfleet.executors.ray.infos import Tree, taken_apart
 from envfleet.executors.ray.line import LEAVE, TURN, ActorLine, Address, Door, LineLostError
 from envfleet.executors.ray.messages import RESET, ActionForm, EncodedReply, Request, RowForm, cut, glued
 from envfleet.executors.ray.plans import Luggage
-from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.faults import message_of
-from envfleet.executors.rows.mailbox import dump
-from envfleet.inputs import LeafColumns
 from envfleet.spaces import split
 from envfleet.statistics import PoolStats
+from envfleet.validation import LeafColumns
 
 _NO_TIMEOUT = -1.0
 

@@ -11,8 +11,8 @@ from types import ModuleType
 
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.authentication import SECRET_BYTES
+from envfleet.executors.ray.cluster import is_encrypted
 from envfleet.executors.ray.line import CallerLine, dial
-from envfleet.ray_cluster import is_encrypted
 
 _DIAL_TIMEOUT_S = 3.0
 # After a loss a line is made again by itself, after ever longer; where it cannot be made, much later.

@@ -8,12 +8,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from envfleet import _native, ray_cluster
+from envfleet import _native
 from envfleet.executors.native import check_native_options
+from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.executor import RayExecutor
 from envfleet.executors.ray.plans import native_plans, python_plans
-from envfleet.executors.rows.spec_of import SpecMaker
-from envfleet.factories import Recipe
+from envfleet.making.builders import Recipe
 from envfleet.spec import EnvSpec, PoolConfig
 
 Planner = Callable[[PoolConfig, Sequence[range]], list[bytes]]

@@ -14,13 +14,13 @@ from envfleet import _native
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.rows.building import pickled_factories
-from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.portrait import Portrait
+from envfleet.executors.python.building import pickled_factories
+from envfleet.executors.python.env_description import Portrait
+from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.factories import EnvBuilder, Recipe, adopt_registered, registered_envs
-from envfleet.native_envs import Entry, load_entry
+from envfleet.making.builders import EnvBuilder, Recipe, adopt_registered, registered_envs
+from envfleet.making.native_envs import Entry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {

@@ -11,12 +11,12 @@ from types import ModuleType
 from typing import Any
 
 from envfleet import _native
+from envfleet.executors.python.faults import message_of
 from envfleet.executors.ray.actors import HEARTBEAT_S, Worker, how_it_died
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.flights import Flight, arrived
 from envfleet.executors.ray.lines import Lines
 from envfleet.executors.ray.messages import PART_BYTES, RowForm, glued
-from envfleet.executors.rows.faults import message_of
 
 # How long to wait on lines while some messages go through Ray, as they do after a line was lost: nothing waits for
 # both at once.

@@ -16,8 +16,8 @@ from envfleet.executors.ray.flights import Arrival, BatchMaker, Flight
 from envfleet.executors.ray.infos import Rows
 from envfleet.executors.ray.shares import Shares
 from envfleet.executors.ray.tower import Tower
-from envfleet.inputs import LeafColumns
 from envfleet.spaces import Leaf
+from envfleet.validation import LeafColumns
 
 
 class Traffic:

@@ -14,15 +14,15 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.players import AgentId, Group, Players, idle_value
+from envfleet.apis.pettingzoo.reading import Reading, read
 from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError
-from envfleet.inputs import check_env_ids
-from envfleet.multiagent.players import AgentId, Group, Players, idle_value
-from envfleet.multiagent.reading import Reading, read
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of
+from envfleet.validation import check_env_ids
 
 T = TypeVar("T")
 Step = tuple[T, T, T, T, dict[str, Any]]

@@ -1,7 +1,7 @@
 """Python envs that do on demand what real envs do by accident: the twins of plugins/probe.cc.
 
 The same spaces, the same draws, the same infos. What only Python envs and whole processes can do wrong is in
-trouble_env.py, and every kind of space in space_env.py. Workers import this module, so it depends on nothing of
+faulty_env.py, and every kind of space in space_env.py. Workers import this module, so it depends on nothing of
 the tests.
 """
 

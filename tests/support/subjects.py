@@ -2,7 +2,7 @@
 
 A subject makes pools of five envs that behave alike on every executor: "CartPole-v1",
 "Faulty-v0", "Sleepy-v0", "SlowReset-v0" and "Sink-v0". tests/plugins/probe.cc says what they do in C++,
-tests/python_probes.py in Python.
+tests/support/python_probes.py in Python.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from python_probes import FaultyEnv, SinkEnv, SleepyEnv, SlowResetEnv
-from ray_session import ray_session
+from support.python_probes import FaultyEnv, SinkEnv, SleepyEnv, SlowResetEnv
+from support.ray_session import ray_session
 
 import envfleet
 from envfleet import Pool

@@ -24,9 +24,9 @@ from gymnasium.envs.registration import load_env_creator
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.simulators import find_simulator
 from envfleet.errors import ConfigError
-from envfleet.gymnasium_ids import NAMESPACE
-from envfleet.native_envs import python_spec_of_native
-from envfleet.options import NO_LIMIT
+from envfleet.making.gymnasium_ids import NAMESPACE
+from envfleet.making.native_envs import python_spec_of_native
+from envfleet.making.options import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
 _MUJOCO_ENVS = "gymnasium.envs.mujoco"

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.infos import split_infos
+from envfleet.apis.pettingzoo.reading import Reading, gathered
+from envfleet.apis.pettingzoo.view import ActionSeats, PlayersPool, Step
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError
 from envfleet.infos import merge, split_rows
-from envfleet.inputs import check_actions
-from envfleet.multiagent.infos import split_infos
-from envfleet.multiagent.reading import Reading, gathered
-from envfleet.multiagent.view import ActionSeats, PlayersPool, Step
 from envfleet.pool import Pool
 from envfleet.spaces import join, split
+from envfleet.validation import check_actions
 
 
 class PlayerRowsPool(PlayersPool[Any]):

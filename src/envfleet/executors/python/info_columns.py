@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.executors.rows.layout import INFO_BYTES
+from envfleet.executors.python.layout import INFO_BYTES
 
 _MAX_KEYS = 64  # a bit each in a row's mask
 _MAX_KEY_LENGTH = 128  # with which a pickled schema stays well below 64 KiB, its place in shared memory

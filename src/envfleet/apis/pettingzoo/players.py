@@ -17,7 +17,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.options import integer_option
+from envfleet.making.options import integer_option
 
 AgentId = Hashable
 

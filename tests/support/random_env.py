@@ -15,7 +15,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from space_env import checksum
+from support.space_env import checksum
 
 Random = np.random.Generator
 

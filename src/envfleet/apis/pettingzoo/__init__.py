@@ -12,9 +12,9 @@ agents, rows   the two views
 making      make_pettingzoo()
 """
 
-from envfleet.multiagent.agents import AgentsPool
-from envfleet.multiagent.making import make_pettingzoo
-from envfleet.multiagent.players import Players
-from envfleet.multiagent.rows import PlayerRowsPool
+from envfleet.apis.pettingzoo.agents import AgentsPool
+from envfleet.apis.pettingzoo.making import make_pettingzoo
+from envfleet.apis.pettingzoo.players import Players
+from envfleet.apis.pettingzoo.rows import PlayerRowsPool
 
 __all__ = ["AgentsPool", "PlayerRowsPool", "Players", "make_pettingzoo"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.rows.mailbox import dump
+from envfleet.executors.python.mailbox import dump
 
 _MAX_TEXT = 20_000
 

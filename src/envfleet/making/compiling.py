@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envfleet import _native
-from envfleet.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.errors import CompileError, ConfigError
-from envfleet.gymnasium_ids import publish
-from envfleet.native_envs import plugin_files
-from envfleet.registry import make_spec
+from envfleet.making.compile_cache import CachedLibrary, LibraryCache, file_digest
+from envfleet.making.gymnasium_ids import publish
+from envfleet.making.native_envs import plugin_files
+from envfleet.making.registry import make_spec
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
 _FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")

@@ -15,8 +15,8 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from python_probes import MAX_GATE, gate_files
-from traces import wait_until
+from support.python_probes import MAX_GATE, gate_files
+from support.traces import wait_until
 
 
 class Gate:

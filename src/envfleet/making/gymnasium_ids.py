@@ -28,7 +28,7 @@ def publish(env_ids: Iterable[str]) -> None:
         if "/" not in env_id:
             spec = EnvSpec(
                 f"{NAMESPACE}/{env_id}",
-                vector_entry_point="envfleet.registry:make_gymnasium",
+                vector_entry_point="envfleet.making.registry:make_gymnasium",
                 kwargs={"task_id": env_id},
             )
             # Not register(), which compares each id with all the others.
@@ -37,7 +37,7 @@ def publish(env_ids: Iterable[str]) -> None:
 
 def register_ids() -> None:
     """Publishes every id, and has Gymnasium refuse "envfleet:CartPole-v1"."""
-    from envfleet.registry import list_all_envs
+    from envfleet.making.registry import list_all_envs
 
     publish(list_all_envs())
     _refuse_ids_without_namespace()

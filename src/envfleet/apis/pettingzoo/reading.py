@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.players import Group
 from envfleet.batch import Batch
-from envfleet.multiagent.players import Group
 from envfleet.spaces import join, split
 
 Flags = NDArray[np.bool_]

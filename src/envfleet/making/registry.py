@@ -17,8 +17,8 @@ from envfleet.envs.pixels import wants_pixels
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import CompileError, ConfigError, UnknownEnvError
 from envfleet.executors.base import Executor
-from envfleet.gymnasium_ids import publish
-from envfleet.native_envs import (
+from envfleet.making.gymnasium_ids import publish
+from envfleet.making.native_envs import (
     Entry,
     family_of_native,
     find_entry,
@@ -30,9 +30,9 @@ from envfleet.native_envs import (
     takes_params,
     unregistered_ids,
 )
-from envfleet.options import Options, integer_option, parse_options
+from envfleet.making.options import Options, integer_option, parse_options
+from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.pool import Pool
-from envfleet.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.seeding import seeds_for
 from envfleet.spec import EnvSpec
 from envfleet.window import check_screen
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from envfleet.apis.dm import DmPool
     from envfleet.apis.gym import GymPool
     from envfleet.apis.gymnasium import GymnasiumPool
-    from envfleet.multiagent import AgentsPool, PlayerRowsPool
+    from envfleet.apis.pettingzoo import AgentsPool, PlayerRowsPool
 
 # What make() takes: an id, a class, a factory, or a list of factories, one for each env.
 Env = str | Callable[..., Any] | Sequence[Callable[[], Any]]
@@ -220,8 +220,8 @@ def make_dm(task_id: Env, **options: Any) -> DmPool:
 
 
 def make_pettingzoo(env: Any, **options: Any) -> AgentsPool | PlayerRowsPool:
-    """Parallel multi-agent envs of PettingZoo in a pool; see envfleet.multiagent."""
-    from envfleet.multiagent import make_pettingzoo as make_players
+    """Parallel multi-agent envs of PettingZoo in a pool; see envfleet.apis.pettingzoo."""
+    from envfleet.apis.pettingzoo import make_pettingzoo as make_players
 
     pool: AgentsPool | PlayerRowsPool = make_players(env, **options)
     return pool

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.rows.faults import message_of, trouble_of
-from envfleet.executors.rows.portrait import Portrait, one_portrait, portrait_of
-from envfleet.factories import EnvBuilder
+from envfleet.executors.python.env_description import Portrait, one_portrait, portrait_of
+from envfleet.executors.python.faults import message_of, trouble_of
+from envfleet.making.builders import EnvBuilder
 
 
 def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:

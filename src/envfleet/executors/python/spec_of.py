@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from envfleet.executors.rows.portrait import Portrait
+from envfleet.executors.python.env_description import Portrait
 from envfleet.spec import EnvSpec
 
 SpecMaker = Callable[[Portrait], EnvSpec]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from traces import shared_files, wait_until
+from support.traces import shared_files, wait_until
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 def command_of(tmp_path: Path, *arguments: str, folders: Sequence[Path] = ()) -> dict[str, Any]:

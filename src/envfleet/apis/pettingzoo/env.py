@@ -9,8 +9,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from envfleet.apis.pettingzoo.players import AgentId, Players, flatten_infos, players_of
 from envfleet.errors import EnvfleetError
-from envfleet.multiagent.players import AgentId, Players, flatten_infos, players_of
 from envfleet.spaces import join, leaves_of, path_text, row_getter, split
 
 # What this env translates or keeps itself; every other attribute is asked of the ParallelEnv.

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.pettingzoo.infos import split_infos
+from envfleet.apis.pettingzoo.players import AgentId
+from envfleet.apis.pettingzoo.reading import Flags, Reading, of_agent
+from envfleet.apis.pettingzoo.view import ActionSeats, PlayersPool, Step
 from envfleet.batch import Batch
 from envfleet.errors import ActionError
-from envfleet.inputs import check_actions
-from envfleet.multiagent.infos import split_infos
-from envfleet.multiagent.players import AgentId
-from envfleet.multiagent.reading import Flags, Reading, of_agent
-from envfleet.multiagent.view import ActionSeats, PlayersPool, Step
 from envfleet.spaces import join, split
+from envfleet.validation import check_actions
 
 ByAgent = dict[AgentId, Any]
 

@@ -15,14 +15,14 @@ from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.base import Executor
 from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.rows.building import build_all, close_all
-from envfleet.executors.rows.executor import RowsExecutor
-from envfleet.executors.rows.portrait import Portrait, portrait_of
+from envfleet.executors.python.building import build_all, close_all
+from envfleet.executors.python.env_description import Portrait, portrait_of
+from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.factories import Recipe, gymnasium_spec, recipe_for
-from envfleet.native_envs import native_ids, python_spec_of_native
-from envfleet.options import POOL_OPTIONS, Options
+from envfleet.making.builders import Recipe, gymnasium_spec, recipe_for
+from envfleet.making.native_envs import native_ids, python_spec_of_native
+from envfleet.making.options import POOL_OPTIONS, Options
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
@@ -160,7 +160,7 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
     return EnvSpec(
         id=recipe.name,
         entry_point=None,
-        vector_entry_point="envfleet.registry:make_gymnasium",
+        vector_entry_point="envfleet.making.registry:make_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"task_id": env, **shared},

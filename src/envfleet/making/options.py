@@ -12,7 +12,7 @@ from typing import Any
 from envfleet import _native
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError
-from envfleet.ray_options import MAX_RAY_WORKERS, ray_settings, ray_sizes, refuse_ray_options
+from envfleet.making.ray_options import MAX_RAY_WORKERS, ray_settings, ray_sizes, refuse_ray_options
 from envfleet.spec import PoolConfig
 
 POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs", "wrappers"}

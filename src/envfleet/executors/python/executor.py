@@ -16,18 +16,18 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, Final
 from envfleet.errors import EnvError, StateError
 from envfleet.executors.base import REFUSED, Executor, Refused
-from envfleet.executors.rows.faults import NoSuchAttributeError, Trouble, message_of
-from envfleet.executors.rows.info_columns import InfoColumns
-from envfleet.executors.rows.layout import Layout, native_action_space, plain_array_leaf, read_text
-from envfleet.executors.rows.mailbox import Mailbox
+from envfleet.executors.python.faults import NoSuchAttributeError, Trouble, message_of
+from envfleet.executors.python.info_columns import InfoColumns
+from envfleet.executors.python.layout import Layout, native_action_space, plain_array_leaf, read_text
+from envfleet.executors.python.mailbox import Mailbox
 from envfleet.infos import merge
-from envfleet.inputs import LeafColumns
 from envfleet.seeding import Words
 from envfleet.spaces import batched_leaf, join
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.validation import LeafColumns
 
-_LOST = 2  # RowKind of native/rows/board.h
+_LOST = 2  # RowKind of native/shm/board.h
 # Of an env that raised twice: in the call, and while that was written down.
 _NO_ANSWER: dict[str, Any] = {"fault": (Trouble("call", "it raised, and how could not be told", ""), None)}
 

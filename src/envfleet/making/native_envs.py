@@ -17,8 +17,8 @@ from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options
-from envfleet.params import Param, spread
+from envfleet.making.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options
+from envfleet.making.params import Param, spread
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
 _FAMILIES: tuple[Family, ...] = (
@@ -162,7 +162,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
     spec = EnvSpec(
         id=env_id,
         entry_point=None,
-        vector_entry_point="envfleet.registry:make_gymnasium",
+        vector_entry_point="envfleet.making.registry:make_gymnasium",
         reward_threshold=threshold,
         max_episode_steps=limit,
         # What gymnasium.make_vec(spec) passes to the entry point.

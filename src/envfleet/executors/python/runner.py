@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import StateError
-from envfleet.executors.rows.faults import (
+from envfleet.executors.python.faults import (
     NoSuchAttributeError,
     WrongResultError,
     clean,
@@ -24,9 +24,9 @@ from envfleet.executors.rows.faults import (
     shown,
     trouble_of,
 )
-from envfleet.executors.rows.layout import Layout, plain_array_leaf, write_text
-from envfleet.executors.rows.mailbox import LocalMailbox, Mailbox, NoRoomError
-from envfleet.factories import EnvBuilder
+from envfleet.executors.python.layout import Layout, plain_array_leaf, write_text
+from envfleet.executors.python.mailbox import LocalMailbox, Mailbox, NoRoomError
+from envfleet.making.builders import EnvBuilder
 from envfleet.spaces import Leaf, join, path_text, split
 
 

@@ -1,0 +1,1 @@
+"""From a name to a pool: make() and its siblings, registration, options, and compiled envs."""
