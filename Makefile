@@ -177,7 +177,7 @@ $(BENCH)/.peers:
 bench: $(BENCH)/.peers
 	$(BENCH_PIP) install --no-build-isolation -C build-dir=build/bench .
 	$(BENCH)/bin/python benchmarks/compare.py
-	$(BENCH)/bin/python benchmarks/compare.py --refresh docs/benchmarks.md
+	$(BENCH)/bin/python benchmarks/compare.py --refresh docs/benchmarks
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:

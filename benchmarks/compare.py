@@ -1,13 +1,13 @@
-"""envfleet against its peers, all in one run, rounds alternating.
+"""Measure envfleet against its peers, all in one run, in alternating rounds.
 
-    python benchmarks/compare.py                                    all suites
+    python benchmarks/compare.py                                        run all suites
     python benchmarks/compare.py cartpole --num-envs 64 --peers envpool
     python benchmarks/compare.py --markdown benchmarks/results/latest.json
-    python benchmarks/compare.py --refresh docs/benchmarks.md       results into the document
-    python benchmarks/compare.py ant --output /tmp/ant.json         measured by itself, and then into the
-    python benchmarks/compare.py --refresh docs/benchmarks.md --output /tmp/ant.json       marks of its own
+    python benchmarks/compare.py --refresh docs/benchmarks              write the results into the documentation
+    python benchmarks/compare.py ant --output /tmp/ant.json             run one suite ...
+    python benchmarks/compare.py --refresh docs/benchmarks --output /tmp/ant.json    ... and update its results alone
 
-docs/benchmarks.md says how it measures and what came out.
+docs/benchmarks.md describes the method and the results.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.markdown is not None:
         print(tables.markdown_of(json.loads(args.markdown.read_text())), end="")
     elif args.refresh is not None:
-        args.refresh.write_text(tables.refreshed(args.refresh.read_text(), json.loads(saved.read_text())))
+        refresh(args.refresh, json.loads(saved.read_text()))
     else:
         report = measure(args)
         saved.parent.mkdir(parents=True, exist_ok=True)
@@ -50,9 +50,18 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"written to {saved}")
 
 
+def refresh(target: Path, report: dict[str, Any]) -> None:
+    """Write a report into a page, or into those pages of a folder that have marks for its suites."""
+    paths = sorted(target.glob("*.md")) if target.is_dir() else [target]
+    pages = {str(path): path.read_text() for path in paths}
+    for name, text in tables.refreshed_pages(pages, report).items():
+        if text != pages[name]:
+            Path(name).write_text(text)
+
+
 def measure(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the chosen suites, printing each case when it is done."""
-    # The peers' workers inherit it; torch's and OpenMP's own threads would compete with the envs.
+    """Run the chosen suites, printing each case as soon as it is done."""
+    # The peers' workers inherit it; threads of torch and OpenMP would compete with the envs.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     warnings.filterwarnings("ignore", module=r"gymnasium|envpool|stable_baselines3")
     options = Options(
@@ -79,15 +88,22 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(suites.SUITES)}; default: all")
-    parser.add_argument("--peers", nargs="*", metavar="NAME", help="how a peer's name begins; envfleet always runs")
-    parser.add_argument("--num-envs", nargs="+", type=int, default=defaults.num_envs, metavar="N", help="of cartpole")
+    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"one of {', '.join(suites.SUITES)}; default: all")
+    parser.add_argument("--peers", nargs="*", metavar="NAME", help="prefixes of the peers to run; envfleet always runs")
+    parser.add_argument(
+        "--num-envs", nargs="+", type=int, default=defaults.num_envs, metavar="N", help="sizes of the suite cartpole"
+    )
     parser.add_argument("--num-threads", type=int, default=harness.usable_cores(), metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")
-    parser.add_argument("--seconds", type=float, default=0.4, metavar="S", help="of one round of one contender")
+    parser.add_argument("--seconds", type=float, default=0.4, metavar="S", help="length of one round of one contender")
     parser.add_argument("--output", type=Path, metavar="JSON", help="default: benchmarks/results/latest.json")
     parser.add_argument("--markdown", type=Path, metavar="JSON", help="print this report as Markdown, measure nothing")
-    parser.add_argument("--refresh", type=Path, metavar="DOC", help="put the report (--output) between DOC's marks")
+    parser.add_argument(
+        "--refresh",
+        type=Path,
+        metavar="PATH",
+        help="write the report (--output) into this page or folder of pages, between the marks of its suites",
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""docs/throughput.png from a report of compare.py: CartPole steps a second by num_envs.
+"""Draw docs/throughput.png, CartPole steps per second by num_envs, from a report of compare.py.
 
 python benchmarks/plot.py [benchmarks/results/latest.json] [docs/throughput.png]
 """
@@ -20,7 +20,7 @@ import matplotlib.pyplot as plt
 ROOT = Path(__file__).resolve().parent.parent
 Line = dict[int, Mapping[str, Any]]  # num_envs -> a contender's result
 
-# Which line, in which colour; what has a figure at one size only is a point.
+# The contenders to draw and their colours. One measured at a single size is drawn as a point.
 _COLOURS = {
     "envfleet": "#d1495b",
     "Gymnasium numpy CartPole": "#2e6f95",
@@ -30,12 +30,12 @@ _COLOURS = {
     "Gymnasium AsyncVectorEnv": "#b08d57",
     "SB3 SubprocVecEnv": "#5f6b7a",
 }
-# Points, in printer's points: these two are as slow as each other, and the third lies on a line.
-_NUDGES = {"SB3 DummyVecEnv": 9, "Gymnasium AsyncVectorEnv": -5, "SB3 SubprocVecEnv": 5}
+# Vertical offsets of labels that would overlap, in typographic points.
+_LABEL_OFFSETS = {"SB3 DummyVecEnv": 9, "Gymnasium AsyncVectorEnv": -5, "SB3 SubprocVecEnv": 5}
 
 
 def lines_of(report: Mapping[str, Any]) -> dict[str, Line]:
-    """The synchronous figures by contender; EnvPool with the better of its thread counts."""
+    """Return the synchronous results by contender, with the better thread count of EnvPool."""
     lines: dict[str, Line] = defaultdict(dict)
     for case in report["suites"].get("cartpole", []):
         if case["facts"]["mode"] != "sync":
@@ -52,15 +52,15 @@ def lines_of(report: Mapping[str, Any]) -> dict[str, Line]:
 def draw(report: Mapping[str, Any], path: Path) -> None:
     lines = {name: line for name, line in lines_of(report).items() if name in _COLOURS}
     if not lines:
-        raise SystemExit("expected a report with the suite cartpole, got one without; run compare.py cartpole")
+        raise SystemExit("expected a report of the suite cartpole, got one without it; run compare.py cartpole first")
     figure, axes = plt.subplots(figsize=(8.4, 5.0), dpi=160)
     for name, line in lines.items():
         _draw_line(axes, name, line)
     sizes = sorted({num_envs for line in lines.values() for num_envs in line})
-    axes.set(xscale="log", yscale="log", xlabel="environments in the pool", ylabel="environment steps a second")
+    axes.set(xscale="log", yscale="log", xlabel="environments in the pool", ylabel="environment steps per second")
     axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
     axes.minorticks_off()
-    axes.set_xlim(sizes[0] / 1.8, sizes[-1] * 30)  # room for the names at the right
+    axes.set_xlim(sizes[0] / 1.8, sizes[-1] * 30)  # room for the labels on the right
     decades = [10**k for k in range(4, 9)]
     axes.set_yticks(decades, ["10 k", "100 k", "1 M", "10 M", "100 M"])
     axes.set_ylim(top=2.5e8)
@@ -89,7 +89,7 @@ def _draw_line(axes: Any, name: str, line: Line) -> None:
     axes.annotate(
         name,
         (sizes[-1], medians[-1]),
-        xytext=(8, _NUDGES.get(name, 0)),
+        xytext=(8, _LABEL_OFFSETS.get(name, 0)),
         textcoords="offset points",
         va="center",
         fontsize=9 if len(sizes) > 1 else 7.5,
@@ -106,7 +106,7 @@ def _small_print(report: Mapping[str, Any]) -> str:
     machine, versions, options = report["machine"], report["versions"], report["options"]
     names = ("envfleet", "envpool", "gymnasium", "stable-baselines3", "numpy")
     return (
-        f"Median of {options['rounds']} alternating rounds in one run, bars from slowest to fastest round; "
+        f"Median of {options['rounds']} alternating rounds in one run; bars span the slowest to the fastest round; "
         f"EnvPool with the better of 1 and {options['num_threads']} threads. {report['date'][:10]}\n"
         f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['kernel']}, Python {machine['python']}, "
         + ", ".join(f"{name} {versions[name]}" for name in names)
@@ -117,7 +117,7 @@ def main() -> None:
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results/latest.json"
     target = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/throughput.png"
     draw(json.loads(source.read_text()), target)
-    print(f"drawn to {target}")
+    print(f"wrote {target}")
 
 
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def _python_cartpole(num_envs: int) -> Case:
 
 def image_env(options: Options) -> list[Case]:
     bounds = {8: 1.5, 64: 2.0}
-    return [_against_async_vector("84x84x4 images, 200 us a step", "image", n, bounds[n]) for n in _SIZES]
+    return [_against_async_vector("84x84x4 images, 200 us per step", "image", n, bounds[n]) for n in _SIZES]
 
 
 def ant(options: Options) -> list[Case]:

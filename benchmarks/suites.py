@@ -199,7 +199,7 @@ def _uneven_with_learner(num_envs: int, batch_size: int, num_threads: int) -> Ca
     """The caller waits, as for an accelerator, between a batch and its actions."""
     sync = f"sync, {batch_size} envs"
     return Case(
-        f"uneven steps, burning, {num_threads} threads, learner waits {_LEARNER_S * 1e6:.0f} us a batch: "
+        f"uneven steps, burning, {num_threads} threads, learner waits {_LEARNER_S * 1e6:.0f} us per batch: "
         f"{num_envs} envs, batches of {batch_size}",
         "steps/s",
         [

@@ -1,4 +1,4 @@
-"""A report as tables: on the terminal, and as the results section of docs/benchmarks.md."""
+"""Format a benchmark report as tables: for the terminal, and for the pages in docs/benchmarks/."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Row = Sequence[str]
-_QUIET_CORES = 0.1  # what others may use before the figures are called noisy
+_QUIET_CORES = 0.1  # above this load by other processes, the figures are marked as noisy
 _BEGIN, _END = "<!-- results: begin -->", "<!-- results: end -->"
-_OWN_MARKS = "<!-- results of {suite}: begin -->", "<!-- results of {suite}: end -->"
+_SUITE_MARKS = "<!-- results of {suite}: begin -->", "<!-- results of {suite}: end -->"
 
 
 def text_of_case(case: Mapping[str, Any]) -> str:
-    """One case, aligned for a terminal."""
+    """Return one case as aligned text for a terminal."""
     rows = [_case_head(case), *_case_rows(case)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     targets = [f"target: {_target(t)}; got {_value(t, case['unit'])}: {_verdict(t)}" for t in case["targets"]]
-    noise = f"  others used {case['others_cores']:.2f} cores meanwhile{_warning(case['others_cores'])}"
+    noise = f"  other processes used {case['others_cores']:.2f} cores{_warning(case['others_cores'])}"
     return "\n".join([case["name"], noise, *(f"  {line}" for line in lines), *(f"  {line}" for line in targets), ""])
 
 
 def markdown_of(report: Mapping[str, Any]) -> str:
-    """The whole report."""
+    """Return the whole report as Markdown."""
     parts = [_provenance(report), "### Targets", _targets_table(report)]
     for suite, cases in report["suites"].items():
         parts += [f"### Suite `{suite}`", *_suite_parts(cases)]
@@ -30,28 +30,42 @@ def markdown_of(report: Mapping[str, Any]) -> str:
 
 
 def refreshed(document: str, report: Mapping[str, Any]) -> str:
-    """The document with the parts between its marks replaced.
+    """Return the document with the results between its marks replaced."""
+    return refreshed_pages({"document": document}, report)["document"]
 
-    A suite that has marks of its own there goes between those, with its own date and machine; so one
-    suite can be measured anew, or on another interpreter, and the others' results stay. All the other
-    suites go between the general marks, which stay as they are where there are none.
+
+def refreshed_pages(pages: Mapping[str, str], report: Mapping[str, Any]) -> dict[str, str]:
+    """Return the pages (name to text) with the results between their marks replaced.
+
+    A suite with marks of its own goes between those, with its own date and machine, so that one suite can be
+    measured again, or on another interpreter, without touching the others. All other suites go between the
+    general marks.
     """
-    rest = {}
+    pages, rest = dict(pages), {}
     for suite, cases in report["suites"].items():
-        begin, end = (mark.format(suite=suite) for mark in _OWN_MARKS)
-        if begin in document and end in document:
-            parts = [_provenance({**report, "suites": {suite: cases}}), *_suite_parts(cases)]
-            document = _between(document, begin, end, "\n\n".join(parts) + "\n")
-        else:
+        begin, end = (mark.format(suite=suite) for mark in _SUITE_MARKS)
+        name = _page_with(pages, begin, end)
+        if name is None:
             rest[suite] = cases
-    if not rest:
-        return document
-    if _BEGIN not in document or _END not in document:
-        raise ValueError(f"expected the marks {_BEGIN} and {_END} in the document, got a document without; add them")
-    return _between(document, _BEGIN, _END, markdown_of({**report, "suites": rest}))
+        else:
+            parts = [_provenance({**report, "suites": {suite: cases}}), *_suite_parts(cases)]
+            pages[name] = _replace_between(pages[name], begin, end, "\n\n".join(parts) + "\n")
+    if rest:
+        name = _page_with(pages, _BEGIN, _END)
+        if name is None:
+            raise ValueError(
+                f"expected the marks {_BEGIN} and {_END} for {', '.join(rest)}, "
+                f"got none in {', '.join(pages)}; add them"
+            )
+        pages[name] = _replace_between(pages[name], _BEGIN, _END, markdown_of({**report, "suites": rest}))
+    return pages
 
 
-def _between(document: str, begin: str, end: str, text: str) -> str:
+def _page_with(pages: Mapping[str, str], begin: str, end: str) -> str | None:
+    return next((name for name, text in pages.items() if begin in text and end in text), None)
+
+
+def _replace_between(document: str, begin: str, end: str, text: str) -> str:
     before, rest = document.split(begin, 1)
     return f"{before}{begin}\n{text}{end}{rest.split(end, 1)[1]}"
 
@@ -61,27 +75,30 @@ def _suite_parts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     for case in cases:
         head, rows = _case_head(case), _case_rows(case)
         if case["targets"]:
-            head, rows = (*head, "bar"), [(*row, bar) for row, bar in zip(rows, _bars(case), strict=True)]
+            head, rows = (*head, "target"), [(*row, cell) for row, cell in zip(rows, _target_cells(case), strict=True)]
         parts += [f"**{case['name']}**", _markdown(head, rows)]
         if warning := _warning(case["others_cores"]):
-            parts.append(f"Others used {case['others_cores']:.2f} cores meanwhile{warning}.")
+            parts.append(f"Other processes used {case['others_cores']:.2f} cores during this case{warning}.")
         if ceilings := case["facts"].get("ceilings"):
-            listed = ", ".join(f"{bound}x against {name}" for name, bound in ceilings.items())
-            parts.append(f"The most that is possible (no thread or worker ever idle; simulated): {listed}.")
+            listed = ", ".join(f"{bound}x over {name}" for name, bound in ceilings.items())
+            parts.append(f"Upper bound (no thread or worker is ever idle; simulated): {listed}.")
     return parts
 
 
-def _bars(case: Mapping[str, Any]) -> list[str]:
-    """For each contender: the targets that are set against it (or for it alone), and how they came out."""
-    bars = []
+def _target_cells(case: Mapping[str, Any]) -> list[str]:
+    """Return, for each contender, the targets set against it (or for it alone) and their outcomes."""
+    cells = []
     for result in case["contenders"]:
-        own = [t for t in case["targets"] if (t["against"] or t["of"]) == result["name"]]
-        bars.append("; ".join(_bar(target, case) for target in own))
-    return bars
+        targets = [t for t in case["targets"] if (t["against"] or t["of"]) == result["name"]]
+        cells.append("; ".join(_target_cell(target, case) for target in targets))
+    return cells
 
 
-def _bar(target: Mapping[str, Any], case: Mapping[str, Any]) -> str:
-    """A target in the row of the one it is set against; whose it is goes without saying for the reference."""
+def _target_cell(target: Mapping[str, Any], case: Mapping[str, Any]) -> str:
+    """Return a target and its outcome, for the row of the contender it is set against.
+
+    The name of the contender that has to meet it is left out for the reference.
+    """
     of = "" if target["of"] == case["reference"] else f"{target['of']} "
     text = f"{of}>= {target['bound']:g}x" if target["kind"] == "ratio" else _target(target)
     outcome = f"{_value(target, case['unit'])}, {_verdict(target)}" if target["value"] is not None else "not measured"
@@ -89,7 +106,7 @@ def _bar(target: Mapping[str, Any], case: Mapping[str, Any]) -> str:
 
 
 def quantity(value: float, unit: str) -> str:
-    """12.3 M, 4.56 k or 0.789, with three digits."""
+    """Return the value with three digits: 12.3 M, 4.56 k or 0.789."""
     if unit == "steps/s":
         for size, letter in ((1e6, " M"), (1e3, " k")):
             if value >= size:
@@ -133,7 +150,7 @@ def _targets_table(report: Mapping[str, Any]) -> str:
 
 
 def _case_head(case: Mapping[str, Any]) -> Row:
-    compared = f"{case['reference']} is faster by" if case["more_is_better"] else f"against {case['reference']}"
+    compared = f"speedup of {case['reference']}" if case["more_is_better"] else f"relative to {case['reference']}"
     return ("", f"median, {case['unit']}", "min to max", compared)
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-# Pages about a framework that need not be there.
+# Pages that need a package which may not be installed.
 NEEDS = {
     "atari.md": "ale_py",
     "environments.md": "dm_control",
@@ -24,7 +24,7 @@ NEEDS = {
     "mujoco.md": "mujoco",
     "ray.md": "ray",
     "from_ray_env_wrapper.md": "ray",
-    "rllib.md": "ormsgpack",  # what ray[rllib] brings and ray alone does not
+    "rllib.md": "ormsgpack",  # comes with ray[rllib], but not with ray alone
     "sb3.md": "stable_baselines3",
     "torchrl.md": "torchrl",
     "tianshou.md": "tianshou",
@@ -36,10 +36,11 @@ def blocks(page: Path, language: str) -> list[str]:
     return [text for kind, text in BLOCK.findall(page.read_text()) if kind == language]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)).removeprefix("docs/"))
 def test_page_runs(page, tmp_path):
-    if page.name in NEEDS and importlib.util.find_spec(NEEDS[page.name]) is None:
-        pytest.skip(f"{NEEDS[page.name]} is not installed")
+    needed = NEEDS.get(page.name) if page.parent.name == "docs" else None
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
     for source in blocks(page, "cpp"):
         if name := re.match(r"// file: (\S+)", source):
             (tmp_path / name.group(1)).write_text(source)
@@ -58,11 +59,21 @@ def test_page_runs(page, tmp_path):
     assert result.returncode == 0, result.stderr
 
 
+def anchors_of(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_lead_somewhere():
-    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]:
-        for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()):
-            if not target.startswith("http"):
-                assert (page.parent / target).exists(), f"{page.name} links to {target}"
+    for page in [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "examples" / "README.md"]:
+        for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", BLOCK.sub("", page.read_text())):
+            if target.startswith("http"):
+                continue
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            if anchor:
+                assert anchor in anchors_of(linked), f"{page.name} links to {target}#{anchor}"
 
 
 def test_the_readme_stays_short():

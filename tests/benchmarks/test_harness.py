@@ -215,7 +215,21 @@ def test_a_suite_with_marks_of_its_own_goes_there(report: dict[str, Any]) -> Non
     assert (both.count(report["date"]), both.count("### Suite `cartpole`"), both.count("### Suite `ant`")) == (2, 1, 0)
 
 
-def test_the_bar_stands_in_the_row_of_the_one_it_is_set_against() -> None:
+def test_a_folder_of_pages_is_refreshed_where_the_marks_are(report: dict[str, Any], tmp_path: Path) -> None:
+    ant, rest = tmp_path / "ant.md", tmp_path / "rest.md"
+    ant.write_text("<!-- results of ant: begin -->\n<!-- results of ant: end -->\n")
+    rest.write_text("<!-- results: begin -->\n<!-- results: end -->\n")
+    saved = tmp_path / "report.json"
+    cases = report["suites"]["cartpole"]
+    saved.write_text(json.dumps({**report, "suites": {"ant": cases, "cartpole": cases}}))
+    compare.main(["--refresh", str(tmp_path), "--output", str(saved)])
+    assert ant.read_text().count(report["date"]) == 1
+    assert "### Suite `cartpole`" not in ant.read_text()
+    assert rest.read_text().count("### Suite `cartpole`") == 1
+    assert "### Suite `ant`" not in rest.read_text()
+
+
+def test_the_target_stands_in_the_row_of_the_one_it_is_set_against() -> None:
     targets = [
         Target("ratio", "ours", 2, "theirs"),
         Target("ratio", "ours too", 2, "theirs"),

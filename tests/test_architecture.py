@@ -1,0 +1,76 @@
+"""Every path that docs/architecture.md names exists, and every `file:name` is defined in that file."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+CODE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+FOLDERS = ("src", "native", "tests", "docs", "examples", "benchmarks", "tools")
+REFERENCE = re.compile(rf"((?:{'|'.join(FOLDERS)})/[\w./-]*|CMakeLists\.txt|pyproject\.toml)(?::([\w.:]+))?")
+
+
+def references() -> list[tuple[str, str | None]]:
+    prose = re.sub(r"^```.*?^```", "", PAGE.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = [REFERENCE.fullmatch(code) for code in CODE.findall(prose)]
+    return sorted({(match[1], match[2]) for match in found if match}, key=str)
+
+
+def defines_in_python(source: str, name: str) -> bool:
+    """Whether a module defines a name, which may be dotted: Class.method."""
+    body: list[ast.stmt] = ast.parse(source).body
+    for part in name.split("."):
+        definitions = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        node = next((node for node in body if isinstance(node, definitions) and node.name == part), None)
+        if node is None:
+            return False
+        body = node.body
+    return True
+
+
+def defines_in_cpp(source: str, name: str) -> bool:
+    """Whether a C++ file defines a class or function, by its qualified name as the file spells it."""
+    return re.search(rf"\b(?:class|struct)\s+{name}\b|\b{re.escape(name)}\(", source) is not None
+
+
+def test_the_page_names_paths_and_functions():
+    assert len(references()) > 60
+    assert sum(name is not None for _, name in references()) > 20
+
+
+@pytest.mark.parametrize(("path", "name"), references())
+def test_a_named_path_exists(path, name):
+    target = ROOT / path
+    assert target.is_dir() if path.endswith("/") else target.is_file(), (
+        f"{PAGE.name} names {path}, which does not exist"
+    )
+    if name is not None:
+        defines = defines_in_python if target.suffix == ".py" else defines_in_cpp
+        assert defines(target.read_text(), name), f"{PAGE.name} names {name} in {path}, which does not define it"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "expected"),
+    [
+        ("class A:\n    def f(self): ...\n", "A.f", True),
+        ("class A:\n    def f(self): ...\n", "A.g", False),
+        ("def f(): ...\nA = f\n", "A", False),
+    ],
+)
+def test_names_are_looked_up_in_their_class(source, name, expected):
+    assert defines_in_python(source, name) is expected
+
+
+def test_every_folder_of_the_source_is_in_the_tree():
+    named = {path for path, _ in references()}
+    parents = [ROOT / "src" / "envfleet", ROOT / "src" / "envfleet" / "executors", ROOT / "native"]
+    folders = [child for parent in parents for child in parent.iterdir() if child.is_dir()]
+    tracked = [
+        folder for folder in folders if any(folder.rglob("*.*")) and folder.name not in ("__pycache__", "include")
+    ]
+    assert [str(folder.relative_to(ROOT)) for folder in tracked if f"{folder.relative_to(ROOT)}/" not in named] == []
