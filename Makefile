@@ -1,4 +1,4 @@
-# Everything a newcomer needs: make demo, make test. The rest is for developers.
+# Start with make demo or make test. The other targets are for developers; make help lists them.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -21,26 +21,26 @@ BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
 	@echo "make test      build, then run all tests"
-	@echo "make build     (re)build the native module; quick when little changed"
-	@echo "make lint      ruff, mypy, clang-format"
-	@echo "make format    let ruff and clang-format rewrite the files"
-	@echo "make bench     envfleet against its peers (installs them in .venv-bench)"
-	@echo "make soak      the long runs: random kills, a thousand pools"
-	@echo "make foreign   other projects' test suites on envfleet's classes; SUITES=\"sb3 ale\" for some of them"
-	@echo "make test-freethreaded PYTHON=python3.13t   the conformance suite without the GIL"
-	@echo "make test-rllib  the RLlib api, beside the older Gymnasium that ray[rllib] wants"
-	@echo "make test-gym  scripts of predecessors beside the real gym, 0.26.2"
-	@echo "make sanitize  the C++ tests under ThreadSanitizer and Address+UBSanitizer"
-	@echo "make sanitize-python  the Python module under Address+UBSanitizer, with damaged states"
-	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  it under ThreadSanitizer, without the GIL"
-	@echo "make check     all of these and a table; ONLY=sanitize,soak for some of them"
+	@echo "make build     rebuild the native module; only what changed"
+	@echo "make lint      run ruff, mypy and clang-format"
+	@echo "make format    format the code with ruff and clang-format"
+	@echo "make bench     measure envfleet against its peers (installs them in .venv-bench)"
+	@echo "make soak      run the long tests: random kills, a thousand pools"
+	@echo "make foreign   run other projects' test suites on envfleet's classes; SUITES=\"sb3 ale\" selects some"
+	@echo "make test-freethreaded PYTHON=python3.13t   run the conformance tests without the GIL"
+	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
+	@echo "make test-gym  run scripts written for predecessors with gym 0.26.2"
+	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
+	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
+	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
+	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some"
 
 demo: $(VENV)/.built
 	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
 	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
 
-# Two at a time: most tests wait for processes that they start. But those of ViZDoom's games look at the
-# machine's shared memory, and run before the others, by themselves.
+# Two at a time: most tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
+# memory, so they run first and alone.
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(GAMES:%=--ignore=%)
@@ -48,22 +48,22 @@ test: $(VENV)/.tests
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
-# Their tests come from sdists, archives or checkouts; see docs/compatibility.md.
+# The test suites come from sdists, archives or checkouts; see docs/compatibility.md.
 foreign: $(VENV)/.tests
 	$(BIN)/python tools/foreign_suites.py $(SUITES)
 
-# In an environment of its own; without the extras for pictures, which have no wheels there.
+# In its own environment, without the rendering extras, which have no wheels there.
 test-freethreaded:
 	$(PYTHON) -c "import sys; sys.exit('expected a free-threaded Python, got one with the GIL') if sys._is_gil_enabled() else None"
 	$(PYTHON) -m venv .venv-freethreaded
-	# The newest numpy and hypothesis have no wheels for free-threaded 3.13: building them takes long, and Rust.
+	# The newest numpy and hypothesis have no wheels for free-threaded 3.13; building them is slow and needs Rust.
 	$(FREE_PIP) install --only-binary numpy,hypothesis "numpy>=2.1" pytest pytest-timeout hypothesis psutil
 	$(FREE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "cmake>=3.25" ninja
 	$(FREE_PIP) install --no-build-isolation -C build-dir=build/freethreaded .
 	.venv-freethreaded/bin/python -m pytest tests/conformance tests/native \
 	  $(addprefix tests/faults/,test_python_env_faults.py test_odd_python_envs.py test_python_pool_misuse.py)
 
-# In an environment of its own: ray[rllib] pins an older Gymnasium than the other tests want.
+# In its own environment: ray[rllib] pins an older Gymnasium than the other tests need.
 test-rllib:
 	$(PYTHON) -m venv .venv-rllib
 	$(RLLIB_PIP) install --upgrade "pip>=25.1"
@@ -71,7 +71,7 @@ test-rllib:
 	$(RLLIB_PIP) install --no-build-isolation -C build-dir=build/rllib ".[rllib]" pytest pytest-timeout
 	.venv-rllib/bin/python -m pytest tests/apis/test_rllib.py
 
-# In an environment of its own: beside the real gym, nothing else of the tests would meet the light one.
+# In its own environment: if gym were installed for all tests, none would use envfleet's stand-in for it.
 test-gym:
 	$(PYTHON) -m venv .venv-gym
 	$(GYM_PIP) install --upgrade "pip>=25.1"
@@ -81,8 +81,8 @@ test-gym:
 
 build: $(VENV)/.built
 
-# The build's own tools are installed beside it, not fetched anew into a folder of another
-# name each time: that is what keeps CMake's cache, and so rebuilds, quick.
+# The build tools are installed into the venv. With build isolation, pip would install them into a new temporary
+# folder each time, which invalidates CMake's cache and makes rebuilds slow.
 $(VENV)/.tools:
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade "pip>=25.1"
@@ -113,12 +113,12 @@ format: $(VENV)/.lint
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
 
-# Everything; what this machine lacks is skipped with a sentence. PYTHON_FREETHREADED and PYTHON_TSAN name the
-# interpreters of the checks without the GIL.
+# Checks that this machine cannot run are skipped with a reason. PYTHON_FREETHREADED and PYTHON_TSAN name the
+# interpreters for the checks without the GIL.
 check:
 	$(PYTHON) tools/check.py $(if $(ONLY),--only $(ONLY))
 
-# The timeout: a lost wake-up shows as a hang. ENVFLEET_TEST_SCALE makes the random tests longer.
+# The timeout catches lost wake-ups, which show as hangs. ENVFLEET_TEST_SCALE makes the random tests longer.
 sanitize: $(VENV)/.tools
 	for kind in thread address,undefined; do \
 	  folder=build/sanitize-$${kind%%,*}; \
@@ -134,9 +134,9 @@ sanitize: $(VENV)/.tools
 	$(SANITIZE_PIP) install "gymnasium[mujoco]" cloudpickle dm-env pytest pytest-timeout hypothesis psutil
 	touch $@
 
-# With gcc: its runtime can be loaded before the interpreter; libstdc++ goes with it, or the runtime does not find
-# what throws. CPython's own leaks are not looked for. Plug-ins that tests compile are instrumented too. Not captured by
-# pytest: a report that ends the process would be lost.
+# With gcc, because its runtime can be preloaded into the interpreter; libstdc++ must be preloaded too, or the runtime
+# cannot intercept exceptions. Leak detection is off because of CPython's own leaks. Plug-ins that tests compile are
+# instrumented too. pytest must not capture file descriptors: a report that ends the process would be lost.
 SANITIZED := -fno-sanitize-recover=all -fno-omit-frame-pointer -g -O1
 sanitize-python: .venv-sanitize/.tools
 	CXX=g++ $(SANITIZE_PIP) install --no-build-isolation --no-deps -C build-dir=build/sanitize-python \
@@ -146,8 +146,8 @@ sanitize-python: .venv-sanitize/.tools
 	  .venv-sanitize/bin/python -m pytest --capture=sys --timeout 1800 -m "not soak or soak" \
 	    tests/fuzz/test_states.py tests/conformance tests/test_bad_input.py tests/test_rng.py tests/native/test_kernels.py
 
-# The Python module without the GIL under ThreadSanitizer: the interpreter must be built with it too. It goes on after a
-# report and ends with status 66. While packages are installed, races of CPython's own are of no interest.
+# The Python module without the GIL under ThreadSanitizer, which the interpreter must be built with too. The run
+# continues after a report and exits with status 66. Reports are off while packages are installed.
 QUIET := report_bugs=0:exitcode=0
 sanitize-freethreaded:
 ifeq ($(PYTHON_TSAN),)
@@ -173,7 +173,7 @@ $(BENCH)/.peers:
 		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
 	touch $@
 
-# Not editable, with a build folder of its own: a benchmark must not measure a half-edited tree.
+# Not editable, with its own build folder: a benchmark must not measure a tree that is being edited.
 bench: $(BENCH)/.peers
 	$(BENCH_PIP) install --no-build-isolation -C build-dir=build/bench .
 	$(BENCH)/bin/python benchmarks/compare.py

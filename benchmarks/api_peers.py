@@ -1,6 +1,6 @@
-"""The contenders of api_suites.py: a step through each api, a rollout of TorchRL's, whole training loops.
+"""The contenders of api_suites.py: a step through each API, TorchRL's rollout(), whole training loops.
 
-Called in a process of their own (isolated.py), by name.
+isolated.py calls them by name, each in its own process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def step_of(api: str, num_envs: int) -> Loop:
-    """Microseconds of step() through an api of envfleet, native CartPole."""
+    """Measure step() through an API of envfleet, with native CartPole, in microseconds per batch."""
     import envfleet
 
     if api == "sb3":
@@ -41,7 +41,7 @@ def sb3_dummy(num_envs: int) -> Loop:
     return sync_loop(envs.step, num_envs, envs.close, in_us=True)
 
 
-# --- TorchRL: env steps a second of rollout() -----------------------------------------------------
+# --- TorchRL: env steps per second of rollout() ---------------------------------------------------
 
 
 def torchrl_envfleet(num_envs: int) -> Loop:
@@ -74,11 +74,11 @@ def _rollouts(env: Any, num_envs: int) -> Loop:
     return Loop(run, num_envs * _ROLLOUT_STEPS, env.close)
 
 
-# --- whole PPO training loops: frames a second -------------------------------------------------------
+# --- whole PPO training loops: frames per second -----------------------------------------------------
 
 
 def sb3_ppo(vec_env: str, num_envs: int) -> Loop:
-    """Stable-Baselines3's PPO with its own defaults, but for num_envs and rollouts of 128 steps."""
+    """Stable-Baselines3's PPO with its defaults, except for num_envs and rollouts of 128 steps."""
     import torch
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
@@ -103,7 +103,6 @@ def one_file_ppo(vec_env: str, num_envs: int) -> Loop:
     """examples/ppo.py, in the style of CleanRL, on this vector env."""
     import torch
     from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-    from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
     sys.path.insert(0, str(_EXAMPLES))
     import ppo
@@ -114,23 +113,19 @@ def one_file_ppo(vec_env: str, num_envs: int) -> Loop:
     torch.manual_seed(0)
     args = ppo.Args(num_envs=num_envs)
     if vec_env == "envfleet":
-        envs: Any = ppo.RecordEpisodeStatistics(
-            envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step")
-        )
+        envs: Any = envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step")
     else:
         cls = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[vec_env]
-        envs = RecordEpisodeStatistics(cls([_make_cartpole] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP))
+        envs = cls([_make_cartpole] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
     agent = ppo.Agent(4, 2)
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
-    rollout = ppo.Rollout.empty(args.num_steps, num_envs, 4)
-    held = [envs.reset(seed=0)[0]]
 
     def run(count: int) -> None:
         for _ in range(count):
-            held[0], _ = ppo.collect(envs, agent, held[0], rollout, args)
+            experience = ppo.collect(envs, agent, args)
             with torch.no_grad():
-                value = agent.value(torch.from_numpy(held[0]))
-            ppo.update(agent, optimizer, rollout, ppo.advantages_of(rollout, value, args), args)
+                value = agent.value(experience.next_obs)
+            ppo.update(agent, optimizer, experience, ppo.advantages_of(experience, value, args), args)
 
     return Loop(run, args.num_steps * num_envs, envs.close)
 

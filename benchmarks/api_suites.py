@@ -1,4 +1,4 @@
-"""What the apis cost over the pool, and what training libraries gain from it."""
+"""Suites on the cost of each API over the pool, and on what training libraries gain."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ def _contender(name: str, function: Callable[..., Loop], **arguments: Any) -> Co
 
 
 def apis(options: Options) -> list[Case]:
-    """A step of 64 native CartPoles through each dialect. The bars: dm and gym at most 1.3 times the time of the
-    Gymnasium view, SB3 at most 8 times, and 10 times as fast as SB3's own."""
+    """Compare a step of 64 native CartPoles through each API.
+
+    Targets: dm and gym take at most 1.3 times as long as the Gymnasium API, SB3 at most 8 times, and SB3 is 10 times
+    as fast as its own DummyVecEnv.
+    """
     own = {"gymnasium": "gymnasium", "gym": "gym", "dm": "dm", "SB3": "sb3"}
     dummy = "SB3 DummyVecEnv"
     return [
@@ -45,7 +48,7 @@ def apis(options: Options) -> list[Case]:
 
 
 def torchrl(options: Options) -> list[Case]:
-    """rollout() of TorchRL. ParallelEnv with 64 processes is left out: on two cores it does not get through a round."""
+    """Compare TorchRL's rollout(). Without ParallelEnv at 64 envs, which does not finish a round on two cores."""
     fleet, serial, parallel = "envfleet EnvFleetEnv", "TorchRL SerialEnv", "TorchRL ParallelEnv"
     makers = {fleet: peers.torchrl_envfleet, serial: peers.torchrl_serial, parallel: peers.torchrl_parallel}
     cases = []
@@ -64,7 +67,7 @@ def torchrl(options: Options) -> list[Case]:
 
 
 def training(options: Options) -> list[Case]:
-    """Whole PPO loops, policy and updates included."""
+    """Compare whole PPO loops, including the policy and its updates."""
     fleet = "envfleet"
     sb3 = {fleet: "envfleet", "SB3 DummyVecEnv": "dummy", "SB3 SubprocVecEnv": "subproc"}
     one_file = {fleet: "envfleet", "Gymnasium SyncVectorEnv": "sync", "Gymnasium AsyncVectorEnv": "async"}

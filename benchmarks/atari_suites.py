@@ -1,7 +1,7 @@
-"""Pong with EnvPool's defaults: worker processes against EnvPool, ale-py's vector env and the bare emulator.
+"""Suite `atari`: Pong on worker processes against EnvPool, ale-py's vector env and the bare emulator.
 
-Same settings on all sides: 84x84 grey, four frames, frame skip 4 with the maximum of two, up to 30 no-ops and fire
-at a reset, no sticky actions, rewards as they are. Each contender runs in a process of its own.
+All contenders have EnvPool's default settings: 84x84 grayscale, four stacked frames, frame skip 4 with the maximum of
+the last two, up to 30 no-ops and fire on reset, no sticky actions, unclipped rewards. Each runs in its own process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENVFLEET, ENVPOOL, ALE = "envfleet", "EnvPool", "ale-py AtariVectorEnv"
 BARE, BARE_IN_BATCHES = "bare emulation", "bare emulation, in batches"
 _NUM_ACTIONS = 6
 _WORKERS = 2
-# By num_envs: at least so many times as fast as each of the peers, and this part of the emulator's own speed.
+# By num_envs: the minimum speedup over each peer. _BARE_TARGET is the minimum fraction of the emulator's own speed.
 _SYNC_TARGETS = {8: 1.1, 64: 1.15}
 _BARE_TARGET = 0.9
 _ASYNC_ENVS, _ASYNC_TARGET = 64, 1.1
@@ -117,9 +117,9 @@ def ale_sync(num_envs: int) -> Loop:
 
 
 def bare_emulation(num_envs: int) -> Loop:
-    """As many consoles, on as many processes, that do nothing but act: four frames a step, and a reset at the end.
+    """The same number of emulators and processes, which only call act() four times per step, and reset at the end.
 
-    Nobody waits for anybody: the processes meet once a chunk of batches.
+    No process waits for another: they synchronize once per chunk of batches.
     """
     context = multiprocessing.get_context("spawn")
     pipes = []
@@ -150,7 +150,7 @@ def bare_emulation(num_envs: int) -> Loop:
 
 
 def bare_in_batches(num_envs: int) -> Loop:
-    """The same processes, which meet after every batch: as fast as any synchronous step can be."""
+    """The same, but the processes synchronize after every batch: the limit for any synchronous step."""
     bare = bare_emulation(num_envs)
 
     def run(num_batches: int) -> None:

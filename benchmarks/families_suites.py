@@ -1,4 +1,4 @@
-"""Families by their Gymnasium ids: on processes against AsyncVectorEnv, and MiniGrid in C++ against its peers."""
+"""Suites `families` (ids on processes against AsyncVectorEnv) and `minigrid` (native MiniGrid against its peers)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def families(options: Options) -> list[Case]:
                 Contender(ASYNC_VECTOR, partial(Isolated, gymnasium_async, env_id=env_id)),
             ],
             PROCESSES,
-            # Whatever the family, envfleet is not behind.
+            # envfleet must not be slower for any family.
             [Target("ratio", PROCESSES, 1.0, ASYNC_VECTOR)],
             facts={"num_envs": _NUM_ENVS, "num_workers": _WORKERS},
         )
@@ -93,7 +93,7 @@ def envfleet_processes(env_id: str) -> Loop:
 def gymnasium_async(env_id: str) -> Loop:
     from gymnasium.vector import AsyncVectorEnv
 
-    # MiniGrid's space of missions is of a kind that it has no shared memory for.
+    # AsyncVectorEnv does not support MiniGrid's mission space in shared memory.
     pool = AsyncVectorEnv([partial(_make, env_id)] * _NUM_ENVS, shared_memory=not env_id.startswith("MiniGrid"))
     pool.reset(seed=0)
     return _loop(pool)

@@ -1,12 +1,11 @@
-"""Rounds, statistics and the facts that a figure needs beside it.
+"""Run cases in alternating rounds, and collect statistics and the facts that belong to a figure.
 
-    Case (contenders, targets) -> run_case: rounds, alternating -> a plain dict, as the JSON has it
+    Case (contenders, targets) -> run_case: alternating rounds -> a plain dict, the form of the JSON report
 
-Every contender of a case is made once and stays alive between its rounds: an idle one
-costs nothing here (EnvPool's and envfleet's threads sleep on semaphores and futexes,
-Gymnasium's and SB3's processes on pipes; all measured at 0 % CPU), while making one anew
-for each round would measure cold caches. A contender that is missing or fails becomes a
-line of the table and the others go on.
+Every contender of a case is created once and stays alive between its rounds. An idle contender costs nothing (the
+threads of EnvPool and envfleet sleep on semaphores and futexes, the processes of Gymnasium and SB3 on pipes; all
+measured at 0 % CPU), while creating it again for each round would measure cold caches. A contender that is missing or
+fails becomes a row of the table, and the others continue.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ PACKAGES = (
 )
 
 
-class Skipped(Exception):  # noqa: N818 (nothing went wrong)
-    """Raised by a suite that means nothing on this interpreter or machine; says why."""
+class Skipped(Exception):  # noqa: N818 (not an error)
+    """Raised, with the reason, by a suite that does not apply to this interpreter or machine."""
 
 
 class Subject(Protocol):
-    """A contender that was made: measured once a round."""
+    """A contender that has been created: measured once per round."""
 
     def measure(self, seconds: float) -> float: ...
     def close(self) -> None: ...
@@ -45,7 +44,7 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Contender:
-    """Who takes part, under which name, and how to make it."""
+    """A participant of a case: its name and how to create it."""
 
     name: str
     make: Callable[[], Subject]
@@ -53,9 +52,9 @@ class Contender:
 
 @dataclass(frozen=True)
 class Target:
-    """What a case should show.
+    """The result that a case should reach.
 
-    ratio: `of` is at least `bound` times as fast as `against`, whichever way the unit counts.
+    ratio: `of` is at least `bound` times as fast as `against`, whether more or less of the unit is better.
     difference: `of` minus `against` is at most `bound`. value: `of` is at most `bound`.
     """
 
@@ -67,7 +66,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Case:
-    """One comparison: a row of a table. `facts` go to the JSON as they are."""
+    """One comparison, shown as one table. `facts` are copied to the JSON."""
 
     name: str
     unit: str
@@ -81,33 +80,33 @@ class Case:
 
 @dataclass
 class Loop:
-    """A Subject that steps: run(k) does k batches, and the figure is how fast."""
+    """A Subject that measures the rate of run(k), which does k batches."""
 
     run: Callable[[int], None]
-    steps_a_batch: int
+    steps_per_batch: int
     shut: Callable[[], None]
     in_us: bool = False
-    """Microseconds a batch instead of env steps a second."""
+    """Measure microseconds per batch instead of env steps per second."""
     _chunk: int = 0
 
     def measure(self, seconds: float) -> float:
-        """One round: an untimed start, then chunks of batches until `seconds` are over."""
+        """Run one round: an untimed start, then chunks of batches for at least `seconds`."""
         if self._chunk == 0:
             self._chunk = self._calibrate(seconds / 10)
-        # Untimed: brings back what the others pushed out of the caches, and receives what an
-        # asynchronous pool finished while it was not its turn, which would be steps for free.
+        # Untimed: refills the caches after the other contenders, and receives the steps that an asynchronous pool
+        # finished between its rounds, which would otherwise count as free steps.
         self.run(self._chunk)
         num_batches, begin = 0, time.perf_counter()
         while (elapsed := time.perf_counter() - begin) < seconds:
             self.run(self._chunk)
             num_batches += self._chunk
-        return 1e6 * elapsed / num_batches if self.in_us else num_batches * self.steps_a_batch / elapsed
+        return 1e6 * elapsed / num_batches if self.in_us else num_batches * self.steps_per_batch / elapsed
 
     def close(self) -> None:
         self.shut()
 
     def _calibrate(self, seconds: float) -> int:
-        """How many batches take about this long, by doubling."""
+        """Return the number of batches that take about this long, found by doubling."""
         num_batches = 1
         while True:
             begin = time.perf_counter()
@@ -119,13 +118,13 @@ class Loop:
 
 
 def rotated(items: Sequence[Any], round_number: int) -> list[Any]:
-    """The order of a round: each contender comes first, second ... equally often."""
+    """Return the order of a round: each contender is first, second, … equally often."""
     start = round_number % len(items) if items else 0
     return [*items[start:], *items[:start]]
 
 
 def summary(samples: Sequence[float]) -> dict[str, float]:
-    """Median and spread."""
+    """Return the median and the spread."""
     low, _, high = statistics.quantiles(samples, n=4, method="inclusive") if len(samples) > 1 else [samples[0]] * 3
     return {
         "median": statistics.median(samples),
@@ -137,7 +136,7 @@ def summary(samples: Sequence[float]) -> dict[str, float]:
 
 
 def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
-    """Measures a case and gives it as the JSON has it."""
+    """Measure a case and return its entry of the JSON report."""
     results: dict[str, dict[str, Any]] = {
         c.name: {"name": c.name, "status": "ok", "samples": []} for c in case.contenders
     }
@@ -152,7 +151,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
             for name in rotated([c.name for c in case.contenders], round_number):
                 if results[name]["status"] != "ok":
                     continue
-                gc.collect()  # here, not in the middle of somebody's round
+                gc.collect()  # here, not in the middle of a round
                 value = _attempt(results[name], subjects[name].measure, seconds)
                 if value is not None:
                     results[name]["samples"].append(value)
@@ -161,7 +160,7 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
         for name, subject in subjects.items():
             fault: dict[str, Any] = {}
             _attempt(fault, subject.close)
-            if fault:  # its figures stand
+            if fault:  # its measurements remain valid
                 results[name]["error_at_close"] = fault["error"]
     for result in results.values():
         if result["status"] == "ok":
@@ -180,18 +179,18 @@ def run_case(case: Case, rounds: int, seconds: float) -> dict[str, Any]:
 
 
 def _attempt(result: dict[str, Any], call: Callable[..., Any], *arguments: Any) -> Any:
-    """The call's value; None, and the reason in `result`, when it raises."""
+    """Return the value of a call, or None if it raises, with the reason in `result`."""
     try:
         return call(*arguments)
     except ImportError as error:
         result.update(status="not installed", error=str(error))
-    except Exception as error:  # any fault of a peer is a line of the table
+    except Exception as error:  # any failure of a peer becomes a row of the table
         result.update(status="failed", error=f"{type(error).__name__}: {error}")
     return None
 
 
 def _ratios(case: Case, results: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """How many times as fast the reference is as each of the others."""
+    """Return the speedup of the reference over each of the others."""
     ratios = []
     for other in results:
         if other != case.reference and (ratio := _ratio(case.reference, other, results, case.more_is_better)):
@@ -202,7 +201,7 @@ def _ratios(case: Case, results: Mapping[str, Mapping[str, Any]]) -> list[dict[s
 def _ratio(
     of: str, against: str, results: Mapping[str, Mapping[str, Any]], more_is_better: bool
 ) -> dict[str, float] | None:
-    """Of the rounds one by one: two neighbours in time suffer from the same noise."""
+    """Return the ratio, taken round by round: measurements close in time suffer from the same noise."""
     if any(name not in results or results[name]["status"] != "ok" for name in (of, against)):
         return None
     ours, theirs = results[of]["samples"], results[against]["samples"]
@@ -211,7 +210,7 @@ def _ratio(
 
 
 def judged(target: Target, results: Mapping[str, Mapping[str, Any]], more_is_better: bool) -> dict[str, Any]:
-    """A target beside what came out; value and met are None where a contender is missing."""
+    """Return a target with its outcome; value and met are None if a contender is missing."""
     value: float | None = None
     present = all(results.get(name, {}).get("status") == "ok" for name in (target.of, target.against) if name)
     if present and target.kind == "ratio":
@@ -234,7 +233,7 @@ def judged(target: Target, results: Mapping[str, Mapping[str, Any]], more_is_bet
 
 
 def machine() -> dict[str, Any]:
-    """The machine."""
+    """Describe the machine."""
     return {
         "cpu": _first_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine(),
         "usable_cores": usable_cores(),
@@ -246,9 +245,9 @@ def machine() -> dict[str, Any]:
 
 
 class OthersMeter:
-    """How many cores the rest of the machine used meanwhile: what makes a figure worthless unseen.
+    """Measures how many cores other processes used: a load that invalidates figures without being visible in them.
 
-    all that /proc/stat says was busy, minus this process and its descendants
+    It is the busy time in /proc/stat minus that of this process and its descendants.
     """
 
     def __init__(self) -> None:
@@ -256,11 +255,11 @@ class OthersMeter:
         self._begin = time.monotonic()
 
     def cores(self) -> float:
-        """The mean since this meter was made. A clock tick is 10 ms: ask after a second or more."""
+        """Return the mean since this meter was created. A clock tick is 10 ms: ask after a second or more."""
         elapsed_ticks = (time.monotonic() - self._begin) * os.sysconf("SC_CLK_TCK")
-        # In no time at all a tick would be thousands of cores: so it is where every contender failed at once.
-        most = float(os.cpu_count() or 1)
-        return round(min(most, max(0.0, self._others_ticks() - self._ticks) / elapsed_ticks), 2)
+        # If every contender failed at once, hardly any time passed, and one tick would count as thousands of cores.
+        max_cores = float(os.cpu_count() or 1)
+        return round(min(max_cores, max(0.0, self._others_ticks() - self._ticks) / elapsed_ticks), 2)
 
     @staticmethod
     def _others_ticks() -> int:
@@ -271,13 +270,13 @@ class OthersMeter:
 
 
 def _own_ticks() -> int:
-    """CPU time of this process and its descendants, the dead ones included once they are waited for."""
+    """Return the CPU time of this process and its descendants, including dead ones that were waited for."""
     parents, ticks = {}, {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             try:
                 fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
-            except (FileNotFoundError, ProcessLookupError):  # it has just ended
+            except (FileNotFoundError, ProcessLookupError):  # it has just exited
                 continue
             parents[int(folder.name)] = int(fields[1])
             ticks[int(folder.name)] = sum(map(int, fields[11:15]))  # utime stime cutime cstime
@@ -297,7 +296,7 @@ def versions(packages: Iterable[str] = PACKAGES) -> dict[str, str]:
 
 
 def report(options: Mapping[str, Any], suites: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole JSON."""
+    """Return the whole JSON report."""
     return {
         "schema": SCHEMA,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
@@ -317,7 +316,7 @@ def _version(package: str) -> str:
 
 
 def _first_value(path: str, key: str) -> str | None:
-    """The first `key : value` of a file of /proc."""
+    """Return the first `key : value` in a file of /proc."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

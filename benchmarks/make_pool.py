@@ -1,6 +1,6 @@
-"""Makes one large pool of CartPoles in this process and prints, as JSON, what that took.
+"""Create one large pool of CartPoles in this process and print the time and memory that it took, as JSON.
 
-Run by the suite "make": python make_pool.py envfleet|envpool|gymnasium NUM_ENVS
+Run by the suite `make`: python make_pool.py envfleet|envpool|gymnasium NUM_ENVS
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 
 
-def maker_of(who: str) -> Callable[[int], Any]:
-    """Imports `who` and gives what makes its pool."""
-    if who == "envfleet":
+def maker_of(package: str) -> Callable[[int], Any]:
+    """Import the package and return the function that creates its pool."""
+    if package == "envfleet":
         import envfleet
 
         return lambda n: envfleet.make("CartPole-v1", num_envs=n)
-    if who == "envpool":
+    if package == "envpool":
         import envpool
 
         return lambda n: envpool.make("CartPole-v1", env_type="gymnasium", num_envs=n)
@@ -31,22 +31,22 @@ def maker_of(who: str) -> Callable[[int], Any]:
 
 
 def memory_mb(field: str) -> float:
-    """VmRSS or VmHWM, its peak. Not ru_maxrss: across exec that remembers the parent's."""
+    """Return VmRSS, or its peak VmHWM. Not ru_maxrss, which keeps the parent's value across exec."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
 
 
 def main() -> None:
-    who, num_envs = sys.argv[1], int(sys.argv[2])
-    make = maker_of(who)
-    make(1).reset()  # lazy imports, which are not the pool's
+    package, num_envs = sys.argv[1], int(sys.argv[2])
+    make = maker_of(package)
+    make(1).reset()  # performs lazy imports, which do not belong to the pool
     before_mb = memory_mb("VmRSS")
     begin = time.perf_counter()
     pool = make(num_envs)
     make_s = time.perf_counter() - begin
     made_mb = memory_mb("VmRSS")
     pool.reset()
-    held = pool.step(np.zeros(num_envs, dtype=np.int64))  # noqa: F841 (memory first touched here counts)
+    held = pool.step(np.zeros(num_envs, dtype=np.int64))  # noqa: F841 (counts memory that is first touched here)
     facts = {
         "make_s": make_s,
         "made_mb": made_mb - before_mb,

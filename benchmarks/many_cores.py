@@ -1,9 +1,9 @@
-"""Native envs on a machine with many cores: by thread count, beside EnvPool, and beside other programs.
+"""Measure native envs on a machine with many cores: by thread count, against EnvPool, and next to busy processes.
 
 python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5]
 
-EnvPool and Gymnasium's numpy CartPole are measured where they are installed. All figures are millions of env steps per
-second; a ratio is taken between neighbours in time, and the median of the rounds is shown.
+EnvPool is measured if it is installed. All figures are millions of env steps per second. Ratios are taken between
+measurements close in time; the median over the rounds is shown.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 import envfleet
 
 _BUSY_LOOPS = 4
-_BESIDE_OTHERS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192))
+_WITH_BUSY_LOOPS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192))
 _WINDOW_SECONDS = 0.2
 Step = Callable[[], Any]
 
@@ -34,7 +34,7 @@ def actions_for(env_id: str, num_envs: int) -> np.ndarray:
 
 
 def millions_per_second(step: Step, rows: int, seconds: float) -> float:
-    """After an untimed fifth of the time."""
+    """Return millions of env steps per second, after an untimed warm-up of a fifth of the time."""
     end = time.perf_counter() + 0.2 * seconds
     while time.perf_counter() < end:
         step()
@@ -56,10 +56,10 @@ def alternate(steps: Mapping[str, Step], rows: int, args: argparse.Namespace) ->
 
 
 def show(label: str, samples: Mapping[str, Sequence[float]]) -> None:
-    own, *others = samples
+    first, *others = samples
     shown = [f"{name} {statistics.median(values):.2f}" for name, values in samples.items()]
     for other in others:
-        ratios = [mine / theirs for mine, theirs in zip(samples[own], samples[other], strict=True)]
+        ratios = [ours / theirs for ours, theirs in zip(samples[first], samples[other], strict=True)]
         shown.append(f"{statistics.median(ratios):.2f}x {other}")
     print(f"{label}: {', '.join(shown)}", flush=True)
 
@@ -75,7 +75,7 @@ def by_threads(env_id: str, num_envs: int, counts: Sequence[int], args: argparse
         pool.close()
 
 
-def beside_peers(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
+def against_peers(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
     actions = actions_for(env_id, num_envs)
     pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
     pool.reset(seed=0)
@@ -110,7 +110,7 @@ def asynchronous(num_envs: int, batch_size: int, args: argparse.Namespace) -> No
     pool.close()
 
 
-def beside_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
+def next_to_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
     actions = actions_for(env_id, num_envs)
     pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
     pool.reset(seed=0)
@@ -121,7 +121,7 @@ def beside_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> N
         loops = [multiprocessing.get_context("spawn").Process(target=_burn, daemon=True) for _ in range(_BUSY_LOOPS)]
         for loop in loops:
             loop.start()
-        time.sleep(2)  # until they have started
+        time.sleep(2)  # until they run
         busy.append(millions_per_second(lambda: pool.step(actions), num_envs, args.seconds))
         for loop in loops:
             loop.kill()
@@ -143,7 +143,7 @@ def slow_windows(env_id: str, num_envs: int, seconds: float) -> None:
     windows = [millions_per_second(lambda: pool.step(actions), num_envs, _WINDOW_SECONDS) for _ in range(count)]
     median = statistics.median(windows)
     num_slow = sum(window < median / 2 for window in windows)
-    print(f"{env_id} n={num_envs}: {num_slow} of {count} windows of 0.2 s below half of the median, {median:.1f}")
+    print(f"{env_id} n={num_envs}: {num_slow} of {count} windows of 0.2 s below half of the median ({median:.1f})")
     pool.close()
 
 
@@ -161,18 +161,13 @@ def main() -> None:
         by_threads(env_id, 8192, [1, cores], args)
     print("Peers")
     for num_envs in (64, 1024, 8192, 65536):
-        beside_peers("CartPole-v1", num_envs, args)
+        against_peers("CartPole-v1", num_envs, args)
     for env_id in ("Pendulum-v1", "Acrobot-v1"):
-        beside_peers(env_id, 8192, args)
+        against_peers(env_id, 8192, args)
     asynchronous(8192, 4096, args)
-    print("Beside other programs")
-    for env_id, num_envs in (
-        ("CartPole-v1", 8192),
-        ("CartPole-v1", 65536),
-        ("Pendulum-v1", 8192),
-        ("Acrobot-v1", 8192),
-    ):
-        beside_busy_loops(env_id, num_envs, args)
+    print("Next to busy processes")
+    for env_id, num_envs in _WITH_BUSY_LOOPS:
+        next_to_busy_loops(env_id, num_envs, args)
     slow_windows("CartPole-v1", 8192, 20)
 
 

@@ -1,6 +1,6 @@
-"""The contenders of mujoco_suites.py, called in a process of their own as those of python_peers.py.
+"""The contenders of mujoco_suites.py. isolated.py calls them by name, each in its own process.
 
-options: env, num_envs and num_threads, and batch_size for the asynchronous ones.
+Their options are env, num_envs and num_threads, and batch_size for the asynchronous ones.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def envfleet_async(**options: Any) -> Loop:
 
 def envpool_sync(**options: Any) -> Loop:
     pool = _envpool(**options)
-    # EnvPool's name for what Gymnasium calls single_action_space.
+    # EnvPool's equivalent of Gymnasium's single_action_space.
     return _sync(pool, pool.action_space, options["num_envs"])
 
 
@@ -37,7 +37,7 @@ def envpool_async(**options: Any) -> Loop:
 def _envfleet(env: str, **options: Any) -> Any:
     import envfleet
 
-    # Not "auto": where the envs cannot be loaded, a Python pool is not what this measures.
+    # Not "auto", which would measure a Python pool if the native envs cannot be loaded.
     return envfleet.make(env, backend="native", seed=0, **options)
 
 

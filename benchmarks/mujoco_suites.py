@@ -1,6 +1,6 @@
-"""The comparisons of MuJoCo envs: native C++ against EnvPool's and against Gymnasium's processes.
+"""Suite `mujoco`: native MuJoCo envs against EnvPool's and against Gymnasium's AsyncVectorEnv.
 
-Each contender runs in a process of its own: EnvPool brings another MuJoCo with it.
+Each contender runs in its own process, because EnvPool contains another version of MuJoCo.
 """
 
 from __future__ import annotations

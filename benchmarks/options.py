@@ -1,4 +1,4 @@
-"""What the command line chooses for all suites."""
+"""Options of the command line that apply to all suites."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Options:
-    """The defaults are those of compare.py, but for num_threads, which is there the machine's cores."""
+    """The defaults are those of compare.py, except that its num_threads defaults to the number of cores."""
 
-    num_envs: tuple[int, ...] = (1, 64, 1024, 8192)  # of cartpole
-    num_threads: int = 2  # of every pool that has threads, but no more than it has envs
-    peers: tuple[str, ...] | None = None  # how their names begin, in lower case; None: all
+    num_envs: tuple[int, ...] = (1, 64, 1024, 8192)  # sizes of the suite cartpole
+    num_threads: int = 2  # of every pool that has threads; limited by its number of envs
+    peers: tuple[str, ...] | None = None  # prefixes of their names, in lower case; None: all

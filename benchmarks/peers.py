@@ -1,9 +1,8 @@
-"""The contenders: one function each, giving a Loop over its public step().
+"""The contenders of the native suites: each function returns a Loop over the public step() of a peer.
 
-What they have in common, so that only the engine differs: the same pre-drawn action
-batches, cycled; the whole public step with its checks; the observations received and held
-until the next batch. Each peer is imported where it is made, so that a missing one is
-missed there.
+They have everything in common except the engine: the same pre-drawn batches of actions, cycled; the whole public step
+with its checks; observations received and held until the next batch. Each peer is imported where it is created, so that
+a missing one only affects its own row.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Actions = Sequence[NDArray[Any]]
 
 
 def actions_for(num_rows: int, num_actions: int = 2) -> Actions:
-    """The same for every peer, of the dtype that Gymnasium's own spaces sample."""
+    """Return the same batches of actions for every peer, with the dtype that Gymnasium's spaces sample."""
     rng = np.random.default_rng(0)
     return list(rng.integers(0, num_actions, size=(NUM_ACTION_BATCHES, num_rows), dtype=np.int64))
 
@@ -34,12 +33,12 @@ def sync_loop(
     in_us: bool = False,
     actions: Actions | None = None,
 ) -> Loop:
-    """A loop over step(actions). actions: other than CartPole's."""
+    """Return a Loop over step(actions). actions: batches for envs other than CartPole."""
     batches = cycle(actions_for(num_envs) if actions is None else actions)
 
     def run(num_batches: int) -> None:
         for batch in islice(batches, num_batches):
-            held = step(batch)  # noqa: F841 (held, as a training loop holds it, until the next)
+            held = step(batch)  # noqa: F841 (held until the next batch, as in a training loop)
 
     return Loop(run, num_envs, close, in_us)
 
@@ -51,7 +50,7 @@ def async_loop(
     before_send: Callable[[], None] | None = None,
     actions: Actions | None = None,
 ) -> Loop:
-    """A loop over recv() and send() to the envs that came. before_send: the learner's work."""
+    """Return a Loop over recv() and send() to the received envs. before_send: the work of the learner."""
     batches = cycle(actions_for(batch_size) if actions is None else actions)
     recv, send = pool.recv, pool.send
 
@@ -112,7 +111,7 @@ def envpool_async(num_envs: int, batch_size: int, num_threads: int) -> Loop:
 
 
 def gymnasium_numpy(num_envs: int) -> Loop:
-    """Gymnasium's own CartPole on numpy arrays: no env object at all."""
+    """Gymnasium's vectorized CartPole on numpy arrays, which has no env objects."""
     import gymnasium
 
     env = gymnasium.make_vec("CartPole-v1", num_envs, vectorization_mode="vector_entry_point")
@@ -165,6 +164,6 @@ def _make_cartpole() -> Any:
 
 
 def _preload_forkserver() -> None:
-    # A plain fork would copy a process that has EnvPool's and envfleet's threads; a server
-    # without these imports would do them (torch: seconds) again in each of 64 workers.
+    # A plain fork would copy a process that has threads of EnvPool and envfleet; a server without these imports would
+    # repeat them (seconds for torch) in each of 64 workers.
     multiprocessing.set_forkserver_preload(["gymnasium", "stable_baselines3.common.vec_env"])

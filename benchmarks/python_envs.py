@@ -1,4 +1,4 @@
-"""Python envs whose steps take a known time: what the suites of python_suites.py step besides Gymnasium's."""
+"""Python envs with known step times, for the suites of python_suites.py."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ Step = tuple[NDArray[Any], float, bool, bool, dict[str, Any]]
 
 
 class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """Four stacked 84x84 frames and 200 us of work a step.
+    """Four stacked 84x84 frames and 200 us of work per step.
 
-    The work is a spin on the thread's own CPU clock, so it is 200 us on any machine. The clock on the
-    wall would also run while the scheduler lets others have the core: of 64 processes on two cores many
-    would get their work done without doing it.
+    The work spins on the thread's CPU clock, so it takes 200 us on any machine. The wall clock would also advance
+    while other processes have the core: with 64 processes on two cores, many would finish without working.
     """
 
     observation_space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
@@ -45,12 +44,12 @@ class ImageEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return frame, float(action), False, self._num_steps >= self._episode_steps, {}
 
     def _frame(self) -> NDArray[np.uint8]:
-        # A new array each time, as an env that stacks frames makes it.
+        # A new array each time, as in an env that stacks frames.
         return np.full(self.observation_space.shape, self._num_steps % 256, np.uint8)
 
 
 class SleepyEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
-    """Sleeps 0 to 2 ms a step, as one that waits for a simulator elsewhere; its episode never ends."""
+    """Sleeps for 0 to 2 ms per step, like an env that waits for a remote simulator; its episode never ends."""
 
     observation_space = spaces.Box(-1, 1, (4,), np.float32)
     action_space = spaces.Discrete(2)
@@ -66,14 +65,14 @@ class SleepyEnv(gymnasium.Env[NDArray[np.float32], np.int64]):
         return np.zeros(4, np.float32), 0.0, False, False, {}
 
 
-_OWN: dict[str, type[gymnasium.Env[Any, Any]]] = {"image": ImageEnv, "sleepy": SleepyEnv}
+_CLASSES: dict[str, type[gymnasium.Env[Any, Any]]] = {"image": ImageEnv, "sleepy": SleepyEnv}
 
 
 def env_of(name: str) -> str | type[gymnasium.Env[Any, Any]]:
-    """What envfleet.make() takes: one of the classes above, or a Gymnasium id."""
-    return _OWN.get(name, name)
+    """Return the argument for envfleet.make(): one of the classes above, or a Gymnasium id."""
+    return _CLASSES.get(name, name)
 
 
 def factory_of(name: str) -> Callable[[], gymnasium.Env[Any, Any]]:
-    """What the peers take. An id is made by gymnasium.make, with all its wrappers."""
-    return _OWN.get(name) or partial(gymnasium.make, name)
+    """Return the factory for the peers. For an id, gymnasium.make adds all its wrappers."""
+    return _CLASSES.get(name) or partial(gymnasium.make, name)

@@ -1,8 +1,7 @@
-"""The contenders of python_suites.py: one function each, giving a Loop over its public step().
+"""The contenders of python_suites.py: each function returns a Loop over the public step() of a peer.
 
-They are called in a process of their own (isolated.py), by name, so their arguments are
-plain. As in peers.py: the same pre-drawn action batches for everybody, results held until
-the next batch, and each peer imported where it is made.
+isolated.py calls them by name, each in its own process, so their arguments are plain values. As in peers.py, all use
+the same pre-drawn batches of actions, hold results until the next batch, and import the peer only where it is created.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from python_envs import env_of, factory_of
 
 
 def actions_of(space: spaces.Space[Any], num_rows: int) -> Sequence[NDArray[Any]]:
-    """Batches of actions for num_rows envs that have this space each."""
+    """Return batches of actions for num_rows envs with this space."""
     if isinstance(space, spaces.Discrete):
         return actions_for(num_rows, int(space.n))
     assert isinstance(space, spaces.Box)
@@ -43,8 +42,8 @@ def envfleet_async(env: str, num_envs: int, backend: str, num_workers: int, batc
 def _envfleet(env: str, num_envs: int, backend: str, num_workers: int | None, **options: Any) -> Any:
     import envfleet
 
-    _demand_simulator(env)
-    if num_workers is not None:  # serial has none
+    _require_simulator(env)
+    if num_workers is not None:  # serial has no workers
         options["num_workers"] = num_workers
     return envfleet.make(env_of(env), num_envs=num_envs, backend=backend, seed=0, **options)
 
@@ -52,20 +51,20 @@ def _envfleet(env: str, num_envs: int, backend: str, num_workers: int | None, **
 def gymnasium_sync(env: str, num_envs: int) -> Loop:
     from gymnasium.vector import SyncVectorEnv
 
-    _demand_simulator(env)
+    _require_simulator(env)
     return _gymnasium_loop(SyncVectorEnv([factory_of(env)] * num_envs), num_envs)
 
 
 def gymnasium_async(env: str, num_envs: int) -> Loop:
-    """With its own defaults: shared memory, and the start method of this Python.
+    """With its defaults: shared memory, and the default start method of this Python.
 
-    That is a fork up to Python 3.13: safe here, where the process has made nothing else before.
-    How a worker was started makes no difference to its steps.
+    Up to Python 3.13 that is fork, which is safe here because the process has created nothing else. The start method
+    does not affect the speed of steps.
     """
     from gymnasium.vector import AsyncVectorEnv
 
-    _demand_simulator(env)
-    multiprocessing.set_forkserver_preload(["gymnasium"])  # where it is a forkserver: once, not in 64 workers
+    _require_simulator(env)
+    multiprocessing.set_forkserver_preload(["gymnasium"])  # with forkserver: import once, not in 64 workers
     return _gymnasium_loop(AsyncVectorEnv([factory_of(env)] * num_envs, shared_memory=True), num_envs)
 
 
@@ -76,11 +75,11 @@ def _gymnasium_loop(vector_env: Any, num_envs: int) -> Loop:
 
 
 def sb3_subproc(env: str, num_envs: int) -> Loop:
-    """With its own default, a forkserver."""
+    """With its default start method, forkserver."""
     from stable_baselines3.common.vec_env import SubprocVecEnv
 
-    _demand_simulator(env)
-    # Without it each worker would import torch: 64 times seconds before the first step.
+    _require_simulator(env)
+    # Otherwise each of 64 workers would import torch, which takes seconds, before the first step.
     multiprocessing.set_forkserver_preload(["gymnasium", "stable_baselines3.common.vec_env"])
     vec_env = SubprocVecEnv([factory_of(env)] * num_envs)
     vec_env.seed(0)
@@ -89,7 +88,7 @@ def sb3_subproc(env: str, num_envs: int) -> Loop:
 
 
 def bare_loop(env: str, num_envs: int) -> Loop:
-    """The envs' own steps and resets, in microseconds a batch: nothing is collected or checked."""
+    """Call the envs' own step() and reset() without collecting or checking anything, in microseconds per batch."""
     envs = [factory_of(env)() for _ in range(num_envs)]
     for position, one in enumerate(envs):
         one.reset(seed=position)
@@ -97,7 +96,7 @@ def bare_loop(env: str, num_envs: int) -> Loop:
 
     def step(actions: NDArray[Any]) -> None:
         for position, (one, action) in enumerate(zip(envs, actions, strict=True)):
-            if ended[position]:  # a row that is a reset, as with a next-step autoreset
+            if ended[position]:  # this row is a reset, as in next-step autoreset
                 one.reset()
                 ended[position] = False
             else:
@@ -111,7 +110,7 @@ def bare_loop(env: str, num_envs: int) -> Loop:
     return sync_loop(step, num_envs, close, in_us=True, actions=actions_of(envs[0].action_space, num_envs))
 
 
-def _demand_simulator(env: str) -> None:
-    """Raises ImportError, which the table shows as not installed; Gymnasium's own error would be a failure."""
+def _require_simulator(env: str) -> None:
+    """Raise ImportError if the simulator is missing: the table then says "not installed" instead of "failed"."""
     if env.startswith("Ant-"):
         import mujoco  # noqa: F401

@@ -1,7 +1,7 @@
-"""The comparisons of Python envs: the serial, threads and processes backends against the peers.
+"""Suites on Python envs: the serial, threads and processes backends against the peers.
 
-Pools have as many workers as the targets were set for, whatever the machine; each contender
-runs in a process of its own (isolated.py says why).
+Pools have the number of workers that the targets were set for, on any machine. Each contender runs in its own process;
+isolated.py says why.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def _facts(num_envs: int, num_workers: int = _WORKERS) -> dict[str, Any]:
     return {"num_envs": num_envs, "num_workers": num_workers}
 
 
-# --- python_cartpole: a step of microseconds, so that all the rest shows -----------------------
+# --- python_cartpole: steps of a few microseconds, so that the overhead dominates ---------------
 
-# By num_envs: `of` is at least `bound` times as fast as `against`.
+# By num_envs, tuples (of, bound, against): `of` is at least `bound` times as fast as `against`.
 _CARTPOLE_TARGETS = {
     8: ((PROCESSES, 5, ASYNC_VECTOR), (PROCESSES, 6, SUBPROC), (SERIAL, 1.3, SYNC_VECTOR)),
     64: (
@@ -122,18 +122,20 @@ def sleepy(options: Options) -> list[Case]:
             facts={
                 **_facts(num_envs, num_workers),
                 "batch_size": batch_size,
-                "ceilings": {sync: share_ceiling(num_envs, num_workers)},
+                "ceilings": {sync: worker_ceiling(num_envs, num_workers)},
             },
         )
     ]
 
 
-def share_ceiling(num_envs: int, num_workers: int, num_trials: int = 20_000) -> float:
-    """The most that an asynchronous pool can gain where each worker has envs of its own, whose steps
-    take 0 to some time at random: its workers are always busy, those of a synchronous pool wait for the
-    worker whose share takes longest. Simulated; suites.ceiling() has threads that share all envs."""
-    share = num_envs // num_workers
-    durations = np.random.default_rng(0).uniform(0, 1, size=(num_trials, num_workers, share)).sum(axis=2)
+def worker_ceiling(num_envs: int, num_workers: int, num_trials: int = 20_000) -> float:
+    """Return the upper bound of the speedup of an asynchronous pool whose workers each own some of the envs.
+
+    Step times are uniform from 0. Workers of an asynchronous pool are always busy; those of a synchronous pool wait for
+    the slowest worker. Simulated; suites.ceiling() is the same for threads that share all envs.
+    """
+    envs_per_worker = num_envs // num_workers
+    durations = np.random.default_rng(0).uniform(0, 1, size=(num_trials, num_workers, envs_per_worker)).sum(axis=2)
     return round(float(durations.max(axis=1).mean() / durations.mean()), 2)
 
 
@@ -141,7 +143,7 @@ def share_ceiling(num_envs: int, num_workers: int, num_trials: int = 20_000) -> 
 
 
 def oversubscribed(options: Options) -> list[Case]:
-    """CartPole with four envs a worker is the hardest case: a turn costs as much as its envs."""
+    """CartPole with four envs per worker is the hardest case: waking a worker costs as much as stepping its envs."""
     many = 16
     names = {count: f"envfleet, {count} workers" for count in (many, _WORKERS)}
     return [
@@ -196,7 +198,7 @@ def serial_share(options: Options) -> list[Case]:
                 _contender(bare, peers.bare_loop, _CARTPOLE, num_envs),
             ],
             SERIAL,
-            [Target("difference", SERIAL, 1.0 * num_envs, bare)],  # 1 us an env
+            [Target("difference", SERIAL, 1.0 * num_envs, bare)],  # 1 us per env
             more_is_better=False,
             facts={"num_envs": num_envs},
         )

@@ -1,15 +1,16 @@
-"""Gets RayEnvWrapper 1.0.1 to import beside today's packages, as a peer to measure.
+"""Make RayEnvWrapper 1.0.1 importable with current packages, as a peer to measure.
 
-    pip install --no-deps RayEnvWrapper==1.0.1        its own pins (an old Ray, SB3 1.x, gym) no longer install
+    pip install --no-deps RayEnvWrapper==1.0.1        its own pins (an old Ray, SB3 1.x, gym) can no longer be installed
     pip install "ray>=2.60" "stable-baselines3>=2.6,<3"
 
-It asks for four things that are gone or heavy, none of which its speed depends on:
-1. `gym`, for a type annotation: Gymnasium stands in for it.
-2. RLlib's BaseEnv and a few names around it, of which it uses nothing: empty ones, so that RLlib and its pin
-   of Gymnasium are not needed.
-3. SB3's copy_obs_dict, which later ones have not: a copy of each array.
-4. SB3 2 asks for the envs' render_mode in the constructor, where its get_attr() gives None: a list of None.
-And its actors' classes are sent by value, so that the actors need none of this.
+It needs four things that no longer exist or that are heavy; its speed depends on none of them:
+1. `gym`, for a type annotation: replaced by Gymnasium.
+2. RLlib's BaseEnv and a few related names, which it does not use: replaced by empty ones, so that RLlib and its pinned
+   Gymnasium are not needed.
+3. SB3's copy_obs_dict, which later versions lack: replaced by a copy of each array.
+4. The constructor of SB3 2 asks for the envs' render_mode, for which its get_attr() returns None: replaced by a list of
+   None.
+Its actor classes are pickled by value, so that the actors need none of this.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any
 
 
 def import_ray_env_wrapper() -> type[Any]:
-    """WrapperRayVecEnv of RayEnvWrapper 1.0.1. Raises ImportError when it is not installed."""
+    """Return WrapperRayVecEnv of RayEnvWrapper 1.0.1. Raises ImportError if it is not installed."""
     import gymnasium
 
     sys.modules.setdefault("gym", gymnasium)
@@ -41,13 +42,13 @@ def import_ray_env_wrapper() -> type[Any]:
     return RayEnvWrapper.WrapperRayVecEnv
 
 
-def _as_it_is(*arguments: Any, **_: Any) -> Any:
-    """An annotation that annotates nothing, with or without arguments."""
-    return arguments[0] if arguments and callable(arguments[0]) else _as_it_is
+def _no_op_decorator(*arguments: Any, **_: Any) -> Any:
+    """A decorator that changes nothing, with or without arguments."""
+    return arguments[0] if arguments and callable(arguments[0]) else _no_op_decorator
 
 
 class _BaseEnv:
-    """What RayEnvWrapper derives from and overrides."""
+    """The base class that RayEnvWrapper derives from and overrides."""
 
 
 _RLLIB: dict[str, dict[str, Any]] = {
@@ -55,6 +56,6 @@ _RLLIB: dict[str, dict[str, Any]] = {
     "ray.rllib.env": {"__path__": []},
     "ray.rllib.env.base_env": {"BaseEnv": _BaseEnv, "ASYNC_RESET_RETURN": "async_reset_return"},
     "ray.rllib.utils": {"__path__": []},
-    "ray.rllib.utils.annotations": {"override": lambda _: lambda method: method, "PublicAPI": _as_it_is},
+    "ray.rllib.utils.annotations": {"override": lambda _: lambda method: method, "PublicAPI": _no_op_decorator},
     "ray.rllib.utils.typing": dict.fromkeys(("MultiEnvDict", "EnvType", "EnvID", "MultiAgentDict"), dict),
 }

@@ -1,4 +1,4 @@
-"""What messages of Ray cost here, and what a step of a pool costs by its number of workers: docs/ray.md's figures.
+"""Measure the cost of Ray messages, and of a step by number of workers, for docs/ray.md.
 
 python benchmarks/ray_messages.py            a few minutes; prints Markdown
 """
@@ -19,7 +19,7 @@ PART_BYTES = 96_000
 
 
 class Echo:
-    """Gives what it was told to, in so many parts."""
+    """An actor that replies with a prepared message, in a given number of parts."""
 
     def prepare(self, num_bytes: int, num_parts: int) -> None:
         part = b"x" * (num_bytes // num_parts)
@@ -57,10 +57,10 @@ def message_table(ray: Any, count: int) -> None:
 
 
 def worker_table(count: int) -> None:
-    """Steps of pools whose envs cost nothing: what remains is messages. On several nodes of this machine."""
+    """Step pools whose envs cost almost nothing, so that messages dominate. On several nodes of this machine."""
     import envfleet
 
-    print("| workers | a step | a worker | a step through Ray | a worker |\n|---|---|---|---|---|")
+    print("| workers | per step | per worker | per step, through Ray | per worker |\n|---|---|---|---|---|")
     for num_workers in WORKERS:
         cells = []
         for is_direct in (True, False):

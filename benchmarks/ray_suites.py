@@ -1,7 +1,7 @@
-"""The comparisons of the ray backend: against RayEnvWrapper 1.0.1, and against bare actors, Ray's own limit.
+"""Suites on the ray backend: against RayEnvWrapper 1.0.1, and against bare Ray actors, which show Ray's own limit.
 
-All contenders share one Ray session of this process with two cores, as they would on a machine; an idle actor
-costs nothing. ray_env_wrapper_shims.py says how to get RayEnvWrapper to import.
+All contenders share one local Ray session with two cores; an idle actor costs nothing. ray_env_wrapper_shims.py says
+how to install RayEnvWrapper.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def make_and_seed(seed: int) -> gymnasium.Env[Any, Any]:
 
 
 class UnevenEnv(SleepyEnv):
-    """Sleeps 1 to 20 ms a step, as one that is worth a message of a millisecond."""
+    """Sleeps for 1 to 20 ms per step, long enough to justify a message of a millisecond."""
 
     def step(self, action: np.int64) -> Any:
         time.sleep(self.np_random.uniform(0.001, 0.02))

@@ -1,6 +1,6 @@
-"""The comparisons of the trajectory Runner: processes against serial, and what the caller's process costs meanwhile.
+"""Suite `runner`: the trajectory Runner on processes against serial, and the CPU time of the caller's process.
 
-The steps take 5 ms, of work on the processor or of waiting; each contender runs in a process of its own.
+Steps take 5 ms of CPU time or of waiting. Each contender runs in its own process.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from isolated import Isolated
 from options import Options
 
 STEP_S = 5e-3
-STEPS_A_TRAJECTORY = 10
+STEPS_PER_TRAJECTORY = 10
 _GENERATORS = 2
 PROCESSES, SERIAL = "Runner on processes", "Runner on serial"
 
 
 def trajectories(index: int, does_work: bool) -> Iterator[Any]:
-    """Trajectories of ten steps of 5 ms, with an 84x84x4 picture each."""
+    """Yield trajectories of ten steps of 5 ms, with one 84x84x4 image per step."""
     yield "ready"
     while True:
-        pictures = np.empty((STEPS_A_TRAJECTORY, 84, 84, 4), np.uint8)
-        for step in range(STEPS_A_TRAJECTORY):
+        pictures = np.empty((STEPS_PER_TRAJECTORY, 84, 84, 4), np.uint8)
+        for step in range(STEPS_PER_TRAJECTORY):
             if does_work:
-                # The thread's own clock: the one on the wall would also run while others have the core.
+                # The thread's CPU clock: the wall clock would also advance while other processes have the core.
                 until_s = time.thread_time() + STEP_S
                 while time.thread_time() < until_s:
                     pass
@@ -54,12 +54,12 @@ def loop(backend: str, does_work: bool) -> Loop:
         for _ in islice(stream, num_trajectories):
             pass
 
-    return Loop(run, STEPS_A_TRAJECTORY, runner.close)
+    return Loop(run, STEPS_PER_TRAJECTORY, runner.close)
 
 
 @dataclass
-class CallersShare:
-    """The share of a core that the caller's process takes while it waits for trajectories."""
+class CallerLoad:
+    """Measures the CPU time that the caller's process uses while it waits for trajectories, in percent of a core."""
 
     runner: Any
 
@@ -75,13 +75,13 @@ class CallersShare:
         self.runner.close()
 
 
-def callers_share(does_work: bool) -> CallersShare:
-    return CallersShare(_runner("processes", does_work))
+def caller_load(does_work: bool) -> CallerLoad:
+    return CallerLoad(_runner("processes", does_work))
 
 
 def runner(options: Options) -> list[Case]:
     kinds = {True: "of work", False: "of waiting"}
-    facts = {"num_generators": _GENERATORS, "steps_a_trajectory": STEPS_A_TRAJECTORY}
+    facts = {"num_generators": _GENERATORS, "steps_per_trajectory": STEPS_PER_TRAJECTORY}
     speed = [
         Case(
             f"Runner, {_GENERATORS} generators, steps of 5 ms {kind}",
@@ -96,16 +96,16 @@ def runner(options: Options) -> list[Case]:
         )
         for does_work, kind in kinds.items()
     ]
-    share = Case(
+    load = Case(
         f"Runner, {_GENERATORS} generators, steps of 5 ms of waiting: the caller's process",
         "% of a core",
-        [Contender(PROCESSES, partial(Isolated, callers_share, does_work=False))],
+        [Contender(PROCESSES, partial(Isolated, caller_load, does_work=False))],
         PROCESSES,
         [Target("value", PROCESSES, 5.0)],
         more_is_better=False,
         facts=facts,
     )
-    return [*speed, share]
+    return [*speed, load]
 
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {"runner": runner}

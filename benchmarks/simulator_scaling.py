@@ -1,4 +1,4 @@
-"""MuJoCo and Atari on more and more threads or workers, envfleet alone: for machines with many cores.
+"""Measure MuJoCo and Atari by number of threads or workers, envfleet only, on machines with many cores.
 
 python benchmarks/simulator_scaling.py
 """

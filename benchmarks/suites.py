@@ -1,6 +1,7 @@
-"""Which comparisons exist. A new one is a function here that gives Cases, and a line in SUITES.
+"""The table of all suites, and the suites on native envs.
 
-Those of Python envs are in python_suites.py.
+A suite is a function that returns Cases. To add one, write it here or in one of the other *_suites.py files and add it
+to SUITES.
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ NUMPY = "Gymnasium numpy CartPole"
 
 
 def build(suite: str, options: Options) -> list[Case]:
-    """The cases of a suite, with the chosen peers only."""
+    """Return the cases of a suite, with the selected peers only."""
     cases = SUITES[suite](options)
     if options.peers is None:
         return cases
-    return [replace(case, contenders=_chosen(case, options.peers)) for case in cases]
+    return [replace(case, contenders=_selected(case, options.peers)) for case in cases]
 
 
-def _chosen(case: Case, wanted: tuple[str, ...]) -> Sequence[Contender]:
+def _selected(case: Case, peer_names: tuple[str, ...]) -> Sequence[Contender]:
     always = (case.reference, ENVFLEET)
-    return [c for c in case.contenders if c.name.startswith(always) or c.name.lower().startswith(wanted)]
+    return [c for c in case.contenders if c.name.startswith(always) or c.name.lower().startswith(peer_names)]
 
 
-# --- cartpole: steps a second against the peers ------------------------------------------
+# --- cartpole: steps per second against the peers ----------------------------------------
 
-# By num_envs: at least so many times as fast as EnvPool and as Gymnasium's numpy CartPole.
+# By num_envs: the minimum speedup over EnvPool and over Gymnasium's numpy CartPole.
 _SYNC_TARGETS = {1: (10, 6), 64: (35, 8), 1024: (80, 4), 8192: (120, 4)}
 _ASYNC_TARGETS = {64: 12, 1024: 25}
-_PROCESSES_AT = 64  # the peers with a process an env
+_PROCESSES_AT = 64  # where the peers with one process per env run
 
 
 def cartpole(options: Options) -> list[Case]:
@@ -69,7 +70,7 @@ def _cartpole_sync(num_envs: int, num_threads: int) -> Case:
         Contender("Gymnasium SyncVectorEnv", partial(peers.gymnasium_sync, num_envs)),
     ]
     if num_threads > 1:
-        # Its threads get in each other's way on light envs: one is often faster than two.
+        # EnvPool's threads contend on light envs: one is often faster than two.
         contenders.insert(2, Contender(ENVPOOL_1, partial(peers.envpool_sync, num_envs, 1)))
     if num_envs == _PROCESSES_AT:
         contenders += [
@@ -105,21 +106,21 @@ def _cartpole_async(num_envs: int, num_threads: int) -> Case:
     )
 
 
-# --- make: time and memory of a large pool ---------------------------------------------------
+# --- make: time and memory to create a large pool --------------------------------------------
 
 _LARGE = 65_536
 
 
 @dataclass
 class _FreshProcess:
-    """Makes a pool in a process of its own, so that nothing is warm and no memory is left from before."""
+    """Creates a pool in its own process, so that nothing is cached and no memory is left over."""
 
-    who: str
+    package: str
     num_envs: int
     metric: str
 
     def measure(self, seconds: float) -> float:
-        command = [sys.executable, str(HERE / "make_pool.py"), self.who, str(self.num_envs)]
+        command = [sys.executable, str(HERE / "make_pool.py"), self.package, str(self.num_envs)]
         result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         if result.returncode != 0:
             last = result.stderr.strip().splitlines()[-1:] or [f"exit code {result.returncode}"]
@@ -137,7 +138,7 @@ def make(options: Options) -> list[Case]:
         Case(
             f"{_LARGE} CartPoles: {what}",
             unit,
-            [Contender(name, partial(_FreshProcess, who, _LARGE, metric)) for name, who in names.items()],
+            [Contender(name, partial(_FreshProcess, package, _LARGE, metric)) for name, package in names.items()],
             ENVFLEET,
             [Target("value", ENVFLEET, bound)],
             more_is_better=False,
@@ -147,7 +148,7 @@ def make(options: Options) -> list[Case]:
     ]
 
 
-# --- uneven: what an asynchronous pool gains when steps differ in length -----------------------
+# --- uneven: the gain of an asynchronous pool when step times differ ----------------------------
 
 _MIN_US, _MAX_US = 10.0, 1000.0
 _LEARNER_S = 500e-6
@@ -161,9 +162,11 @@ def uneven(options: Options) -> list[Case]:
 
 
 def _uneven(num_envs: int, batch_size: int, num_threads: int, wait: bool = False) -> Case:
-    """Against synchronous pools: one of as many envs and, where it has a row for each thread,
-    one whose whole batch is as large as the asynchronous batch, which is what a learner that
-    wants batches of that size would use instead."""
+    """Compare an asynchronous pool with synchronous ones.
+
+    One has the same number of envs. If it has at least one row per thread, another has as many envs as the asynchronous
+    batch: a learner that needs batches of that size would use it instead.
+    """
     sync, same_batch = f"sync, {num_envs} envs", f"sync, {batch_size} envs"
     contenders = [
         Contender("async", partial(_uneven_async, num_envs, batch_size, num_threads, wait)),
@@ -176,7 +179,7 @@ def _uneven(num_envs: int, batch_size: int, num_threads: int, wait: bool = False
     if wait:
         targets = [Target("ratio", "async", 1.3, sync)]
     else:
-        # Where each thread has one env a batch: what is done first has nothing else to do.
+        # Only where each thread has one env per batch, and idles when it is done.
         targets = [Target("ratio", "async", 1.3, name) for name, size in sizes.items() if size == num_threads]
     kind = f"waiting, {num_threads} threads" if wait else f"burning, {num_threads} threads"
     return Case(
@@ -196,7 +199,7 @@ def _uneven(num_envs: int, batch_size: int, num_threads: int, wait: bool = False
 
 
 def _uneven_with_learner(num_envs: int, batch_size: int, num_threads: int) -> Case:
-    """The caller waits, as for an accelerator, between a batch and its actions."""
+    """Compare pools whose caller waits between a batch and its actions, as for an accelerator."""
     sync = f"sync, {batch_size} envs"
     return Case(
         f"uneven steps, burning, {num_threads} threads, learner waits {_LEARNER_S * 1e6:.0f} us per batch: "
@@ -212,9 +215,11 @@ def _uneven_with_learner(num_envs: int, batch_size: int, num_threads: int) -> Ca
 
 
 def ceiling(sync_envs: int, num_threads: int, num_trials: int = 20_000) -> float:
-    """The most that an asynchronous pool can gain: its threads are always busy, those of a
-    synchronous one wait for the last env of each batch, though they share the envs out as
-    they become free. Simulated."""
+    """Return the upper bound of the speedup of an asynchronous pool. Simulated.
+
+    Its threads are always busy. Threads of a synchronous pool take the next env whenever they are free, but wait for
+    the last env of each batch.
+    """
     durations = np.random.default_rng(0).uniform(_MIN_US, _MAX_US, size=(num_trials, sync_envs))
     busy_until = np.zeros((num_trials, num_threads))
     for env in range(sync_envs):
@@ -256,7 +261,7 @@ def _uneven_async(
     return peers.envfleet_async(num_envs, batch_size, num_threads, _uneven_id(), before_send, wait=wait)
 
 
-# --- python_share: what Python adds to the native call -------------------------------------------
+# --- python_share: the overhead of Python over the native call -----------------------------------
 
 _FRONT, _POOL, _BARE = "Gymnasium front", "Pool.step", "bare native call"
 
@@ -288,16 +293,16 @@ def _layer(step_of: Callable[[Any], Callable[[Any], Any]]) -> harness.Loop:
 
 
 def _bare_step(env: Any) -> Callable[[Any], Any]:
-    """What the executor calls, with the arguments it gives; private, and this the one use outside."""
+    """Return the call that the executor makes, with the same arguments. This is the only private name used here."""
     step = env.pool.executor._native.step
     return lambda actions: step(actions, None, -1.0)
 
 
-# --- scaling: the same pool on more and more threads ------------------------------------------
+# --- scaling: the same pool by number of threads ----------------------------------------------
 
 
 def scaling(options: Options) -> list[Case]:
-    """Doubling up to options.num_threads, which defaults to the cores of the machine."""
+    """Double the number of threads up to options.num_threads, which defaults to the number of cores."""
     threads = [1]
     while threads[-1] * 2 <= options.num_threads:
         threads.append(threads[-1] * 2)

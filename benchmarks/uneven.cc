@@ -1,9 +1,9 @@
-// Uneven-v0: an env whose steps take 10 to 1000 us, uniformly drawn. For benchmarks.
+// Uneven-v0: an env for benchmarks with uniformly distributed step times of 10 to 1000 us.
 //
-// wait=False burns the time on the core, as a simulator does; by the clock on the wall, so
-// give it no more threads than there are cores, or two of them burn the same microsecond.
-// wait=True sleeps it away, as an env that waits for a device or a socket does, or as one
-// looks to its pool on a machine with a core for each env.
+// wait=False uses the CPU for that time, like a simulator. The time is measured by the wall clock, so use no more
+// threads than cores: otherwise two threads spend the same microsecond.
+// wait=True sleeps instead, like an env that waits for a device or a socket. It also shows how a pool behaves on a
+// machine with one core per env.
 #include <chrono>
 #include <thread>
 
@@ -18,7 +18,7 @@ class Uneven {
   static envfleet::Params params() {
     return {{"min_us", 10.0, "the shortest step"},
             {"max_us", 1000.0, "the longest step"},
-            {"wait", false, "sleep instead of burning the core"}};
+            {"wait", false, "sleep instead of using the CPU"}};
   }
 
   static void spec(const envfleet::Config&, envfleet::Spec& spec) {

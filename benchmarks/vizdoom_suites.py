@@ -1,7 +1,7 @@
-"""ViZDoom's basic scenario: the threads backend against Gymnasium's SyncVectorEnv and EnvPool.
+"""Suite `vizdoom`: the basic scenario on the threads backend against Gymnasium's SyncVectorEnv and EnvPool.
 
-Each contender runs in a process and a folder of its own: the engines of the vizdoom package write into
-the working directory.
+Each contender runs in its own process and folder, because the engines of the vizdoom package write to the working
+directory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from peers import NUM_ACTION_BATCHES, actions_for, sync_loop
 
 THREADS, SYNC_VECTOR, ENVPOOL = "envfleet threads", "Gymnasium SyncVectorEnv", "EnvPool"
 _NUM_ENVS, _CORES = 8, 2
-_WORKERS = 2 * _CORES  # envfleet's default: each waits for engines half of its time
+_WORKERS = 2 * _CORES  # envfleet's default: each thread waits for engines half of the time
 
 
 def vizdoom(options: Options) -> list[Case]:
@@ -69,12 +69,12 @@ def package_id_sync() -> Loop:
     """The vizdoom package's own env."""
     import gymnasium
     from gymnasium.vector import SyncVectorEnv
-    from vizdoom import gymnasium_wrapper  # noqa: F401 (it registers the ids)
+    from vizdoom import gymnasium_wrapper  # noqa: F401 (registers the ids)
 
-    remove = _enter_a_folder()
+    remove = _enter_temporary_folder()
     envs = SyncVectorEnv([partial(gymnasium.make, "VizdoomBasic-v1", frame_skip=4)] * _NUM_ENVS)
     envs.reset(seed=0)
-    return _and_then(sync_loop(envs.step, _NUM_ENVS, envs.close, actions=actions_for(_NUM_ENVS, 4)), remove)
+    return _close_with(sync_loop(envs.step, _NUM_ENVS, envs.close, actions=actions_for(_NUM_ENVS, 4)), remove)
 
 
 def envpool_id_threads() -> Loop:
@@ -86,7 +86,7 @@ def envpool_id_threads() -> Loop:
 
 
 def envpool_id_sync() -> Loop:
-    """envfleet's env, one after the other."""
+    """envfleet's env class in Gymnasium's SyncVectorEnv."""
     from gymnasium.vector import SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 
@@ -100,10 +100,10 @@ def envpool_id_sync() -> Loop:
 def envpool() -> Loop:
     import envpool
 
-    remove = _enter_a_folder()
+    remove = _enter_temporary_folder()
     pool = envpool.make_gymnasium("Basic-v1", num_envs=_NUM_ENVS, num_threads=_CORES, seed=0)
     pool.reset()
-    return _and_then(sync_loop(pool.step, _NUM_ENVS, pool.close, actions=_buttons()), remove)
+    return _close_with(sync_loop(pool.step, _NUM_ENVS, pool.close, actions=_buttons()), remove)
 
 
 def _buttons() -> Sequence[NDArray[np.float64]]:
@@ -111,15 +111,15 @@ def _buttons() -> Sequence[NDArray[np.float64]]:
     return list(np.random.default_rng(0).integers(0, 2, shape).astype(np.float64))
 
 
-def _enter_a_folder() -> Callable[[], None]:
-    """Engines that start from here on write into a folder of their own; gives what removes it."""
+def _enter_temporary_folder() -> Callable[[], None]:
+    """Change to a new folder, which engines started later write to, and return the function that removes it."""
     folder = tempfile.mkdtemp(prefix="envfleet-benchmark-")
-    os.makedirs(os.path.join(folder, "_vizdoom"))  # two engines that make it at once end one another
+    os.makedirs(os.path.join(folder, "_vizdoom"))  # two engines that create it at the same time fail
     os.chdir(folder)
     return partial(shutil.rmtree, folder, ignore_errors=True)
 
 
-def _and_then(loop: Loop, after: Callable[[], None]) -> Loop:
+def _close_with(loop: Loop, after: Callable[[], None]) -> Loop:
     def shut() -> None:
         loop.shut()
         after()

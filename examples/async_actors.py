@@ -1,12 +1,12 @@
-"""An asynchronous actor loop: whoever is ready is answered, and nobody waits for the slowest.
+"""An asynchronous actor loop: every env continues as soon as it is ready, and none waits for the slowest.
 
     python examples/async_actors.py
     python examples/async_actors.py --env Acrobot-v1 --num-envs 128 --batch-size 32
 
-Every env of the pool tries a linear policy of its own. When its episode ends, the policy and its return go to the
-search (cross-entropy over the last 64 tries), and the env goes on with a fresh draw. There are no generations, so a
-policy that balances for 500 steps holds up none of those that fall after ten. Which row comes first depends on the
-machine: runs of one seed are alike, not equal. Needs numpy alone.
+Every env of the pool evaluates its own linear policy. When its episode ends, the policy and its return go to the search
+(the cross-entropy method over the last 64 episodes), and the env continues with a newly sampled policy. There are no
+generations, so a policy that balances for 500 steps does not delay those that fall after ten. The order of the rows
+depends on timing: runs with the same seed are similar, but not identical. Needs only numpy.
 """
 
 from __future__ import annotations
@@ -51,21 +51,21 @@ def parse_args() -> Args:
 
 
 class Search:
-    """Draws policies near the best of the last tries."""
+    """Samples policies near the best of the last episodes."""
 
     def __init__(self, shape: tuple[int, ...], args: Args) -> None:
         self.rng = np.random.default_rng(args.seed)
         self.mean, self.deviation = np.zeros(shape), np.ones(shape)
-        self.tries: deque[tuple[float, np.ndarray]] = deque(maxlen=args.memory)
+        self.episodes: deque[tuple[float, np.ndarray]] = deque(maxlen=args.memory)
         self.elite, self.noise = args.elite, args.noise
 
-    def draw(self) -> np.ndarray:
+    def sample(self) -> np.ndarray:
         return self.mean + self.deviation * self.rng.standard_normal(self.mean.shape)
 
-    def report(self, policy: np.ndarray, returned: float) -> None:
-        self.tries.append((returned, policy))
-        if len(self.tries) == self.tries.maxlen:
-            best = sorted(self.tries, key=lambda one: -one[0])[: self.elite]
+    def report(self, policy: np.ndarray, episode_return: float) -> None:
+        self.episodes.append((episode_return, policy))
+        if len(self.episodes) == self.episodes.maxlen:
+            best = sorted(self.episodes, key=lambda episode: -episode[0])[: self.elite]
             policies = np.stack([policy for _, policy in best])
             self.mean, self.deviation = policies.mean(axis=0), policies.std(axis=0) + self.noise
 
@@ -76,8 +76,8 @@ def main() -> None:
     with RecordEpisodeStatistics(pool) as envs:
         obs_size, num_actions = envs.single_observation_space.shape[0], int(envs.single_action_space.n)
         search = Search((obs_size, num_actions), args)
-        policies = np.stack([search.draw() for _ in range(args.num_envs)])
-        num_steps, started, told = 0, time.perf_counter(), 0
+        policies = np.stack([search.sample() for _ in range(args.num_envs)])
+        num_steps, next_report, started = 0, 0, time.perf_counter()
         envs.async_reset()
         while num_steps < args.total_steps:
             obs, _, _, _, info = envs.recv()
@@ -86,14 +86,14 @@ def main() -> None:
             if "episode" in info:
                 for row in np.flatnonzero(info["_episode"]):
                     search.report(policies[ids[row]], info["episode"]["r"][row])
-                    policies[ids[row]] = search.draw()
+                    policies[ids[row]] = search.sample()
             mean = np.mean(envs.return_queue) if envs.return_queue else float("nan")
-            if num_steps >= told:
-                told = num_steps + args.total_steps // 20
+            if num_steps >= next_report:
+                next_report = num_steps + args.total_steps // 20
                 print(f"{num_steps:>9,} steps  {envs.episode_count:>6,} episodes  mean return {mean:6.1f}")
             if len(envs.return_queue) == 100 and mean >= args.target_return:
                 break
-            # One matrix for each row: the policy of the env that it came from.
+            # One matrix per row: the policy of the env that the row belongs to.
             actions = np.einsum("ro,roa->ra", obs, policies[ids]).argmax(axis=1)
             envs.send(actions, ids)
         seconds = time.perf_counter() - started

@@ -1,4 +1,4 @@
-// A ball on a beam that can be tilted: keep it on the beam and bring it to the mark.
+// A ball on a tilting beam: keep it on the beam and move it to the mark.
 // Compiled by custom_cpp_env.py with envfleet.compile(); docs/writing_a_cpp_env.md explains each part.
 #include <algorithm>
 #include <cmath>
@@ -7,13 +7,13 @@
 
 struct BallBeam {
   static envfleet::Params params() {
-    return {{"gravity", 9.81, "in m/s^2"}, {"friction", 0.1, "share of the speed lost in a second"}};
+    return {{"gravity", 9.81, "in m/s^2"}, {"friction", 0.1, "fraction of the speed lost per second"}};
   }
 
   static void spec(const envfleet::Config&, envfleet::Spec& spec) {
-    // Position, speed and mark in metres from the middle, and the beam's angle.
+    // Position, speed, mark (in meters from the center) and the angle of the beam.
     spec.observation(envfleet::box<float>({4}));
-    spec.action(envfleet::box<float>({1}, -1, 1));  // how fast the beam turns
+    spec.action(envfleet::box<float>({1}, -1, 1));  // angular velocity of the beam
     spec.info("distance", envfleet::scalar<float>());
     spec.max_episode_steps(200);
   }

@@ -1,9 +1,9 @@
-"""A C++ env of your own: ball_beam.cc beside this file, compiled in seconds, then a thousand at once.
+"""Your own C++ env: compile ball_beam.cc in seconds and run a thousand copies.
 
     python examples/custom_cpp_env.py
     python examples/custom_cpp_env.py --num-envs 4096 --gravity 1.6 --video beam.mp4
 
-Needs a C++ compiler; imageio for the video. A second run takes the compiled env from a cache.
+Needs a C++ compiler, and imageio for the video. A second run loads the compiled env from a cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from envfleet.wrappers import record
 
 
 def balance(obs: np.ndarray) -> np.ndarray:
-    """Tilt against the distance and the speed; the action turns the beam towards that tilt."""
+    """Choose a tilt from distance and speed, and turn the beam towards it."""
     position, speed, mark, angle = obs.T
     tilt = np.clip(0.6 * (mark - position) - 0.5 * speed, -0.4, 0.4)
     return np.clip(12 * (tilt - angle), -1, 1)[:, None].astype(np.float32)
@@ -31,8 +31,8 @@ def main() -> None:
     parser.add_argument("--num-steps", type=int, default=2000)
     parser.add_argument("--gravity", type=float, default=9.81)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--video", default="ball_beam.gif", help="a .gif or .mp4; empty for none")
-    parser.add_argument("--smoke", action="store_true", help="a few seconds, to see that it runs")
+    parser.add_argument("--video", default="ball_beam.gif", help="a .gif or .mp4 file; empty for none")
+    parser.add_argument("--smoke", action="store_true", help="run for a few seconds only")
     args = parser.parse_args()
     num_frames = 200
     if args.smoke:
@@ -49,7 +49,7 @@ def main() -> None:
         for _ in range(args.num_steps):
             obs, *_ = envs.step(balance(obs))
         rate = args.num_envs * args.num_steps / (time.perf_counter() - started)
-        print(f"{rate:,.0f} steps a second, the controller included; the best return is near 200")
+        print(f"{rate:,.0f} steps per second including the controller; the best possible return is near 200")
         print(envs.pool.stats())
     if args.video:
         with envfleet.make(env_id, num_envs=9, render_mode="rgb_array", **options) as envs:

@@ -1,11 +1,11 @@
-"""A Python env of your own on worker processes, with a simulator that crashes now and then.
+"""Your own Python env on worker processes, with a simulator that crashes now and then.
 
     python examples/custom_python_env.py
     python examples/custom_python_env.py --num-envs 16 --num-workers 4 --crash-rate 0.01
 
-The env drives a truck along a road and must stop at the mark. Its "simulator" raises, or takes its whole process
-down, with some probability a step. With on_error="restart" the run goes on: the row of such an env is truncated,
-info["error"] says why, and the env is built anew, in a new process if need be. Needs nothing but envfleet.
+A truck drives along a road and must stop at the mark. On every step, its "simulator" raises or crashes the whole
+process with some probability. With on_error="restart" the run continues: the row of such an env is truncated,
+info["error"] says why, and the env is rebuilt, in a new process if necessary. Needs only envfleet.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envfleet.wrappers import RecordEpisodeStatistics
 
 
 class TruckEnv(gymnasium.Env):
-    """Stop within half a metre of the mark. Action: acceleration from -2 to 2."""
+    """Stop within half a meter of the mark. The action is an acceleration from -2 to 2."""
 
     def __init__(self, crash_rate: float = 0.0) -> None:
         self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -30,14 +30,14 @@ class TruckEnv(gymnasium.Env):
         self.crash_rate = crash_rate
 
     def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)  # gives self.np_random
+        super().reset(seed=seed)  # sets self.np_random
         self.distance, self.speed = float(self.np_random.uniform(20, 60)), 0.0
         return self._obs(), {}
 
     def step(self, action):
         draw = self.np_random.random()
         if draw < self.crash_rate / 10:
-            os._exit(3)  # what a segmentation fault in a simulator does: the process is gone
+            os._exit(3)  # like a segmentation fault in a simulator: the process is gone
         if draw < self.crash_rate:
             raise RuntimeError("the solver did not converge")
         self.speed += 0.1 * float(action[0])
@@ -51,13 +51,12 @@ class TruckEnv(gymnasium.Env):
 
 
 def drive(obs: np.ndarray) -> np.ndarray:
-    """As fast as one can still brake from."""
+    """Drive as fast as the brakes allow."""
     distance, speed = obs[:, 0], obs[:, 1]
-    wanted = np.sign(distance) * np.sqrt(1.5 * np.abs(distance))
-    return np.clip(2.0 * (wanted - speed), -2.0, 2.0)[:, None].astype(np.float32)
+    target_speed = np.sign(distance) * np.sqrt(1.5 * np.abs(distance))
+    return np.clip(2.0 * (target_speed - speed), -2.0, 2.0)[:, None].astype(np.float32)
 
 
-# Workers import this file to find TruckEnv: what runs belongs behind this line.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--num-envs", type=int, default=8)
@@ -65,7 +64,7 @@ def main() -> None:
     parser.add_argument("--num-steps", type=int, default=2000)
     parser.add_argument("--crash-rate", type=float, default=0.002)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--smoke", action="store_true", help="a second or two, to see that it runs")
+    parser.add_argument("--smoke", action="store_true", help="run for a second or two only")
     args = parser.parse_args()
     if args.smoke:
         args.num_steps = 200
@@ -89,7 +88,7 @@ def main() -> None:
             if "error" in info:
                 errors.update(info["error"][info["_error"]])
         print(envs.pool.stats())
-    print(f"{sum(errors.values())} restarts, none of which stopped the run:")
+    print(f"{sum(errors.values())} restarts, and the run continued after each of them:")
     for message, count in errors.most_common():
         print(f"  {count:>4} x {message.splitlines()[0]}")
 

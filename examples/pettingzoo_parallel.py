@@ -1,8 +1,8 @@
-"""Random play in many copies of a multi-agent env, one row for each player.
+"""Play at random in many copies of a multi-agent env, with one row per player.
 
 python examples/pettingzoo_parallel.py --num-envs 8 --steps 500
 
-Knights and archers die one after the other, so the number of rows changes from step to step.
+Knights and archers die one by one, so the number of rows changes from step to step.
 Needs: pip install "envfleet[pettingzoo]" pygame
 """
 
@@ -40,7 +40,7 @@ def main(args: Args) -> None:
         finished: list[tuple[str, float]] = []
         num_rows = 0
         for _ in range(args.steps):
-            # A policy would look at obs, one row a player; here everybody plays at random.
+            # A policy would use obs, which has one row per player; here all players act at random.
             actions = rng.integers(envs.single_action_space.n, size=len(obs))
             obs, reward, terminated, truncated, info = envs.step(actions)
             env_id, player = info["players.env_id"], info["players.id"]
@@ -50,11 +50,11 @@ def main(args: Args) -> None:
                 name = envs.possible_agents[player[row]]
                 finished.append((name, returns[env_id[row], player[row]]))
                 returns[env_id[row], player[row]] = 0
-    print(f"{num_rows / args.steps:.1f} players a step in {args.num_envs} envs, {len(finished)} ended")
+    print(f"{num_rows / args.steps:.1f} players per step in {args.num_envs} envs, {len(finished)} finished")
     for name in envs.possible_agents:
-        own = [total for agent, total in finished if agent == name]
-        if own:
-            print(f"  {name}: mean return {np.mean(own):.2f} over {len(own)} lives")
+        totals = [total for agent, total in finished if agent == name]
+        if totals:
+            print(f"  {name}: mean return {np.mean(totals):.2f} over {len(totals)} lives")
 
 
 if __name__ == "__main__":

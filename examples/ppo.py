@@ -1,9 +1,9 @@
-"""PPO on CartPole-v1, in one file: to a mean return of 475 in well under two minutes on two cores.
+"""PPO on CartPole-v1 in one file: reaches a mean return of 475 in well under two minutes on two cores.
 
     python examples/ppo.py
     python examples/ppo.py --seed 3 --num-envs 128 --total-steps 1000000
 
-Needs torch, rich and matplotlib. Writes the learning curve to ppo_curve.png. The same seed gives the same run.
+Needs torch, rich and matplotlib. Writes the learning curve to ppo_curve.png. The same seed reproduces the same run.
 """
 
 from __future__ import annotations
@@ -28,41 +28,41 @@ class Args:
     env: str = "CartPole-v1"
     """any id with a flat Box observation and Discrete actions"""
     seed: int = 1
-    """of the envs and of torch"""
+    """seed of the envs and of torch"""
     total_steps: int = 1_000_000
-    """steps of all envs together, if the target is not reached before"""
+    """maximum number of env steps, if the target is not reached earlier"""
     target_return: float = 475.0
-    """stop when the mean of the last 100 episodes reaches it"""
+    """stop when the mean return of the last 100 episodes reaches it"""
     num_envs: int = 32
-    """envs in the pool"""
+    """number of envs in the pool"""
     num_steps: int = 128
-    """steps of each env between two updates"""
+    """steps per env between two updates"""
     num_epochs: int = 6
-    """times that each update goes through the rollout"""
+    """passes over the rollout per update"""
     num_minibatches: int = 8
-    """parts that the rollout is cut into"""
+    """minibatches per pass"""
     learning_rate: float = 1e-3
-    """of Adam at the start; it falls to a tenth over the run"""
+    """initial learning rate of Adam; it decays to a tenth"""
     gamma: float = 0.99
-    """discount"""
+    """discount factor"""
     gae_lambda: float = 0.95
-    """of generalised advantage estimation"""
+    """lambda of generalized advantage estimation"""
     clip: float = 0.2
-    """how far the policy's ratio may move"""
+    """clipping range of the policy ratio"""
     entropy_weight: float = 0.005
-    """what keeps the policy from being sure too early"""
+    """weight of the entropy bonus"""
     value_weight: float = 0.5
-    """of the critic's loss"""
+    """weight of the value loss"""
     max_grad_norm: float = 0.5
-    """where gradients are clipped"""
+    """maximum norm of the gradient"""
     curve: str = "ppo_curve.png"
-    """file of the learning curve; empty for none"""
+    """file for the learning curve; empty for none"""
     smoke: bool = False
-    """a few seconds, to see that it runs"""
+    """run for a few seconds only"""
 
 
 def parse_args() -> Args:
-    """One option for each field of Args: --total-steps for total_steps."""
+    """Parse one option per field of Args: --total-steps for total_steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field in fields(Args):
         flag = "--" + field.name.replace("_", "-")
@@ -92,7 +92,7 @@ class Agent(nn.Module):
         self.critic = nn.Sequential(layer(obs_size, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, 1, gain=1.0))
 
     def policy(self, obs: torch.Tensor) -> torch.distributions.Categorical:
-        # validate_args costs more than these networks do.
+        # validate_args would cost more than these networks.
         return torch.distributions.Categorical(logits=self.actor(obs), validate_args=False)
 
     def value(self, obs: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ class Agent(nn.Module):
 
 @dataclass
 class Experience:
-    """num_steps rows of each env, time first."""
+    """A rollout of num_steps steps of each env, time first."""
 
     obs: torch.Tensor
     actions: torch.Tensor
@@ -115,51 +115,54 @@ class Experience:
 
 @torch.no_grad()
 def collect(envs, agent: Agent, args: Args) -> Experience:
-    """Goes on with the episodes for num_steps steps."""
+    """Continue the episodes for num_steps steps."""
 
     def act(obs: np.ndarray):
-        seen = torch.from_numpy(obs)
-        policy = agent.policy(seen)
+        obs_tensor = torch.from_numpy(obs)
+        policy = agent.policy(obs_tensor)
         action = policy.sample()
-        return action.numpy(), {"log_probs": policy.log_prob(action), "values": agent.value(seen)}
+        return action.numpy(), {"log_probs": policy.log_prob(action), "values": agent.value(obs_tensor)}
 
-    taken = rollout(envs, act, args.num_steps)
-    rewards = torch.from_numpy(taken.rewards).float()
-    # Cut off by the time limit, not over: what would have come is worth what the critic says.
-    cut = taken.truncated[taken.final_at] & ~taken.terminated[taken.final_at]
-    steps, env_ids = taken.final_at
-    rewards[steps[cut], env_ids[cut]] += args.gamma * agent.value(torch.from_numpy(taken.final_obs[cut]))
+    data = rollout(envs, act, args.num_steps)
+    rewards = torch.from_numpy(data.rewards).float()
+    # An episode that the time limit truncated would have continued: add the critic's estimate of the rest.
+    cut = data.truncated[data.final_at] & ~data.terminated[data.final_at]
+    steps, env_ids = data.final_at
+    rewards[steps[cut], env_ids[cut]] += args.gamma * agent.value(torch.from_numpy(data.final_obs[cut]))
     return Experience(
-        obs=torch.from_numpy(taken.obs),
-        actions=torch.from_numpy(taken.actions),
-        log_probs=torch.from_numpy(taken.extras["log_probs"]),
-        values=torch.from_numpy(taken.extras["values"]),
+        obs=torch.from_numpy(data.obs),
+        actions=torch.from_numpy(data.actions),
+        log_probs=torch.from_numpy(data.extras["log_probs"]),
+        values=torch.from_numpy(data.extras["values"]),
         rewards=rewards,
-        ended=torch.from_numpy(taken.ended).float(),
-        next_obs=torch.from_numpy(taken.last_obs),
-        returns=taken.episodes.returns.tolist(),
+        ended=torch.from_numpy(data.ended).float(),
+        next_obs=torch.from_numpy(data.last_obs),
+        returns=data.episodes.returns.tolist(),
     )
 
 
 @torch.no_grad()
-def advantages_of(taken: Experience, next_value: torch.Tensor, args: Args) -> torch.Tensor:
-    """Generalised advantage estimation."""
-    advantages = torch.zeros_like(taken.rewards)
+def advantages_of(experience: Experience, next_value: torch.Tensor, args: Args) -> torch.Tensor:
+    """Return the advantages, by generalized advantage estimation."""
+    advantages = torch.zeros_like(experience.rewards)
     running = torch.zeros_like(next_value)
     for step in reversed(range(args.num_steps)):
-        goes_on = 1.0 - taken.ended[step]
-        delta = taken.rewards[step] + args.gamma * next_value * goes_on - taken.values[step]
-        running = delta + args.gamma * args.gae_lambda * goes_on * running
+        continues = 1.0 - experience.ended[step]
+        delta = experience.rewards[step] + args.gamma * next_value * continues - experience.values[step]
+        running = delta + args.gamma * args.gae_lambda * continues * running
         advantages[step] = running
-        next_value = taken.values[step]
+        next_value = experience.values[step]
     return advantages
 
 
-def update(agent: Agent, optimizer: torch.optim.Optimizer, taken: Experience, advantages: torch.Tensor, args: Args):
-    """PPO's clipped objective, a few epochs over the rollout."""
-    targets = (advantages + taken.values).flatten()
-    flat_obs = taken.obs.flatten(0, 1)
-    actions, log_probs, flat_advantages = taken.actions.flatten(), taken.log_probs.flatten(), advantages.flatten()
+def update(
+    agent: Agent, optimizer: torch.optim.Optimizer, experience: Experience, advantages: torch.Tensor, args: Args
+):
+    """Optimize PPO's clipped objective for a few epochs."""
+    targets = (advantages + experience.values).flatten()
+    flat_obs = experience.obs.flatten(0, 1)
+    actions, log_probs = experience.actions.flatten(), experience.log_probs.flatten()
+    flat_advantages = advantages.flatten()
     for _ in range(args.num_epochs):
         for rows in torch.randperm(len(targets)).chunk(args.num_minibatches):
             policy = agent.policy(flat_obs[rows])
@@ -192,29 +195,29 @@ def draw_curve(path: str, steps: list[int], means: list[float], args: Args) -> N
 
 
 def train(args: Args) -> tuple[list[int], list[float]]:
-    """Steps and mean returns, one pair for each update."""
+    """Train and return the number of steps and the mean return after each update."""
     torch.manual_seed(args.seed)
-    # These networks are too small to share between threads.
+    # These networks are too small for several threads.
     torch.set_num_threads(1)
     envs = envfleet.make(args.env, num_envs=args.num_envs, seed=args.seed, autoreset_mode="same_step")
     obs_size = int(np.prod(envs.single_observation_space.shape))
     agent = Agent(obs_size, int(envs.single_action_space.n))
     optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate, eps=1e-5)
-    steps_an_update = args.num_steps * args.num_envs
+    steps_per_update = args.num_steps * args.num_envs
     last_returns: deque[float] = deque(maxlen=100)
     steps: list[int] = []
     means: list[float] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with envs, Progress(*columns) as progress:
         task = progress.add_task("return    -", total=args.total_steps)
-        for step in range(steps_an_update, args.total_steps + 1, steps_an_update):
+        for step in range(steps_per_update, args.total_steps + 1, steps_per_update):
             for group in optimizer.param_groups:
-                group["lr"] = args.learning_rate * (1 - 0.9 * (step - steps_an_update) / args.total_steps)
-            taken = collect(envs, agent, args)
-            last_returns.extend(taken.returns)
+                group["lr"] = args.learning_rate * (1 - 0.9 * (step - steps_per_update) / args.total_steps)
+            experience = collect(envs, agent, args)
+            last_returns.extend(experience.returns)
             with torch.no_grad():
-                next_value = agent.value(taken.next_obs)
-            update(agent, optimizer, taken, advantages_of(taken, next_value, args), args)
+                next_value = agent.value(experience.next_obs)
+            update(agent, optimizer, experience, advantages_of(experience, next_value, args), args)
             steps.append(step)
             means.append(float(np.mean(last_returns)) if last_returns else float("nan"))
             progress.update(task, completed=step, description=f"return {means[-1]:5.1f}")

@@ -1,6 +1,6 @@
-"""Random rollouts on a Ray cluster, with an actor killed on the way: python examples/ray_cluster.py --smoke
+"""Random rollouts on a Ray cluster, during which an actor is killed: python examples/ray_cluster.py --smoke
 
-Without --address a small cluster is started on this machine; with it, a running one is joined:
+Without --address, the script starts a small cluster on this machine. With it, it connects to a running one:
     ray start --head                                  on one machine, and `ray start --address=...` on the others
     python examples/ray_cluster.py --address 10.0.0.1:6379 --num-workers 80 --envs-per-worker 64
 """
@@ -21,7 +21,7 @@ class Args:
     num_workers: int = 2
     envs_per_worker: int = 256
     batches: int = 400
-    kill: bool = True  # one actor, in the middle: the run goes on
+    kill: bool = True  # kill one actor half-way; the run continues
 
 
 def main(args: Args) -> None:
@@ -31,7 +31,7 @@ def main(args: Args) -> None:
         ray_address=args.address,
         num_workers=args.num_workers,
         envs_per_worker=args.envs_per_worker,
-        # Half of the envs a batch: the others are under way meanwhile.
+        # Half of the envs per batch: the other half keeps running.
         batch_size=args.num_workers * args.envs_per_worker // 2,
         on_error="restart",
         seed=0,
@@ -46,13 +46,13 @@ def main(args: Args) -> None:
 
             ray.kill(envs.pool.executor.actors[0])
         obs, _reward, _terminated, _truncated, info = envs.recv()
-        actions = [action_space.sample() for _ in range(len(obs))]  # your policy
+        actions = [action_space.sample() for _ in range(len(obs))]  # your policy goes here
         envs.send(actions, info["env_id"])
         num_rows += len(obs)
         num_errors += sum(text is not None for text in info.get("error", ()))
     seconds = time.perf_counter() - started
-    envs.reset()  # drops what is in flight
-    print(f"{num_rows:,} rows in {seconds:.1f} s, {num_errors} of them of envs that were lost and rebuilt")
+    envs.reset()  # discards the work in flight
+    print(f"{num_rows:,} rows in {seconds:.1f} s, {num_errors} of them from envs that were lost and rebuilt")
     print(envs.pool.stats())
     envs.close()
 
@@ -64,9 +64,9 @@ if __name__ == "__main__":
     parser.add_argument("--num-workers", type=int, default=Args.num_workers)
     parser.add_argument("--envs-per-worker", type=int, default=Args.envs_per_worker)
     parser.add_argument("--batches", type=int, default=Args.batches)
-    parser.add_argument("--smoke", action="store_true", help="a few seconds")
-    given = parser.parse_args()
-    chosen = Args(given.env, given.address, given.num_workers, given.envs_per_worker, given.batches)
-    if given.smoke:
-        chosen.envs_per_worker, chosen.batches = 8, 40
-    main(chosen)
+    parser.add_argument("--smoke", action="store_true", help="run for a few seconds only")
+    parsed = parser.parse_args()
+    args = Args(parsed.env, parsed.address, parsed.num_workers, parsed.envs_per_worker, parsed.batches)
+    if parsed.smoke:
+        args.envs_per_worker, args.batches = 8, 40
+    main(args)

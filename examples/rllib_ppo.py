@@ -1,4 +1,4 @@
-"""PPO on CartPole-v1 with RLlib, each EnvRunner's envs in an envfleet pool.
+"""PPO on CartPole-v1 with RLlib; the envs of each EnvRunner are an envfleet pool.
 
 python examples/rllib_ppo.py
 """
@@ -19,15 +19,15 @@ from envfleet.apis import rllib
 class Args:
     env: str = "CartPole-v1"
     num_env_runners: int = 1
-    num_envs: int = 32  # in each runner
+    num_envs: int = 32  # per EnvRunner
     iterations: int = 8
     steps_per_iteration: int = 4096
     seed: int = 0
 
 
 def train(args: Args) -> list[float]:
-    """The mean return of each iteration's episodes."""
-    rllib.register("fleet", args.env, num_threads=1)
+    """Train and return the mean episode return of each iteration."""
+    rllib.register("fleet", args.env, num_workers=1)
     config = (
         PPOConfig()
         .environment("fleet")

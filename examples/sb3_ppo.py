@@ -1,4 +1,4 @@
-"""PPO of Stable-Baselines3 on a native pool: what changes is one import.
+"""PPO of Stable-Baselines3 on a native pool: only one import changes.
 
     python examples/sb3_ppo.py
     python examples/sb3_ppo.py --env LunarLander-v3 --num-envs 16
@@ -21,15 +21,15 @@ from envfleet.apis.sb3 import make_vec_env  # was: from stable_baselines3.common
 @dataclass
 class Args:
     env: str = "CartPole-v1"
-    """any id of envfleet or Gymnasium"""
+    """any envfleet or Gymnasium id"""
     seed: int = 1
-    """of the envs and of torch"""
+    """seed of the envs and of torch"""
     total_steps: int = 100_000
-    """steps of all envs together"""
+    """total number of env steps"""
     num_envs: int = 16
-    """envs in the pool"""
+    """number of envs in the pool"""
     num_eval_episodes: int = 20
-    """episodes of the evaluation at the end"""
+    """number of episodes of the final evaluation"""
 
 
 def main(args: Args) -> float:
@@ -40,7 +40,9 @@ def main(args: Args) -> float:
     seconds = time.perf_counter() - started
     mean, deviation = evaluate_policy(model, envs, n_eval_episodes=args.num_eval_episodes)
     envs.close()
-    print(f"{model.num_timesteps} steps in {seconds:.0f} s; mean return {mean:.0f} (deviation {deviation:.0f})")
+    print(
+        f"{model.num_timesteps} steps in {seconds:.0f} s; mean return {mean:.0f} (standard deviation {deviation:.0f})"
+    )
     return float(mean)
 
 

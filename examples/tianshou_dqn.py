@@ -1,7 +1,7 @@
-"""DQN on CartPole-v1 with Tianshou 2, the envs in an envfleet pool.
+"""DQN on CartPole-v1 with Tianshou 2; the envs are an envfleet pool.
 
 python examples/tianshou_dqn.py                   # Collector: every step waits for all envs
-python examples/tianshou_dqn.py --wait-num 4      # AsyncCollector: for the first four
+python examples/tianshou_dqn.py --wait-num 4      # AsyncCollector: every step waits for the first four
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from envfleet.apis.tianshou import make_vector_env
 
 
 class WithState(DiscreteQLearningPolicy):
-    """A policy that gives a state, empty as it is: AsyncCollector of Tianshou 2.0 fails without one."""
+    """A policy that returns a dummy state: the AsyncCollector of Tianshou 2.0 fails without one."""
 
     def forward(self, batch, state=None, model=None):
         result = super().forward(batch, None, model)
@@ -33,14 +33,14 @@ class WithState(DiscreteQLearningPolicy):
 class Args:
     env: str = "CartPole-v1"
     num_envs: int = 8
-    wait_num: int = 0  # 0: all of them
+    wait_num: int = 0  # 0: wait for all envs
     epochs: int = 5
     steps_per_epoch: int = 8000
     seed: int = 0
 
 
 def train(args: Args) -> tuple[float, float]:
-    """Mean return before and after."""
+    """Train and return the mean return before and after."""
     np.random.seed(args.seed)
     torch.manual_seed(args.seed)
     training_envs = make_vector_env(args.env, num_envs=args.num_envs, wait_num=args.wait_num or None)
@@ -92,7 +92,7 @@ def main() -> None:
     for field in fields(Args):
         parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
     before, after = train(Args(**vars(parser.parse_args())))
-    print(f"mean return: {before:.0f} before, {after:.0f} at its best")
+    print(f"mean return: {before:.0f} before training, {after:.0f} at best")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""PPO on CartPole with TorchRL's own parts: collector, GAE, clipped loss; envfleet runs the envs.
+"""PPO on CartPole with TorchRL's collector, GAE and clipped loss; envfleet runs the envs.
 
 python examples/torchrl_rollout.py --total-frames 200000
 """
@@ -77,7 +77,7 @@ def train(args: Args) -> None:
                 nn.utils.clip_grad_norm_(loss_module.parameters(), 0.5)
                 optimizer.step()
         returns = data["next", "episode_reward"][ended]
-        mean = f"{returns.mean():.1f}" if len(returns) else "none ended"
+        mean = f"{returns.mean():.1f}" if len(returns) else "(no episode ended)"
         print(f"frames {num_frames:>8}  mean return {mean}  {num_frames / (time.perf_counter() - start):.0f} frames/s")
     collector.shutdown()
 

@@ -1,7 +1,7 @@
-"""`make check`: every check of the project, one after the other, and a table of what came of them.
+"""Run every check of the project, one after the other, and print a table of the results (`make check`).
 
-Continues after a failure. A check that the machine cannot run is skipped with a sentence. Each check writes to a log
-of its own in build/check/. Exit status: 1 if a check failed, 2 for a wrong argument, else 0.
+Continues after a failure. A check that the machine cannot run is skipped with a reason. Each check writes its own log
+to build/check/. Exit status: 1 if a check failed, 2 for a wrong argument, otherwise 0.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _END_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True)
 class Check:
-    """One command, and what it needs of the machine."""
+    """One command and its requirements."""
 
     name: str
     command: Sequence[str]
-    why_not: Callable[[], str | None] = lambda: None  # why it cannot run here
+    why_not: Callable[[], str | None] = lambda: None  # returns the reason why it cannot run here
     environment: dict[str, str] = field(default_factory=dict)
     limit_s: float = 4 * 3600
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a check."""
+    """The result of a check."""
 
     name: str
     result: str  # passed, failed, skipped or interrupted
@@ -50,10 +50,10 @@ class Outcome:
 
 
 def checks() -> list[Check]:
-    """All checks, the quick ones first."""
+    """Return all checks, the fast ones first."""
     free_python = os.environ.get("PYTHON_FREETHREADED") or "python3.13t"
     tsan_python = os.environ.get("PYTHON_TSAN", "")
-    # The long form of the C++ tests that run at random, with the time that they need.
+    # The long form of the random C++ tests, with a suitable timeout.
     long_tests = {"ENVFLEET_TEST_SCALE": os.environ.get("ENVFLEET_TEST_SCALE", "50")}
     return [
         Check("lint", ["make", "lint"]),
@@ -78,7 +78,7 @@ def checks() -> list[Check]:
 
 
 def _answer(command: Sequence[str]) -> str | None:
-    """What a command prints; None if it cannot run or fails."""
+    """Return the output of a command, or None if it cannot run or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
     except (OSError, subprocess.SubprocessError):
@@ -88,7 +88,7 @@ def _answer(command: Sequence[str]) -> str | None:
 
 def _no_sanitizers() -> str | None:
     for library in ("libasan.so", "libtsan.so"):
-        # The name alone comes back for a library that the compiler does not have.
+        # The compiler returns the bare name of a library that it does not have.
         path = _answer(["g++", f"-print-file-name={library}"])
         if path is None or path == library:
             return f"needs g++ with {library}; install gcc's sanitizer libraries"
@@ -97,7 +97,7 @@ def _no_sanitizers() -> str | None:
 
 def _no_free_python(python: str) -> str | None:
     if _answer([python, "-c", "import sys; sys.exit(sys._is_gil_enabled())"]) is None:
-        return f"needs a free-threaded Python, {python} is none; set PYTHON_FREETHREADED to one"
+        return f"needs a free-threaded Python, got {python}; set PYTHON_FREETHREADED to one"
     return None
 
 
@@ -106,7 +106,7 @@ def _no_tsan_python(python: str) -> str | None:
         return "needs a free-threaded Python built with --with-thread-sanitizer; set PYTHON_TSAN to one"
     arguments = _answer([python, "-c", "import sysconfig; print(sysconfig.get_config_var('CONFIG_ARGS'))"])
     if arguments is None or not {"--disable-gil", "--with-thread-sanitizer"} <= set(re.split(r"[\s']+", arguments)):
-        return f"needs a Python configured with --disable-gil --with-thread-sanitizer, {python} is none"
+        return f"needs a Python configured with --disable-gil --with-thread-sanitizer, got {python}"
     return None
 
 
@@ -114,18 +114,18 @@ def _no_tsan_python(python: str) -> str | None:
 
 
 def run(check: Check, logs: Path) -> Outcome:
-    """Runs one check to its end."""
+    """Run one check and return its outcome."""
     reason = check.why_not()
     if reason is not None:
         return Outcome(check.name, "skipped", reason=reason)
     log = logs / f"{check.name}.log"
     environment = {**os.environ, **check.environment}
-    # `make check` itself must not make its options, nor its variables, those of the commands.
+    # The commands must not inherit the options and variables of `make check` itself.
     for name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS", "MAKEOVERRIDES"):
         environment.pop(name, None)
     start = time.monotonic()
     with log.open("w") as output:
-        # A session of its own: a check that does not end is ended with all that it started.
+        # In its own session, so that a check that does not end can be killed with all its processes.
         process = subprocess.Popen(
             check.command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
@@ -157,13 +157,13 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def _judge(exit_code: int, text: str) -> tuple[str, str]:
     if exit_code != 0:
         return "failed", reason_of(text) or f"exit status {exit_code}"
-    # What a target prints that finds out by itself that it cannot run.
+    # A target that finds out itself that it cannot run prints this.
     skipped = re.findall(r"^skipped: (.*)$", text, re.MULTILINE)
     return ("skipped", skipped[-1]) if skipped else ("passed", "")
 
 
 def counts_of(text: str) -> str:
-    """The numbers of tests in a log, of all runs of pytest and ctest in it."""
+    """Return the numbers of tests in a log, summed over all runs of pytest and ctest."""
     totals: dict[str, int] = {}
     for line in re.findall(r"^=* ?(\d+ \w+.* in [\d.]+s.*)$", text, re.MULTILINE):
         for count, kind in re.findall(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b", line):
@@ -178,7 +178,7 @@ def counts_of(text: str) -> str:
 
 
 def reason_of(text: str) -> str:
-    """The line of a log that says best what failed."""
+    """Return the line of a log that best explains the failure."""
     for pattern in (r"^(?:FAILED|ERROR) .*$", r"^SUMMARY: \w+Sanitizer.*$", r"^.*\berror\b.*$", r"^make.*\*\*\*.*$"):
         found = re.findall(pattern, text, re.MULTILINE | re.IGNORECASE if "error" in pattern else re.MULTILINE)
         if found:
@@ -188,19 +188,19 @@ def reason_of(text: str) -> str:
 
 
 def table_of(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes as aligned columns."""
+    """Return the outcomes as aligned columns."""
     rows = [("check", "result", "counts", "duration", "log", "reason")]
-    for own in outcomes:
-        log = "" if own.log is None else os.path.relpath(own.log, ROOT)
-        minutes, seconds = divmod(round(own.duration_s), 60)
-        rows.append((own.name, own.result, own.counts, f"{minutes}:{seconds:02}", log, own.reason))
+    for outcome in outcomes:
+        log = "" if outcome.log is None else os.path.relpath(outcome.log, ROOT)
+        minutes, seconds = divmod(round(outcome.duration_s), 60)
+        rows.append((outcome.name, outcome.result, outcome.counts, f"{minutes}:{seconds:02}", log, outcome.reason))
     widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]) - 1)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)) for row in rows]
     return "\n".join(line.rstrip() for line in lines)
 
 
 def run_all(chosen: Sequence[Check], logs: Path) -> int:
-    """Runs the checks, prints the table; the exit status."""
+    """Run the checks, print the table and return the exit status."""
     logs.mkdir(parents=True, exist_ok=True)
     outcomes: list[Outcome] = []
     for check in chosen:
@@ -208,22 +208,24 @@ def run_all(chosen: Sequence[Check], logs: Path) -> int:
         outcomes.append(run(check, logs))
         print(f"{check.name}: {outcomes[-1].result}", flush=True)
         if outcomes[-1].result == "interrupted":
-            outcomes += [Outcome(own.name, "skipped", reason="interrupted before") for own in chosen[len(outcomes) :]]
+            outcomes += [
+                Outcome(check.name, "skipped", reason="interrupted before it ran") for check in chosen[len(outcomes) :]
+            ]
             break
     print(f"\n{table_of(outcomes)}")
-    return 1 if any(own.result in ("failed", "interrupted") for own in outcomes) else 0
+    return 1 if any(outcome.result in ("failed", "interrupted") for outcome in outcomes) else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs what the command line asks for."""
+    """Run the checks that the command line selects."""
     known = {check.name: check for check in checks()}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", help=f"run these alone, separated by commas: {', '.join(known)}")
+    parser.add_argument("--only", help=f"run only these, separated by commas: {', '.join(known)}")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
-        parser.error(f"--only expected names of {', '.join(known)}, got {', '.join(unknown)}")
+        parser.error(f"--only expected names from {', '.join(known)}, got {', '.join(unknown)}")
     return run_all([known[name] for name in names], LOGS)
 
 

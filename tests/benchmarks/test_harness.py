@@ -130,10 +130,10 @@ def test_a_loop_is_timed_over_whole_chunks(monkeypatch: pytest.MonkeyPatch) -> N
 
     def run(num_batches: int) -> None:
         runs.append(num_batches)
-        now_ms[0] += num_batches  # a millisecond a batch
+        now_ms[0] += num_batches  # one millisecond per batch
 
     monkeypatch.setattr(harness.time, "perf_counter", lambda: now_ms[0] / 1000)
-    loop = harness.Loop(run, steps_a_batch=4, shut=lambda: None)
+    loop = harness.Loop(run, steps_per_batch=4, shut=lambda: None)
     assert loop.measure(1.0) == pytest.approx(4000)
     assert runs[runs.index(100) :] == [100] * 11  # an untimed chunk, then a second's worth
     assert harness.Loop(run, 1, lambda: None, in_us=True).measure(1.0) == pytest.approx(1000)

@@ -166,8 +166,8 @@ def test_gymnasiums_processes_run_isolated() -> None:
     ("num_envs", "num_workers", "expected"),
     [(4, 1, 1.0), (2, 2, 4 / 3), (64, 16, 1.5)],  # the larger of two uniform draws is 2/3 in the mean
 )
-def test_ceiling_of_workers_with_shares_of_their_own(num_envs: int, num_workers: int, expected: float) -> None:
-    assert python_suites.share_ceiling(num_envs, num_workers) == pytest.approx(expected, abs=0.02)
+def test_ceiling_of_workers_that_own_envs(num_envs: int, num_workers: int, expected: float) -> None:
+    assert python_suites.worker_ceiling(num_envs, num_workers) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.mark.parametrize("suite", ["sleepy", "oversubscribed", "serial_share"])
