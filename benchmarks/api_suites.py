@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import api_peers as peers
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
-from options import Options
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
+from loops import sync_loop
 
 _NUM_ENVS = 64
-
-
-def _contender(name: str, function: Callable[..., Loop], **arguments: Any) -> Contender:
-    return Contender(name, partial(Isolated, function, **arguments))
+_CARTPOLE = "CartPole-v1"
+_ROLLOUT_STEPS = 16
+_EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def apis(options: Options) -> list[Case]:
@@ -31,8 +31,8 @@ def apis(options: Options) -> list[Case]:
             f"a step of {_NUM_ENVS} native CartPoles",
             "us",
             [
-                *(_contender(name, peers.step_of, api=api, num_envs=_NUM_ENVS) for name, api in own.items()),
-                _contender(dummy, peers.sb3_dummy, num_envs=_NUM_ENVS),
+                *(isolated_contender(name, step_of, api=api, num_envs=_NUM_ENVS) for name, api in own.items()),
+                isolated_contender(dummy, sb3_dummy, num_envs=_NUM_ENVS),
             ],
             "gymnasium",
             [
@@ -50,14 +50,14 @@ def apis(options: Options) -> list[Case]:
 def torchrl(options: Options) -> list[Case]:
     """Compare TorchRL's rollout(). Without ParallelEnv at 64 envs, which does not finish a round on two cores."""
     fleet, serial, parallel = "envfleet EnvFleetEnv", "TorchRL SerialEnv", "TorchRL ParallelEnv"
-    makers = {fleet: peers.torchrl_envfleet, serial: peers.torchrl_serial, parallel: peers.torchrl_parallel}
+    makers = {fleet: torchrl_envfleet, serial: torchrl_serial, parallel: torchrl_parallel}
     cases = []
     for num_envs, names in ((8, (fleet, serial, parallel)), (_NUM_ENVS, (fleet, serial))):
         cases.append(
             Case(
                 f"TorchRL's rollout, {num_envs} CartPoles",
                 "steps/s",
-                [_contender(name, makers[name], num_envs=num_envs) for name in names],
+                [isolated_contender(name, makers[name], num_envs=num_envs) for name in names],
                 fleet,
                 [Target("ratio", fleet, 5, name) for name in names[1:]],
                 facts={"num_envs": num_envs},
@@ -75,15 +75,139 @@ def training(options: Options) -> list[Case]:
         Case(
             f"{name}, 16 CartPoles",
             "frames/s",
-            [_contender(label, function, vec_env=vec_env, num_envs=16) for label, vec_env in contenders.items()],
+            [
+                isolated_contender(label, function, vec_env=vec_env, num_envs=16)
+                for label, vec_env in contenders.items()
+            ],
             fleet,
             facts={"num_envs": 16},
         )
         for name, function, contenders in (
-            ("PPO of Stable-Baselines3", peers.sb3_ppo, sb3),
-            ("PPO in one file (examples/ppo.py)", peers.one_file_ppo, one_file),
+            ("PPO of Stable-Baselines3", sb3_ppo, sb3),
+            ("PPO in one file (examples/ppo.py)", one_file_ppo, one_file),
         )
     ]
+
+
+# --- contenders: a step through each API, in microseconds -------------------------------------------
+
+
+def step_of(api: str, num_envs: int) -> Loop:
+    """Measure step() through an API of envfleet, with native CartPole, in microseconds per batch."""
+    import envfleet
+
+    if api == "sb3":
+        from envfleet.apis.sb3 import EnvFleetVecEnv
+
+        envs: Any = EnvFleetVecEnv(envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step"))
+    else:
+        make = {"gymnasium": envfleet.make_gymnasium, "gym": envfleet.make_gym, "dm": envfleet.make_dm}[api]
+        envs = make(_CARTPOLE, num_envs=num_envs, seed=0)
+    envs.reset()
+    return sync_loop(envs.step, num_envs, envs.close, in_us=True)
+
+
+def sb3_dummy(num_envs: int) -> Loop:
+    from stable_baselines3.common.vec_env import DummyVecEnv
+
+    envs = DummyVecEnv([_make_cartpole] * num_envs)
+    envs.reset()
+    return sync_loop(envs.step, num_envs, envs.close, in_us=True)
+
+
+# --- TorchRL: env steps per second of rollout() ---------------------------------------------------
+
+
+def torchrl_envfleet(num_envs: int) -> Loop:
+    from envfleet.apis.torchrl import EnvFleetEnv
+
+    return _rollouts(EnvFleetEnv(_CARTPOLE, num_envs), num_envs)
+
+
+def torchrl_serial(num_envs: int) -> Loop:
+    from torchrl.envs import GymEnv, SerialEnv
+
+    return _rollouts(SerialEnv(num_envs, partial(GymEnv, _CARTPOLE)), num_envs)
+
+
+def torchrl_parallel(num_envs: int) -> Loop:
+    from torchrl.envs import GymEnv, ParallelEnv
+
+    return _rollouts(ParallelEnv(num_envs, partial(GymEnv, _CARTPOLE)), num_envs)
+
+
+def _rollouts(env: Any, num_envs: int) -> Loop:
+    import torch
+
+    torch.set_num_threads(1)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            env.rollout(_ROLLOUT_STEPS, break_when_any_done=False)
+
+    return Loop(run, num_envs * _ROLLOUT_STEPS, env.close)
+
+
+# --- whole PPO training loops: frames per second -----------------------------------------------------
+
+
+def sb3_ppo(vec_env: str, num_envs: int) -> Loop:
+    """Stable-Baselines3's PPO with its defaults, except for num_envs and rollouts of 128 steps."""
+    import torch
+    from stable_baselines3 import PPO
+    from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv
+
+    torch.set_num_threads(1)
+    num_steps = 128
+    if vec_env == "envfleet":
+        from envfleet.apis.sb3 import make_vec_env
+
+        envs: Any = make_vec_env(_CARTPOLE, n_envs=num_envs, seed=0)
+    else:
+        envs = {"dummy": DummyVecEnv, "subproc": SubprocVecEnv}[vec_env]([_make_cartpole] * num_envs)
+    model = PPO("MlpPolicy", envs, n_steps=num_steps, batch_size=256, device="cpu", seed=0)
+
+    def run(count: int) -> None:
+        model.learn(count * num_steps * num_envs, reset_num_timesteps=False)
+
+    return Loop(run, num_steps * num_envs, envs.close)
+
+
+def one_file_ppo(vec_env: str, num_envs: int) -> Loop:
+    """examples/ppo.py, in the style of CleanRL, on this vector env."""
+    import torch
+    from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
+
+    sys.path.insert(0, str(_EXAMPLES))
+    import ppo
+
+    import envfleet
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    args = ppo.Args(num_envs=num_envs)
+    if vec_env == "envfleet":
+        envs: Any = envfleet.make(_CARTPOLE, num_envs=num_envs, seed=0, autoreset_mode="same_step")
+    else:
+        cls = {"sync": SyncVectorEnv, "async": AsyncVectorEnv}[vec_env]
+        envs = cls([_make_cartpole] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
+    agent = ppo.Agent(4, 2)
+    optimizer = torch.optim.Adam(agent.parameters(), lr=args.learning_rate)
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            experience = ppo.collect(envs, agent, args)
+            with torch.no_grad():
+                value = agent.value(experience.next_obs)
+            ppo.update(agent, optimizer, experience, ppo.advantages_of(experience, value, args), args)
+
+    return Loop(run, args.num_steps * num_envs, envs.close)
+
+
+def _make_cartpole() -> Any:
+    import gymnasium
+
+    return gymnasium.make(_CARTPOLE)
 
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {"apis": apis, "torchrl": torchrl, "training": training}

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
-from options import Options
-from peers import actions_for, async_loop, sync_loop
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
+from loops import actions_for, async_loop, sync_loop
 
 ENVFLEET, ENVPOOL, ALE = "envfleet", "EnvPool", "ale-py AtariVectorEnv"
 BARE, BARE_IN_BATCHES = "bare emulation", "bare emulation, in batches"
@@ -41,7 +39,7 @@ def _sync(num_envs: int, bound: float) -> Case:
     return Case(
         f"Pong-v5, {num_envs} envs, {_WORKERS} workers, synchronous",
         "steps/s",
-        [_contender(name, function, num_envs=num_envs) for name, function in contenders],
+        [isolated_contender(name, function, num_envs=num_envs) for name, function in contenders],
         ENVFLEET,
         [
             Target("ratio", ENVFLEET, bound, ENVPOOL),
@@ -60,18 +58,14 @@ def _async() -> Case:
         f"Pong-v5, {_ASYNC_ENVS} envs, {_WORKERS} workers, batches of {batch_size}",
         "steps/s",
         [
-            _contender(ENVFLEET, envfleet_async, **common),
-            _contender(ENVPOOL, envpool_async, **common),
-            _contender(BARE, bare_emulation, num_envs=_ASYNC_ENVS),
+            isolated_contender(ENVFLEET, envfleet_async, **common),
+            isolated_contender(ENVPOOL, envpool_async, **common),
+            isolated_contender(BARE, bare_emulation, num_envs=_ASYNC_ENVS),
         ],
         ENVFLEET,
         [Target("ratio", ENVFLEET, _ASYNC_TARGET, ENVPOOL), Target("ratio", ENVFLEET, _BARE_TARGET, BARE)],
         facts={**common, "num_workers": _WORKERS},
     )
-
-
-def _contender(name: str, function: Callable[..., Loop], **arguments: Any) -> Contender:
-    return Contender(name, partial(Isolated, function, **arguments))
 
 
 def envfleet_sync(num_envs: int) -> Loop:

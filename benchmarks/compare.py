@@ -26,7 +26,7 @@ sys.path.insert(0, str(HERE))  # also when a test imports this file by its path
 import harness  # noqa: E402
 import suites  # noqa: E402
 import tables  # noqa: E402
-from options import Options  # noqa: E402
+from harness import Options  # noqa: E402
 
 RESULTS = HERE / "results"
 

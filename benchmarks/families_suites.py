@@ -6,11 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
-from options import Options
-from peers import sync_loop
-from python_peers import actions_of
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
+from loops import actions_of, sync_loop
 
 PROCESSES, ASYNC_VECTOR = "envfleet processes", "Gymnasium AsyncVectorEnv"
 _NUM_ENVS, _WORKERS = 16, 2
@@ -23,8 +21,8 @@ def families(options: Options) -> list[Case]:
             f"{env_id}, {_NUM_ENVS} envs, {_WORKERS} workers",
             "steps/s",
             [
-                Contender(PROCESSES, partial(Isolated, envfleet_processes, env_id=env_id)),
-                Contender(ASYNC_VECTOR, partial(Isolated, gymnasium_async, env_id=env_id)),
+                isolated_contender(PROCESSES, envfleet_processes, env_id=env_id),
+                isolated_contender(ASYNC_VECTOR, gymnasium_async, env_id=env_id),
             ],
             PROCESSES,
             # envfleet must not be slower for any family.
@@ -46,9 +44,9 @@ def minigrid(options: Options) -> list[Case]:
             f"{env_id}, {_NUM_GRIDS} envs, {_WORKERS} threads",
             "steps/s",
             [
-                Contender(NATIVE, partial(Isolated, envfleet_native, env_id=env_id)),
-                Contender(SYNC_VECTOR, partial(Isolated, gymnasium_sync, env_id=env_id)),
-                Contender(ENVPOOL, partial(Isolated, envpool_sync, env_id=env_id)),
+                isolated_contender(NATIVE, envfleet_native, env_id=env_id),
+                isolated_contender(SYNC_VECTOR, gymnasium_sync, env_id=env_id),
+                isolated_contender(ENVPOOL, envpool_sync, env_id=env_id),
             ],
             NATIVE,
             [Target("ratio", NATIVE, 100.0, SYNC_VECTOR), Target("ratio", NATIVE, 5.0, ENVPOOL)],

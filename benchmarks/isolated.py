@@ -20,8 +20,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
+
+from harness import Contender
 
 _MAKE_TIMEOUT_S, _CLOSE_TIMEOUT_S = 180.0, 30.0
 
@@ -97,6 +100,11 @@ class Isolated:
         for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(BrokenPipeError):
                 pipe.close()  # type: ignore[union-attr]  # both were requested in Popen()
+
+
+def isolated_contender(name: str, function: Callable[..., Any], **arguments: Any) -> Contender:
+    """Return a contender that function(**arguments) creates in its own process."""
+    return Contender(name, partial(Isolated, function, **arguments))
 
 
 def main() -> None:

@@ -6,14 +6,13 @@ Each contender runs in its own process, because EnvPool contains another version
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import mujoco_peers as peers
 import python_peers
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
-from options import Options
+from gymnasium import spaces
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
+from loops import actions_of, async_loop, sync_loop
 
 ENVFLEET, ENVPOOL, ASYNC_VECTOR = "envfleet", "EnvPool", "Gymnasium AsyncVectorEnv"
 _IDS = ("Ant-v5", "HalfCheetah-v5")
@@ -30,9 +29,9 @@ def _sync(env: str, num_threads: int) -> Case:
         f"{env}, {_NUM_ENVS} envs, synchronous",
         "steps/s",
         [
-            _contender(ENVFLEET, peers.envfleet_sync, **common),
-            _contender(ENVPOOL, peers.envpool_sync, **common),
-            _contender(ASYNC_VECTOR, python_peers.gymnasium_async, env=env, num_envs=_NUM_ENVS),
+            isolated_contender(ENVFLEET, envfleet_sync, **common),
+            isolated_contender(ENVPOOL, envpool_sync, **common),
+            isolated_contender(ASYNC_VECTOR, python_peers.gymnasium_async, env=env, num_envs=_NUM_ENVS),
         ],
         ENVFLEET,
         [Target("ratio", ENVFLEET, 1.2, ENVPOOL), Target("ratio", ENVFLEET, 4, ASYNC_VECTOR)],
@@ -47,8 +46,8 @@ def _async(env: str, num_threads: int) -> Case:
         f"{env}, {_NUM_ENVS} envs, batches of {batch_size}",
         "steps/s",
         [
-            _contender(ENVFLEET, peers.envfleet_async, **common),
-            _contender(ENVPOOL, peers.envpool_async, **common),
+            isolated_contender(ENVFLEET, envfleet_async, **common),
+            isolated_contender(ENVPOOL, envpool_async, **common),
         ],
         ENVFLEET,
         [Target("ratio", ENVFLEET, 1.05, ENVPOOL)],
@@ -56,8 +55,51 @@ def _async(env: str, num_threads: int) -> Case:
     )
 
 
-def _contender(name: str, function: Callable[..., Loop], **arguments: Any) -> Contender:
-    return Contender(name, partial(Isolated, function, **arguments))
+# --- contenders: options are env, num_envs and num_threads, and batch_size for the asynchronous ones ---
+
+
+def envfleet_sync(**options: Any) -> Loop:
+    pool = _envfleet(**options)
+    return _sync_loop(pool, pool.single_action_space, options["num_envs"])
+
+
+def envfleet_async(**options: Any) -> Loop:
+    pool = _envfleet(**options)
+    return _async_loop(pool, pool.single_action_space, options["batch_size"])
+
+
+def envpool_sync(**options: Any) -> Loop:
+    pool = _envpool(**options)
+    # EnvPool's equivalent of Gymnasium's single_action_space.
+    return _sync_loop(pool, pool.action_space, options["num_envs"])
+
+
+def envpool_async(**options: Any) -> Loop:
+    pool = _envpool(**options)
+    return _async_loop(pool, pool.action_space, options["batch_size"])
+
+
+def _envfleet(env: str, **options: Any) -> Any:
+    import envfleet
+
+    # Not "auto", which would measure a Python pool if the native envs cannot be loaded.
+    return envfleet.make(env, backend="native", seed=0, **options)
+
+
+def _envpool(env: str, **options: Any) -> Any:
+    import envpool
+
+    return envpool.make(env, env_type="gymnasium", seed=0, **options)
+
+
+def _sync_loop(pool: Any, space: spaces.Space[Any], num_envs: int) -> Loop:
+    pool.reset()
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(space, num_envs))
+
+
+def _async_loop(pool: Any, space: spaces.Space[Any], batch_size: int) -> Loop:
+    pool.async_reset()
+    return async_loop(pool, batch_size, pool.close, actions=actions_of(space, batch_size))
 
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {"mujoco": mujoco}

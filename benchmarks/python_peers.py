@@ -1,30 +1,18 @@
 """The contenders of python_suites.py: each function returns a Loop over the public step() of a peer.
 
-isolated.py calls them by name, each in its own process, so their arguments are plain values. As in peers.py, all use
-the same pre-drawn batches of actions, hold results until the next batch, and import the peer only where it is created.
+isolated.py calls them by name, each in its own process, so their arguments are plain values. Each peer is imported only
+where it is created.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from gymnasium import spaces
 from harness import Loop
+from loops import actions_of, async_loop, sync_loop
 from numpy.typing import NDArray
-from peers import NUM_ACTION_BATCHES, actions_for, async_loop, sync_loop
 from python_envs import env_of, factory_of
-
-
-def actions_of(space: spaces.Space[Any], num_rows: int) -> Sequence[NDArray[Any]]:
-    """Return batches of actions for num_rows envs with this space."""
-    if isinstance(space, spaces.Discrete):
-        return actions_for(num_rows, int(space.n))
-    assert isinstance(space, spaces.Box)
-    shape = (NUM_ACTION_BATCHES, num_rows, *space.shape)
-    return list(np.random.default_rng(0).uniform(space.low, space.high, shape).astype(space.dtype))
 
 
 def envfleet_sync(env: str, num_envs: int, backend: str, num_workers: int | None = None, in_us: bool = False) -> Loop:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 import python_peers as peers
-from harness import Case, Contender, Loop, Skipped, Target
-from isolated import Isolated
-from options import Options
+from harness import Case, Contender, Loop, Options, Skipped, Target
+from isolated import isolated_contender
 
 PROCESSES, SERIAL = "envfleet processes", "envfleet serial"
 ASYNC_VECTOR, SYNC_VECTOR, SUBPROC = "Gymnasium AsyncVectorEnv", "Gymnasium SyncVectorEnv", "SB3 SubprocVecEnv"
@@ -25,7 +23,7 @@ _CARTPOLE = "CartPole-v1"
 
 
 def _contender(name: str, function: Callable[..., Loop], env: str, num_envs: int, **arguments: Any) -> Contender:
-    return Contender(name, partial(Isolated, function, env=env, num_envs=num_envs, **arguments))
+    return isolated_contender(name, function, env=env, num_envs=num_envs, **arguments)
 
 
 def _processes(env: str, num_envs: int, num_workers: int = _WORKERS, name: str = PROCESSES) -> Contender:

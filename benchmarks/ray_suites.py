@@ -12,10 +12,9 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from harness import Case, Contender, Loop, Target
+from harness import Case, Contender, Loop, Options, Target
+from loops import async_loop, sync_loop
 from numpy.typing import NDArray
-from options import Options
-from peers import async_loop, sync_loop
 from python_envs import SleepyEnv
 from ray_env_wrapper_shims import import_ray_env_wrapper
 
@@ -59,14 +58,14 @@ def wrapper(per_worker: int) -> Loop:
 
 
 def bare(per_worker: int) -> Loop:
-    """The same work by actors that know nothing else: a loop over the envs, arrays back, one get for all."""
+    """The same work by minimal actors: a loop over the envs, arrays as replies, one ray.get() for all."""
     ray = _session()
     actors = [ray.remote(BareActor).remote(per_worker) for _ in range(_WORKERS)]
     ray.get([actor.reset.remote() for actor in actors])
 
     def step(actions: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        shares = np.split(actions, _WORKERS)
-        replies = ray.get([actor.step.remote(own) for actor, own in zip(actors, shares, strict=True)])
+        parts = np.split(actions, _WORKERS)
+        replies = ray.get([actor.step.remote(part) for actor, part in zip(actors, parts, strict=True)])
         return tuple(np.concatenate(columns) for columns in zip(*replies, strict=True))
 
     def close() -> None:

@@ -13,9 +13,8 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
-from options import Options
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
 
 STEP_S = 5e-3
 STEPS_PER_TRAJECTORY = 10
@@ -87,7 +86,7 @@ def runner(options: Options) -> list[Case]:
             f"Runner, {_GENERATORS} generators, steps of 5 ms {kind}",
             "steps/s",
             [
-                Contender(name, partial(Isolated, loop, backend=backend, does_work=does_work))
+                isolated_contender(name, loop, backend=backend, does_work=does_work)
                 for name, backend in ((PROCESSES, "processes"), (SERIAL, "serial"))
             ],
             PROCESSES,
@@ -99,7 +98,7 @@ def runner(options: Options) -> list[Case]:
     load = Case(
         f"Runner, {_GENERATORS} generators, steps of 5 ms of waiting: the caller's process",
         "% of a core",
-        [Contender(PROCESSES, partial(Isolated, caller_load, does_work=False))],
+        [isolated_contender(PROCESSES, caller_load, does_work=False)],
         PROCESSES,
         [Target("value", PROCESSES, 5.0)],
         more_is_better=False,

@@ -14,11 +14,10 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from harness import Case, Contender, Loop, Target
-from isolated import Isolated
+from harness import Case, Loop, Options, Target
+from isolated import isolated_contender
+from loops import NUM_ACTION_BATCHES, actions_for, sync_loop
 from numpy.typing import NDArray
-from options import Options
-from peers import NUM_ACTION_BATCHES, actions_for, sync_loop
 
 THREADS, SYNC_VECTOR, ENVPOOL = "envfleet threads", "Gymnasium SyncVectorEnv", "EnvPool"
 _NUM_ENVS, _CORES = 8, 2
@@ -31,7 +30,7 @@ def vizdoom(options: Options) -> list[Case]:
         Case(
             f"VizdoomBasic-v1, 320x240 RGB, frame skip 4, {_NUM_ENVS} envs",
             "steps/s",
-            [_contender(THREADS, package_id_threads), _contender(SYNC_VECTOR, package_id_sync)],
+            [isolated_contender(THREADS, package_id_threads), isolated_contender(SYNC_VECTOR, package_id_sync)],
             THREADS,
             [Target("ratio", THREADS, 1.8, SYNC_VECTOR)],
             facts=facts,
@@ -40,19 +39,15 @@ def vizdoom(options: Options) -> list[Case]:
             f"Basic-v1, 84x84 RGB, 4 frames, {_NUM_ENVS} envs",
             "steps/s",
             [
-                _contender(THREADS, envpool_id_threads),
-                _contender(SYNC_VECTOR, envpool_id_sync),
-                _contender(ENVPOOL, envpool),
+                isolated_contender(THREADS, envpool_id_threads),
+                isolated_contender(SYNC_VECTOR, envpool_id_sync),
+                isolated_contender(ENVPOOL, envpool),
             ],
             THREADS,
             [Target("ratio", THREADS, 1.8, SYNC_VECTOR), Target("ratio", THREADS, 1.0, ENVPOOL)],
             facts=facts,
         ),
     ]
-
-
-def _contender(name: str, function: Callable[..., Loop]) -> Contender:
-    return Contender(name, partial(Isolated, function))
 
 
 def package_id_threads() -> Loop:

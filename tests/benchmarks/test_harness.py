@@ -16,11 +16,11 @@ sys.path.insert(0, str(BENCHMARKS))
 
 import compare  # noqa: E402
 import harness  # noqa: E402
+import native_suites  # noqa: E402
 import python_suites  # noqa: E402
 import suites  # noqa: E402
 import tables  # noqa: E402
-from harness import Case, Contender, Target  # noqa: E402
-from options import Options  # noqa: E402
+from harness import Case, Contender, Options, Target  # noqa: E402
 
 
 class Scripted:
@@ -155,7 +155,7 @@ def test_every_suite_names_its_own_contenders(monkeypatch: pytest.MonkeyPatch) -
     [(1, 1, 1.0), (2, 2, 670 / 505), (64, 1, 1.0)],  # 670 us: the mean of the larger of two uniform draws
 )
 def test_ceiling_of_an_asynchronous_pool(num_envs: int, num_threads: int, expected: float) -> None:
-    assert suites.ceiling(num_envs, num_threads) == pytest.approx(expected, abs=0.02)
+    assert native_suites.ceiling(num_envs, num_threads) == pytest.approx(expected, abs=0.02)
 
 
 @pytest.fixture(scope="module")

@@ -15,11 +15,12 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import harness  # noqa: E402
+import loops  # noqa: E402
 import python_envs  # noqa: E402
 import python_peers  # noqa: E402
 import python_suites  # noqa: E402
+from harness import Options  # noqa: E402
 from isolated import Isolated  # noqa: E402
-from options import Options  # noqa: E402
 
 FAR = """
 import os, sys
@@ -144,9 +145,9 @@ def test_a_sleepy_step_draws_its_sleep_from_the_seed(monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("space", [spaces.Discrete(4), spaces.Box(-1, 1, (3,), np.float32)])
 def test_actions_are_of_the_space_and_the_same_for_all(space: spaces.Space[Any]) -> None:
-    batches = python_peers.actions_of(space, 5)
+    batches = loops.actions_of(space, 5)
     assert all(len(batch) == 5 and all(space.contains(action) for action in batch) for batch in batches)
-    assert all(np.array_equal(a, b) for a, b in zip(batches, python_peers.actions_of(space, 5), strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(batches, loops.actions_of(space, 5), strict=True))
 
 
 @pytest.mark.parametrize("loop", [python_peers.gymnasium_sync, python_peers.bare_loop])

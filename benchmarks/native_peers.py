@@ -1,67 +1,16 @@
-"""The contenders of the native suites: each function returns a Loop over the public step() of a peer.
+"""The contenders of native_suites.py: each function returns a Loop over a vector env.
 
-They have everything in common except the engine: the same pre-drawn batches of actions, cycled; the whole public step
-with its checks; observations received and held until the next batch. Each peer is imported where it is created, so that
-a missing one only affects its own row.
+Each peer is imported where it is created, so that a missing one only affects its own row.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Sequence
-from itertools import cycle, islice
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from harness import Loop
-from numpy.typing import NDArray
-
-NUM_ACTION_BATCHES = 64
-Actions = Sequence[NDArray[Any]]
-
-
-def actions_for(num_rows: int, num_actions: int = 2) -> Actions:
-    """Return the same batches of actions for every peer, with the dtype that Gymnasium's spaces sample."""
-    rng = np.random.default_rng(0)
-    return list(rng.integers(0, num_actions, size=(NUM_ACTION_BATCHES, num_rows), dtype=np.int64))
-
-
-def sync_loop(
-    step: Callable[[Any], Any],
-    num_envs: int,
-    close: Callable[[], None],
-    in_us: bool = False,
-    actions: Actions | None = None,
-) -> Loop:
-    """Return a Loop over step(actions). actions: batches for envs other than CartPole."""
-    batches = cycle(actions_for(num_envs) if actions is None else actions)
-
-    def run(num_batches: int) -> None:
-        for batch in islice(batches, num_batches):
-            held = step(batch)  # noqa: F841 (held until the next batch, as in a training loop)
-
-    return Loop(run, num_envs, close, in_us)
-
-
-def async_loop(
-    pool: Any,
-    batch_size: int,
-    close: Callable[[], None],
-    before_send: Callable[[], None] | None = None,
-    actions: Actions | None = None,
-) -> Loop:
-    """Return a Loop over recv() and send() to the received envs. before_send: the work of the learner."""
-    batches = cycle(actions_for(batch_size) if actions is None else actions)
-    recv, send = pool.recv, pool.send
-
-    def run(num_batches: int) -> None:
-        for batch in islice(batches, num_batches):
-            *_held, info = recv()  # held, as in sync_loop
-            if before_send is not None:
-                before_send()
-            send(batch, info["env_id"])
-
-    return Loop(run, batch_size, close)
+from loops import async_loop, sync_loop
 
 
 def envfleet_sync(num_envs: int, num_threads: int, env_id: str = "CartPole-v1", **options: Any) -> Loop:
