@@ -1,4 +1,4 @@
-"""The suites on APIs and training loops: their contenders run. No times."""
+"""The suites on training loops: a contender that uses examples/ppo.py runs with it. No times."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import pytest
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from harness import Options  # noqa: E402
-from suites import build  # noqa: E402
+import api_suites  # noqa: E402
 
 
-@pytest.mark.parametrize("case", build("training", Options()), ids=lambda case: case.name.split(",")[0])
-def test_a_training_loop_runs_on_envfleet(case) -> None:
-    pytest.importorskip("stable_baselines3")
-    contender = next(contender for contender in case.contenders if contender.name == "envfleet")
-    subject = contender.make()
-    assert subject.measure(0.01) > 0
-    subject.close()
+def test_the_one_file_ppo_runs_on_envfleet() -> None:
+    torch = pytest.importorskip("torch")
+    num_threads = torch.get_num_threads()
+    try:
+        loop = api_suites.one_file_ppo("envfleet", num_envs=2)
+        loop.run(1)
+        loop.close()
+    finally:
+        torch.set_num_threads(num_threads)
