@@ -78,3 +78,11 @@ def test_links_lead_somewhere():
 
 def test_the_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 125
+
+
+def test_the_figures_in_brief_are_those_of_the_full_tables():
+    brief = [line for line in (ROOT / "docs" / "benchmarks.md").read_text().splitlines() if line.startswith("| ")]
+    full = "\n".join(page.read_text() for page in (ROOT / "docs" / "benchmarks").glob("*.md"))
+    figures = re.findall(r"(?<![\w.-])\d[\d.]*(?:x| k| M)(?!\w)", "\n".join(brief))
+    assert len(figures) > 70
+    assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}\b", full)] == []
