@@ -164,9 +164,9 @@ def test_a_slow_env_within_step_timeout_is_left_alone(make):
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_on_lines, is_direct):
+def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_direct, is_direct):
     options = {"batch_size": 1, "step_timeout": 2.0, "ray_direct": is_direct}
-    pool = make_on_lines(StuckEnv, num_workers=2, envs_per_worker=2, **options)
+    pool = make_direct(StuckEnv, num_workers=2, envs_per_worker=2, **options)
     pool.reset()
     pool.send([STEP, STEP], [0, 2])  # what is answered and not received yet is no reason to wait either
     pool.send([StuckEnv.HANG], [1])

@@ -22,9 +22,9 @@ from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.python.faults import message_of, trouble_of
 from envfleet.executors.ray import cluster as ray_cluster
-from envfleet.executors.ray.actors import how_it_died
-from envfleet.executors.ray.faults import KILLED
-from envfleet.executors.ray.plans import Luggage
+from envfleet.executors.ray.building import ProcessContext as Luggage
+from envfleet.executors.ray.supervisor import KILLED
+from envfleet.executors.ray.supervisor import describe_death as how_it_died
 from envfleet.making.ray_options import refused_by_ray
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorDied, GeneratorError
@@ -233,7 +233,7 @@ class RayBackend(Backend):
         host.calls.clear()
         host.handle = self._actor.remote()
         host.put(_Call(PLACEMENT, host.handle.ping.remote(), self._placement_timeout))
-        host.put(_Call(START, host.handle.start.remote(Luggage.here(), host.maker), self._traj_timeout))
+        host.put(_Call(START, host.handle.start.remote(Luggage.capture(), host.maker), self._traj_timeout))
 
     def _renew(self, host: _Host) -> None:
         """Has the actor, or a new one, make its generator again if that raised or returned."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envfleet.executors.python.faults import Trouble, trouble_of
-from envfleet.executors.ray.plans import Luggage
+from envfleet.executors.ray.building import ProcessContext as Luggage
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.generators import Ended, Seat
 from envfleet.sampling.weights import WeightsBox, serve_process
@@ -50,7 +50,7 @@ class GeneratorActor:
         import ray
 
         try:
-            luggage.unpack()
+            luggage.apply()
             self._seat = Seat(ray.cloudpickle.loads(maker))
             self._seat.start()
         except BaseException as error:
