@@ -1,4 +1,4 @@
-"""The pool's own connections against whoever else is on the network: nothing unproved is let in, or unpickled."""
+"""The pool's own connections against attackers on the network: nothing is accepted or unpickled unauthenticated."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_impostor_learns_nothing_and_is_not_listened_to(tmp_path: Path):
     assert all(SECRET[start : start + 8] not in heard for start in range(SECRET_BYTES - 8))
 
 
-def test_idle_and_hostile_connections_keep_nobody_out():
+def test_idle_and_hostile_connections_do_not_keep_the_caller_out():
     listener = Listener("127.0.0.1", SECRET)
     with contextlib.ExitStack() as stack:
         others = [stack.enter_context(socket.create_connection(listener.address)) for _ in range(100)]
@@ -153,7 +153,7 @@ COLUMNS = bytes(1000)
 
 
 class Wire:
-    """Both ends of a connection, with somebody in between who holds all that they send."""
+    """Both ends of a connection, with a man in the middle who holds everything they send."""
 
     def __init__(self) -> None:
         handshake, other = CallerHandshake(SECRET), ActorHandshake(SECRET)

@@ -61,7 +61,7 @@ def test_both_ways_give_the_same_rows(make):
         assert direct.get_attr("spec") == by_ray.get_attr("spec")
 
 
-@pytest.mark.parametrize("when", ["while idle", "while under way"])
+@pytest.mark.parametrize("when", ["while idle", "while pending"])
 def test_a_connection_that_breaks_costs_nothing_but_speed(make, when):
     """What was pending is sent again through Ray, and an env that has stepped is not stepped again."""
     pool = make(SleepyEnv, num_workers=2, envs_per_worker=2, batch_size=3)
@@ -71,7 +71,7 @@ def test_a_connection_that_breaks_costs_nothing_but_speed(make, when):
     before = connections_of(pool)
     for turn in range(4):
         pool.send(np.full(4, 300 if turn == 1 else 1, dtype=np.float32), ids)
-        if turn == 1 and when == "while under way":
+        if turn == 1 and when == "while pending":
             break_connection(pool, 1)
         batch = pool.recv()
         counts[batch.env_id] += 1
@@ -146,7 +146,7 @@ def test_a_broken_connection_of_a_busy_worker_delays_no_other(make):
     assert None not in connections_of(pool)
 
 
-def test_a_worker_that_answers_while_nobody_listens_is_not_overdue(make):
+def test_a_worker_that_responds_while_no_call_waits_is_not_overdue(make):
     """Its reply fits into no buffer, so that most of it is still to come when step_timeout is over."""
     pool = make(LargeSleepyEnv, num_workers=2, envs_per_worker=8, step_timeout=4.0)
     pool.reset()

@@ -575,7 +575,7 @@ class Dispatcher:
             return
         for worker in {request.worker for request in requests if request.worker.is_overdue}:
             if self._is_answered(worker.current):
-                # What takes long is the transfer: a response stays on its node until somebody asks for it.
+                # What takes long is the transfer: a response stays on its node until it is fetched.
                 worker.current.started_at = time.monotonic()
             else:
                 limit = f"step_timeout={self._step_timeout_s:g} s"
