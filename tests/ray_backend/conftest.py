@@ -1,4 +1,4 @@
-"""make: pools on the session's cluster, closed afterwards. Their messages go on lines; in the long run also by Ray."""
+"""make: pools on the session's cluster, closed afterwards; on their own connections, in soak runs also through Ray."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from envfleet import Pool
 
 
 @pytest.fixture
-def make_on_lines():
-    """The same with lines, whatever the run."""
+def make_direct():
+    """Make pools with connections of their own, in every run."""
     ray_session()
     pools: list[Pool] = []
 
@@ -27,6 +27,6 @@ def make_on_lines():
         pool.close()
 
 
-@pytest.fixture(params=["on lines", pytest.param("by Ray", marks=pytest.mark.soak)])
-def make(request, make_on_lines):
-    return partial(make_on_lines, ray_direct=False) if request.param == "by Ray" else make_on_lines
+@pytest.fixture(params=["direct", pytest.param("through Ray", marks=pytest.mark.soak)])
+def make(request, make_direct):
+    return partial(make_direct, ray_direct=False) if request.param == "through Ray" else make_direct

@@ -1,4 +1,4 @@
-"""The pool's own connections against whoever else is on the network: nothing unproved is let in, or unpickled."""
+"""The pool's own connections against attackers on the network: nothing is accepted or unpickled unauthenticated."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from envfleet.executors.ray.authentication import (
+from envfleet.executors.ray.connection import (
     CHALLENGE_BYTES,
     HELLO_BYTES,
     SECRET_BYTES,
     TAG_BYTES,
+    ActorConnection,
     ActorHandshake,
+    CallerConnection,
     CallerHandshake,
+    ConnectionLostError,
+    Listener,
+    connect_all,
 )
-from envfleet.executors.ray.line import ActorLine, CallerLine, Door, LineLostError, dial
 
 SECRET = bytes(range(SECRET_BYTES))
 PREFIX_BYTES = 24 + TAG_BYTES
@@ -66,123 +70,123 @@ def test_an_impostor_learns_nothing_and_is_not_listened_to(tmp_path: Path):
         assert impostor.stdout is not None
         port = int(impostor.stdout.readline())
         for _ in range(3):
-            lines = dial({0: (("127.0.0.1", port), SECRET)}, 60.0)
-            for line in lines.values():  # what a pool would do with one
-                while not line.inbox and not line.is_lost:
-                    line.pump()
-                for _, data in line.inbox:
+            connections = connect_all({0: (("127.0.0.1", port), SECRET)}, 60.0)
+            for connection in connections.values():  # what a pool would do with one
+                while not connection.received and not connection.is_lost:
+                    connection.pump()
+                for _, data in connection.received:
                     pickle.loads(data)
-            assert lines == {}
+            assert connections == {}
         heard = bytes.fromhex(impostor.stdout.readline())
     assert not created.exists()
     assert heard
     assert all(SECRET[start : start + 8] not in heard for start in range(SECRET_BYTES - 8))
 
 
-def test_idle_and_hostile_connections_keep_nobody_out():
-    door = Door("127.0.0.1", SECRET)
+def test_idle_and_hostile_connections_do_not_keep_the_caller_out():
+    listener = Listener("127.0.0.1", SECRET)
     with contextlib.ExitStack() as stack:
-        others = [stack.enter_context(socket.create_connection(door.address)) for _ in range(100)]
+        others = [stack.enter_context(socket.create_connection(listener.address)) for _ in range(100)]
         for number, other in enumerate(others[:90]):
             with contextlib.suppress(ConnectionError):  # it was one too many, and shown out
                 if number % 3 == 1:
                     other.sendall(b"GET / HTTP/1.1\r\n\r\n" * 10)
                 if number % 3 == 2:
                     other.sendall(CallerHandshake(SECRET).hello[:-1])
-        line = dial({0: (door.address, SECRET)}, 60.0)[0]
-        actor = door.open()
-    line.put(1, b"request")
-    assert actor.take() == (1, b"request")
-    line.close()
+        connection = connect_all({0: (listener.address, SECRET)}, 60.0)[0]
+        actor = listener.accept()
+    connection.send(1, b"request")
+    assert actor.recv() == (1, b"request")
+    connection.close()
     actor.close()
 
 
 def test_a_handshake_may_arrive_byte_by_byte():
-    door = Door("127.0.0.1", SECRET)
+    listener = Listener("127.0.0.1", SECRET)
     handshake = CallerHandshake(SECRET)
-    with socket.create_connection(door.address) as sock:
+    with socket.create_connection(listener.address) as sock:
         send_slowly(sock, handshake.hello)
         proof, sent, received = handshake.answer(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL))
         send_slowly(sock, proof)
-        line, actor = CallerLine(sock, sent, received), door.open()
-        line.put(7, b"request")
-        assert actor.take() == (7, b"request")
+        connection, actor = CallerConnection(sock, sent, received), listener.accept()
+        connection.send(7, b"request")
+        assert actor.recv() == (7, b"request")
         actor.close()
 
 
 def test_a_challenge_may_arrive_byte_by_byte():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        actors: list[ActorLine] = []
+        actors: list[ActorConnection] = []
 
         def serve() -> None:
             sock, _ = server.accept()
             handshake = ActorHandshake(SECRET)
             send_slowly(sock, handshake.challenge(sock.recv(HELLO_BYTES, socket.MSG_WAITALL)))
-            actors.append(ActorLine(sock, *handshake.finish(sock.recv(32, socket.MSG_WAITALL))))
+            actors.append(ActorConnection(sock, *handshake.finish(sock.recv(32, socket.MSG_WAITALL))))
 
         thread = threading.Thread(target=serve)
         thread.start()
-        line = dial({0: (server.getsockname(), SECRET)}, 60.0)[0]
+        connection = connect_all({0: (server.getsockname(), SECRET)}, 60.0)[0]
         thread.join()
-    line.put(7, b"request")
-    assert actors[0].take() == (7, b"request")
-    line.close()
+    connection.send(7, b"request")
+    assert actors[0].recv() == (7, b"request")
+    connection.close()
     actors[0].close()
 
 
 def test_the_secret_is_needed_on_both_sides():
-    door = Door("127.0.0.1", SECRET)
-    assert dial({0: (door.address, bytes(SECRET_BYTES))}, 60.0) == {}
+    listener = Listener("127.0.0.1", SECRET)
+    assert connect_all({0: (listener.address, bytes(SECRET_BYTES))}, 60.0) == {}
     # One that has talked to the actor, but does not know the secret, cannot prove anything.
-    with socket.create_connection(door.address) as sock:
+    with socket.create_connection(listener.address) as sock:
         sock.sendall(CallerHandshake(SECRET).hello)
         challenge = sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL)
         sock.sendall(challenge[-32:])
         assert sock.recv(1) == b""
-    door.close()
+    listener.close()
 
 
 # --- frames --------------------------------------------------------------------------------------
 
-SEALED = pickle.dumps({"orders": [1, 2, 3]})
+AUTHENTICATED = pickle.dumps({"commands": [1, 2, 3]})
 COLUMNS = bytes(1000)
 
 
 class Wire:
-    """Both ends of a line, with somebody in between who holds all that they send."""
+    """Both ends of a connection, with a man in the middle who holds everything they send."""
 
     def __init__(self) -> None:
         handshake, other = CallerHandshake(SECRET), ActorHandshake(SECRET)
         proof, sent, received = handshake.answer(other.challenge(handshake.hello))
         near, self.to_caller = tcp_pair()
         far, self.to_actor = tcp_pair()
-        self.caller = CallerLine(near, sent, received)
-        self.actor = ActorLine(far, *other.finish(proof))
+        self.caller = CallerConnection(near, sent, received)
+        self.actor = ActorConnection(far, *other.finish(proof))
 
     def requests(self, *frames: bytes) -> list[bytes]:
         """These requests as they are on the wire."""
-        return [self._sent(lambda number=n, data=data: self.caller.put(number, data), self.to_caller)
+        return [self._sent(lambda number=n, data=data: self.caller.send(number, data), self.to_caller)
                 for n, data in enumerate(frames)]  # fmt: skip
 
     def replies(self, *frames: tuple[bytes, bytes]) -> list[bytes]:
         """These replies as they are on the wire."""
-        return [self._sent(lambda number=n, own=own: self.actor.give(number, [own[0]], [own[1]]), self.to_actor)
+        return [self._sent(lambda number=n, own=own: self.actor.send(number, [own[0]], [own[1]]), self.to_actor)
                 for n, own in enumerate(frames)]  # fmt: skip
 
     def _sent(self, send, sock: socket.socket) -> bytes:
         send()
         prefix = sock.recv(PREFIX_BYTES, socket.MSG_WAITALL)
-        _, num_sealed, num_columns = struct.unpack_from("<QQQ", prefix, TAG_BYTES)
-        return prefix + sock.recv(num_sealed + num_columns, socket.MSG_WAITALL)
+        _, num_authenticated, num_columns = struct.unpack_from("<QQQ", prefix, TAG_BYTES)
+        return prefix + sock.recv(num_authenticated + num_columns, socket.MSG_WAITALL)
 
     def taken_by_actor(self, data: bytes) -> list[tuple[int, bytes]]:
         """The frames that the actor makes of this."""
         self.to_actor.sendall(data)
         self.to_actor.shutdown(socket.SHUT_WR)
         taken = []
-        with contextlib.suppress(LineLostError):
+        with contextlib.suppress(ConnectionLostError):
             while True:
-                number, body = self.actor.take()
+                number, body = self.actor.recv()
                 taken.append((number, bytes(body)))
         return taken
 
@@ -192,7 +196,7 @@ class Wire:
         self.to_caller.shutdown(socket.SHUT_WR)
         while not self.caller.is_lost:
             self.caller.pump()
-        return [(number, bytes(body)) for number, body in self.caller.inbox]
+        return [(number, bytes(body)) for number, body in self.caller.received]
 
     def close(self) -> None:
         for end in (self.caller, self.actor, self.to_caller, self.to_actor):
@@ -217,17 +221,17 @@ def test_frames_arrive_as_they_were_sent(new_wire):
     assert wire.taken_by_caller(b"".join(wire.replies((b"one", b"1"), (b"", b"")))) == [(0, b"one1"), (1, b"")]
 
 
-@pytest.mark.parametrize("place", [*range(0, PREFIX_BYTES, 3), PREFIX_BYTES, PREFIX_BYTES + len(SEALED) - 1])
+@pytest.mark.parametrize("place", [*range(0, PREFIX_BYTES, 3), PREFIX_BYTES, PREFIX_BYTES + len(AUTHENTICATED) - 1])
 def test_a_tampered_frame_is_not_handed_out(new_wire, place):
     wire = new_wire()
-    (request,), (reply,) = wire.requests(SEALED), wire.replies((SEALED, COLUMNS))
+    (request,), (reply,) = wire.requests(AUTHENTICATED), wire.replies((AUTHENTICATED, COLUMNS))
     assert wire.taken_by_actor(flipped(request, place)) == []
     assert wire.taken_by_caller(flipped(reply, place)) == []
 
 
 def test_a_large_tampered_frame_is_not_handed_out(new_wire):
     wire = new_wire()
-    (reply,) = wire.replies((SEALED * 10_000, COLUMNS * 1000))
+    (reply,) = wire.replies((AUTHENTICATED * 10_000, COLUMNS * 1000))
     assert wire.taken_by_caller(flipped(reply, PREFIX_BYTES + 100_000)) == []
 
 

@@ -164,9 +164,9 @@ def test_a_slow_env_within_step_timeout_is_left_alone(make):
 
 
 @pytest.mark.parametrize("is_direct", [True, False])
-def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_on_lines, is_direct):
+def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_direct, is_direct):
     options = {"batch_size": 1, "step_timeout": 2.0, "ray_direct": is_direct}
-    pool = make_on_lines(StuckEnv, num_workers=2, envs_per_worker=2, **options)
+    pool = make_direct(StuckEnv, num_workers=2, envs_per_worker=2, **options)
     pool.reset()
     pool.send([STEP, STEP], [0, 2])  # what is answered and not received yet is no reason to wait either
     pool.send([StuckEnv.HANG], [1])
@@ -182,14 +182,14 @@ def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(ma
     assert "env 1 raised in step(): its Ray actor did not answer within step_timeout=2 s" in deaths[0]
     pool.reset()
     pool.send([StuckEnv.HANG], [1])
-    # The pool lets nobody ask envs while some are in flight; its executor would.
+    # The pool allows no calls while envs are in flight; its executor does.
     with pytest.raises(WorkerDied, match=r"env 0 raised in get_attr.*step_timeout=2 s"):
         pool.executor.get_attr([0], "count")
     assert pool.executor.get_attr([2], "count") == [0]
 
 
 def test_a_learner_that_is_away_longer_than_step_timeout_loses_nothing(make):
-    """The rows lie on the actor's node until somebody asks for them."""
+    """The rows lie on the actor's node until they are fetched."""
     with spare_nodes(1):
         options = {"envs_per_worker": 1, "step_timeout": 4.0, "ray_options": SPARE, "ray_direct": False}
         pool = make(LargeSleepyEnv, num_workers=2, **options)

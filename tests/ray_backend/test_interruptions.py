@@ -7,35 +7,31 @@ from typing import Any
 import numpy as np
 import pytest
 from support.python_probes import FaultyEnv
-from test_lines import break_line
+from test_connections import break_connection
 
-from envfleet.executors.ray.actors import Worker
-from envfleet.executors.ray.books import Books
-from envfleet.executors.ray.flights import Flight
-from envfleet.executors.ray.line import CallerLine
-from envfleet.executors.ray.lines import Lines
-from envfleet.executors.ray.tower import Tower
-from envfleet.executors.ray.traffic import Traffic
+from envfleet.executors.ray.connection import CallerConnection
+from envfleet.executors.ray.dispatcher import Dispatcher, PendingRequest
+from envfleet.executors.ray.supervisor import Connections, Worker
 
 pytest.importorskip("ray")
 
 STEP = FaultyEnv.STEP
 PLACES = [
-    (Books, "enter"),
-    (Books, "land"),
-    (Flight, "land"),
-    (Worker, "take_turn"),
-    (Worker, "send_on_line"),
-    (CallerLine, "put"),
-    (CallerLine, "_send"),
-    (CallerLine, "_read"),
-    (Lines, "wait"),
-    (Tower, "_send"),
-    (Tower, "_take_in"),
-    (Tower, "_arrive"),
-    (Traffic, "_flights"),
-    (Traffic, "depart_in_order"),
-    (Traffic, "ordered_batch"),
+    (Dispatcher, "_enqueue"),
+    (Dispatcher, "_record"),
+    (PendingRequest, "complete"),
+    (Worker, "ensure_serving"),
+    (Worker, "send"),
+    (CallerConnection, "send"),
+    (CallerConnection, "_send"),
+    (CallerConnection, "_read"),
+    (Connections, "wait"),
+    (Dispatcher, "_send_one"),
+    (Dispatcher, "_take_received"),
+    (Dispatcher, "_receive"),
+    (Dispatcher, "_prepare"),
+    (Dispatcher, "send_ordered"),
+    (Dispatcher, "recv_ordered"),
 ]
 
 
@@ -46,7 +42,7 @@ def test_an_interruption_anywhere_leaves_every_row_in_its_place(make, monkeypatc
     owner, name = place
     for turn in range(2):  # with the first worker's part, then with the second's
         pool.reset(seed=0)
-        num_before = pool.stats().num_steps // 4  # this also has the next step begin a new turn on the lines
+        num_before = pool.stats().num_steps // 4  # this also makes the next step begin a new serve() call
         with monkeypatch.context() as patch:
             calls = interrupt(patch, owner, name, when, turn)
             try:
@@ -57,11 +53,11 @@ def test_an_interruption_anywhere_leaves_every_row_in_its_place(make, monkeypatc
             pool.recv()
         first = pool.step([STEP] * 4).obs[:, 1]
         assert len(set(first.tolist())) == 1
-        if pool.executor._workers[0].line is not None:
-            break_line(pool, 0)
+        if pool.executor._workers[0].connection is not None:
+            break_connection(pool, 0)
         np.testing.assert_array_equal(pool.step([STEP] * 4).obs[:, 1], first + 1)
         assert [own.num_steps for own in pool.stats().envs] == (num_before + first + 1).tolist()
-        assert [len(worker.outstanding) for worker in pool.executor._workers] == [0, 0]
+        assert [len(worker.pending) for worker in pool.executor._workers] == [0, 0]
 
 
 def interrupt(patch: pytest.MonkeyPatch, owner: Any, name: str, when: str, turn: int) -> list[int]:

@@ -99,7 +99,7 @@ def test_a_cluster_has_several_names(make):
         pool = make("CartPole-v1", num_workers=1, ray_address=f"{name}:{port}")
         pool.close()
     for name in ("localhost:1", f"no.such.host.invalid:{port}", f"192.0.2.99:{port}", "localhost"):
-        with pytest.raises(ConfigError, match="where this process is already"):
+        with pytest.raises(ConfigError, match="to which this process is already connected"):
             make("CartPole-v1", num_workers=1, ray_address=name)
 
 
@@ -114,7 +114,7 @@ def can_reach(name: str, host: str) -> bool:
         return False
 
 
-def test_an_address_where_nobody_is_is_told_at_once():
+def test_an_unreachable_address_is_reported_at_once():
     done = run(
         """
 import envfleet, socket, threading
@@ -255,7 +255,7 @@ next(stream)
 """
 
 
-def test_what_a_forked_child_drops_harms_nobody():
+def test_what_a_forked_child_drops_does_no_harm():
     """A child that lets a handle go would speak to Ray on its parent's connections."""
     done = run(
         POOL_AND_RUNNER

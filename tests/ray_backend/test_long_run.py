@@ -9,40 +9,16 @@ import signal
 import numpy as np
 import pytest
 from ray_probes import PlacedEnv
+from support.ledger import Ledger
 from support.ray_session import ray_session, spare_nodes
 
-from envfleet import Batch, Pool
+from envfleet import Pool
 
 ray = pytest.importorskip("ray")
 
 NUM_WORKERS, PER_WORKER = 3, 2
 NUM_ENVS = NUM_WORKERS * PER_WORKER
-
-
-class Account:
-    """What each env's last row said, and what its next may say."""
-
-    def __init__(self, first: Batch) -> None:
-        self.counts = first.obs[:, 1].tolist()
-        self.has_ended = [False] * NUM_ENVS
-        self.rows = [0] * NUM_ENVS
-        self.errors = 0
-
-    def note(self, batch: Batch) -> None:
-        errors = batch.info.get("error", [None] * len(batch))
-        for row, env_id in enumerate(batch.env_id.tolist()):
-            self.rows[env_id] += 1
-            if errors[row] is not None:
-                # Not while it was between two episodes: of those the first row would have been lost too.
-                assert batch.truncated[row], (env_id, errors[row])
-                self.errors += 1
-                self.has_ended[env_id] = True
-                continue
-            expected = 0 if self.has_ended[env_id] else self.counts[env_id] + 1
-            assert batch.obs[row, 1] == expected, (env_id, self.rows[env_id])
-            assert batch.elapsed_step[row] == expected
-            self.counts[env_id] = expected
-            self.has_ended[env_id] = bool(batch.terminated[row] or batch.truncated[row])
+LENGTH = 25
 
 
 class Killer:
@@ -60,7 +36,7 @@ class Killer:
             ray.kill(self.pool.executor.actors[worker])
 
     def kill_node(self) -> None:
-        """And another takes its place, as in a cluster that mends itself."""
+        """And another takes its place, as in a cluster that repairs itself."""
         cluster = ray_session()
         victim = self.nodes.pop(int(self.rng.integers(len(self.nodes))))
         cluster.remove_node(victim, allow_graceful=False)
@@ -77,9 +53,10 @@ def long_run(make, num_steps: int, batch_size: int, kills: int, node_kills: int)
             on_error="restart",
             max_restarts=100_000,
             ray_options={"resources": {"spare": 1}, "num_cpus": 0},
-            length=25,
+            length=LENGTH,
         )
-        account = Account(pool.reset(seed=1))
+        pool.reset(seed=1)
+        ledger = Ledger(NUM_ENVS, LENGTH)
         killer = Killer(pool, nodes, seed=num_steps)
         at = {int(step): killer.kill_actor for step in np.linspace(5, num_steps * 0.9, kills)}
         at.update({int(step): killer.kill_node for step in np.linspace(num_steps // 3, num_steps * 0.8, node_kills)})
@@ -90,14 +67,14 @@ def long_run(make, num_steps: int, batch_size: int, kills: int, node_kills: int)
             at.get(step, int)()
             if batch_size < NUM_ENVS:
                 batch = pool.recv()
-                account.note(batch)
+                ledger.enter(batch)
                 pool.send(zeros[: len(batch)], batch.env_id)
             else:
-                account.note(pool.step(zeros))
-        assert sum(account.rows) == num_steps * batch_size
-        assert account.errors >= kills // 2
+                ledger.enter(pool.step(zeros))
+        assert ledger.num_rows.sum() == num_steps * batch_size
+        assert ledger.num_errors >= kills // 2
         if batch_size == NUM_ENVS:
-            assert set(account.rows) == {num_steps}
+            assert set(ledger.num_rows.tolist()) == {num_steps}
         pool.close()
 
 

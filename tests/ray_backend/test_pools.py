@@ -154,8 +154,8 @@ def test_ctrl_c_while_it_waits_loses_nothing(make):
     assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
-def test_large_messages_come_in_parts(make):
-    """Beyond 100 kB both ways, below what the object store is quicker for."""
+def test_large_messages_arrive_whole(make):
+    """Beyond the 100 kB that Ray puts into its own messages, both ways."""
 
     class Wide(gymnasium.Env):
         observation_space = spaces.Box(-1, 1, (40_000,), np.float64)

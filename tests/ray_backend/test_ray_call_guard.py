@@ -18,9 +18,9 @@ pytest.importorskip("ray")
 SLOW = np.full(2, 1500, np.float32)
 
 
-def test_close_in_a_signal_handler_ends_the_interrupted_call(make_on_lines):
+def test_close_in_a_signal_handler_ends_the_interrupted_call(make_direct):
     """Where messages go through Ray, the present batch is waited for: nothing wakes up a ray.get()."""
-    pool = make_on_lines(SleepyEnv, num_workers=2, envs_per_worker=1)
+    pool = make_direct(SleepyEnv, num_workers=2, envs_per_worker=1)
     pool.reset()
     seen = []
 

@@ -59,7 +59,7 @@ def test_the_rest_of_an_earlier_trajectory_does_not_count(backend, tmp_path):
         assert next(runner.trajs())[0] == 3
 
 
-def test_nobody_is_timed_while_there_is_no_stream(backend, tmp_path):
+def test_no_timeout_runs_while_there_is_no_stream(backend, tmp_path):
     generator = partial(slow_after_the_first, 0, str(tmp_path), 0.1)
     with Runner([generator], backend=backend, traj_timeout=4.0) as runner:
         stream = runner.trajs()
@@ -149,7 +149,7 @@ def test_closing_a_runner_from_a_signal_handler_inside_next(backend, tmp_path):
     previous = signal.signal(signal.SIGUSR1, lambda *_: runner.close())
     try:
         thread, _ = in_thread(
-            lambda: wait_until(runner._desk.is_busy.locked, 20) and os.kill(os.getpid(), signal.SIGUSR1)
+            lambda: wait_until(runner._streams.is_busy.locked, 20) and os.kill(os.getpid(), signal.SIGUSR1)
         )
         with pytest.raises(envfleet.PoolClosedError):
             next(runner.trajs())
@@ -172,7 +172,7 @@ def third_is_a_lock(index):
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])
-def test_after_a_trajectory_that_cannot_be_pickled_a_generator_is_made_anew(backend, prefetch):
+def test_after_a_trajectory_that_cannot_be_pickled_a_generator_is_started_again(backend, prefetch):
     with Runner([partial(third_is_a_lock, 0)], backend=backend, prefetch=prefetch) as runner:
         for _ in range(2):
             stream = runner.trajs()

@@ -146,7 +146,7 @@ def flat_transitions(taken: Rollout):
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_cartpole_gives_the_same_transitions_in_every_mode(maker):
+def test_cartpole_returns_the_same_transitions_in_every_mode(maker):
     """Each env's stream of transitions is a function of its seed alone; next_step has fewer of them."""
 
     def lean(obs):
@@ -301,7 +301,7 @@ def test_bad_arguments():
     shapes = iter([(2, 3), (2, 1)])
     with pytest.raises(envfleet.ConfigError, match=r"'value' of shape \(2, 1\) at step 1, \(2, 3\) before"):
         rollout(envs, lambda obs: (np.zeros(2, int), {"value": np.zeros(next(shapes))}), 2)
-    assert rollout(envs, None, 2).mask.all()  # whatever went wrong, the next one begins anew
+    assert rollout(envs, None, 2).mask.all()  # after an error the next rollout starts over
     envs.metadata.pop("autoreset_mode")
     with pytest.raises(envfleet.ConfigError, match="autoreset_mode"):
         rollout(envs, None, 2)
@@ -309,7 +309,7 @@ def test_bad_arguments():
     envs.close()
 
 
-def test_envs_that_somebody_else_moved():
+def test_envs_that_were_stepped_in_between():
     envs = envfleet.make("CartPole-v1", num_envs=2)
     rollout(envs, None, 3)
     envs.step([0, 0])

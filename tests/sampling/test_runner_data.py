@@ -106,7 +106,7 @@ def test_generators_read_the_newest_weights(backend):
         for version in (1, 2, 3):
             weights = {"layer": np.full(200_000, version, np.float32), "name": f"v{version}"}
             assert runner.broadcast(weights) == version
-            weights["layer"][:] = -1  # training goes on; nobody sees it
+            weights["layer"][:] = -1  # training goes on, unseen by the workers
             for got, value in islice(runner.trajs(), 6):
                 assert got == version
                 assert value["name"] == f"v{version}"

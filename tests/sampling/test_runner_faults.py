@@ -41,7 +41,7 @@ def test_an_exception_is_told_with_its_traceback_and_the_others_go_on(backend, p
         assert error.env_traceback.rstrip() in str(error)
         assert isinstance(error, envfleet.EnvError)
         assert list(islice(stream, 4)) == [2, 0, 2, 0]
-        assert list(islice(runner.trajs(), 3)) == [0, 1, 2]  # made anew
+        assert list(islice(runner.trajs(), 3)) == [0, 1, 2]  # started again
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -119,7 +119,7 @@ def test_a_death_between_two_streams_is_a_warning():
         assert next(runner.trajs())["count"] == 1
         pid = runner.worker_pids[1]
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: not alive([pid]) and bool(runner._backend._exchange.late))
+        assert wait_until(lambda: not alive([pid]) and bool(runner._backend._queue.late_faults))
         with pytest.warns(RuntimeWarning, match="generator 1 was lost.*SIGKILL"):
             got = list(islice(runner.trajs(), 4))
         assert [(t["index"], t["count"]) for t in got][1::2] == [(1, 1), (1, 2)]
@@ -128,7 +128,7 @@ def test_a_death_between_two_streams_is_a_warning():
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_restart_goes_on_with_a_warning(backend):
     runner = runner_of(2, backend, generator=fails_every_third, on_error="restart")
-    with pytest.warns(RuntimeWarning, match="made anew"):
+    with pytest.warns(RuntimeWarning, match="started again"):
         got = list(islice(runner.trajs(), 12))
     runner.close()
     assert got == [(index, count) for count in (1, 2, 1, 2, 1, 2) for index in (0, 1)]
@@ -159,7 +159,7 @@ def test_a_restarted_worker_has_the_weights():
         assert next(runner.trajs()) == (1, "first")
         pid = runner.worker_pids[0]
         os.kill(pid, signal.SIGKILL)
-        assert wait_until(lambda: bool(runner._backend._exchange.late))
+        assert wait_until(lambda: bool(runner._backend._queue.late_faults))
         with pytest.warns(RuntimeWarning, match="lost"):
             assert next(runner.trajs()) == (1, "first")
 
@@ -185,7 +185,7 @@ def test_traj_timeout_ends_a_generator_that_hangs(tmp_path):
 
 
 def test_traj_timeout_is_not_for_a_caller_who_takes_long():
-    """Trajectories that are finished and not taken are nobody's silence."""
+    """Finished trajectories that are not taken do not count as silence."""
     with runner_of(2, generator=counting, traj_timeout=4.0) as runner:
         stream = runner.trajs()
         next(stream)
@@ -200,8 +200,8 @@ def test_an_exception_of_a_dropped_stream_is_a_warning(tmp_path):
         assert wait_until(lambda: (tmp_path / "begun").exists())
         del stream
         (tmp_path / "now").touch()
-        assert wait_until(lambda: bool(runner._backend._exchange.late))
-        with pytest.warns(RuntimeWarning, match="generator 0 raised.*nobody waited"):
+        assert wait_until(lambda: bool(runner._backend._queue.late_faults))
+        with pytest.warns(RuntimeWarning, match="generator 0 raised.*no iterator was waiting"):
             assert next(runner.trajs()) == 1
 
 
@@ -274,7 +274,7 @@ def test_a_worker_that_cannot_be_started_again_is_told():
 
 
 def test_random_kills_lose_nothing_else():
-    """Whoever is killed, every trajectory that comes is whole, and each generator's count goes on or begins anew."""
+    """Whoever is killed, every trajectory that comes is whole, and each generator's count goes on or starts over."""
     random.seed(3)
     runner = runner_of(3, generator=counting, size=50_000, on_error="restart", prefetch=2)
     with runner, pytest.warns(RuntimeWarning, match="SIGKILL"):

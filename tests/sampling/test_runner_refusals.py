@@ -42,7 +42,9 @@ def test_bad_options(gen_fns, options, message):
 
 def test_weights_that_cannot_travel(backend):
     with runner_of(counting, 1, backend) as runner:
-        with pytest.raises(envfleet.ConfigError, match=r"broadcast\(\) expected what cloudpickle can pickle"):
+        with pytest.raises(
+            envfleet.ConfigError, match=r"broadcast\(\) expected an argument that cloudpickle can pickle"
+        ):
             runner.broadcast(threading.Lock())
         assert runner.broadcast(3) == 1
 

@@ -205,7 +205,7 @@ def test_a_script_needs_no_guard(tmp_path, start_method):
     assert got == (0, f"main\n{lines}{lines}", "")
 
 
-def test_nobody_polls(tmp_path):
+def test_waiting_uses_no_cpu_time(tmp_path):
     """The parent waits two seconds for a trajectory, and no thread of any process wakes up more than a few times."""
     code = """
         def slow(index):

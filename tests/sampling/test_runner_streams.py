@@ -93,14 +93,14 @@ def test_ordered_waits_for_its_turn_and_keeps_what_came_before(tmp_path):
 
 
 def test_the_workers_are_as_far_ahead_as_prefetch_says(tmp_path):
-    """And no further, while nobody takes anything."""
+    """And no further, while nothing is taken."""
     with runner_of(turns, 1, "processes", folder=tmp_path, prefetch=3) as runner:
         for count in range(1, 10):
             (tmp_path / f"go-0-{count}").touch()
         stream = runner.trajs()
         assert next(stream) == (0, 1)
         # Three more are finished without being asked for; then the runner's list does not grow.
-        ready = runner._backend._exchange.ready
+        ready = runner._backend._queue.events
         assert wait_until(lambda: len(ready) == 3)
         assert list(islice(stream, 5)) == [(0, count) for count in range(2, 7)]
 
@@ -110,11 +110,11 @@ def test_memory_is_bounded_by_bytes_too():
     with runner_of(counting, 1, "processes", size=500_000, prefetch=8, max_ahead_bytes=1_000_000) as runner:
         stream = runner.trajs()
         assert next(stream)["count"] == 1
-        assert wait_until(lambda: len(runner._backend._exchange.ready) == 1)
-        member = runner._backend._members[0]
+        assert wait_until(lambda: len(runner._backend._queue.events) == 1)
+        worker = runner._backend._workers[0]
         assert next(stream)["count"] == 2
-        assert wait_until(lambda: member.num_done == 3)
-        assert (len(runner._backend._exchange.ready), member.num_asked) == (1, 10)
+        assert wait_until(lambda: worker.num_done == 3)
+        assert (len(runner._backend._queue.events), worker.num_requested) == (1, 10)
         assert [t["count"] for t in islice(stream, 4)] == [3, 4, 5, 6]
 
 
@@ -122,7 +122,7 @@ def test_memory_is_bounded_by_bytes_too():
 
 
 @pytest.mark.parametrize("prefetch", [1, 4])
-def test_a_new_stream_never_gives_what_an_old_one_asked_for(backend, prefetch):
+def test_a_new_stream_never_returns_what_an_old_one_requested(backend, prefetch):
     with runner_of(counting, 3, backend, prefetch=prefetch) as runner:
         counts = Counter()
         for stream in range(20):
@@ -154,7 +154,7 @@ def test_requests_of_a_dropped_stream_that_were_not_begun_are_not_done(tmp_path)
         del stream
         # The worker hears of it after it has heard that the stream is over.
         runner.broadcast("go on")
-        assert next(runner.trajs()) == 3  # nobody sees the second
+        assert next(runner.trajs()) == 3  # the second is never seen
 
 
 def gated(folder):
@@ -174,7 +174,7 @@ def test_generators_that_return(backend):
         stream = runner.trajs()
         assert list(stream) == first
         assert next(stream, None) is None
-        assert list(runner.trajs()) == first  # made anew
+        assert list(runner.trajs()) == first  # started again
     functions = [partial(two_of_them, 0), partial(counting, 1)]
     with Runner(functions, backend=backend, ordered=True, prefetch=3) as runner:
         got = list(islice(runner.trajs(), 6))

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.batch import Batch, Fault, Final
-from envfleet.errors import ConfigError, EnvError, StateError
+from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.env_reports import EnvStateError
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
 from envfleet.spec import EnvSpec, PoolConfig
@@ -175,13 +176,13 @@ class NativeExecutor(Executor):
         try:
             return self._native.get_state(env_id)
         except _native.FleetError as error:
-            raise StateError(f"env {env_id} of {self.spec.id} cannot be saved: {error}") from error
+            raise EnvStateError(env_id, self.spec.id, f"cannot be saved: {error}") from error
 
     def set_state(self, env_id: int, state: bytes) -> None:
         try:
             self._native.set_state(env_id, state)
         except _native.FleetError as error:
-            raise StateError(f"env {env_id} of {self.spec.id} cannot take this state: {error}") from error
+            raise EnvStateError(env_id, self.spec.id, f"cannot take this state: {error}") from error
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return [self._render(int(env_id)) for env_id in env_ids]

@@ -116,11 +116,11 @@ def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[Execut
     """The executor, and the config with the spec's defaults filled in."""
     spec, values, config = resolve(env_id, entry, options)
     if options.backend == "ray":
-        from envfleet.executors.ray.making import ray_native
+        from envfleet.executors.ray.executor import create_native_executor
 
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
-        return ray_native(entry.native_id, spec, config, values, libraries, options.given)
+        return create_native_executor(entry.native_id, spec, config, values, libraries, options.given)
     return NativeExecutor(entry.native_id, spec, config, values), config
 
 

@@ -66,9 +66,9 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
 
     try:
         if backend == "ray":
-            from envfleet.executors.ray.making import ray_python
+            from envfleet.executors.ray.executor import create_python_executor
 
-            return ray_python(recipe, make_spec, config, options.params, options.given)
+            return create_python_executor(recipe, make_spec, config, options.params, options.given)
         return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
     except EnvError as error:
         _explain(error, recipe, options)

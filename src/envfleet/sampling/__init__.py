@@ -1,13 +1,12 @@
 """Trajectories and rollouts: generators in workers that yield whole trajectories, and pools stepped for you.
 
 Runner(gen_fns).trajs()          the generators' trajectories, as they are finished
-weights()                        inside a generator: what runner.broadcast() pushed last
-rollout(envs, policy, steps)     arrays of shape (steps, num_envs, ...), right at the ends of episodes
+weights()                        inside a generator: the newest weights of runner.broadcast()
+rollout(envs, policy, steps)     arrays of shape (steps, num_envs, ...), correct at the ends of episodes
 """
 
-from envfleet.sampling.errors import GeneratorDied, GeneratorError
-from envfleet.sampling.rollout import rollout
-from envfleet.sampling.rollout_result import Episodes, Rollout
+from envfleet.sampling.generators import GeneratorDied, GeneratorError
+from envfleet.sampling.rollout import Episodes, Rollout, rollout
 from envfleet.sampling.runner import Runner
 from envfleet.sampling.weights import Weights, weights
 

@@ -1,24 +1,73 @@
-"""A generator of the user's, wherever it runs: made when it is needed, asked, closed."""
+"""A user's generator, wherever it runs, and the exceptions that report what happened to it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from typing import Any
 
+from envfleet.batch import Fault
+from envfleet.errors import EnvError, WorkerDied
 from envfleet.executors.python.faults import WrongResultError, shown
 
 READY = "ready"
+START, TRAJS = "its start", "trajs()"  # where a generator failed: Fault.method
+
+# A gen_fn with all of its arguments.
+GeneratorFactory = Callable[[], Any]
 
 
-class Ended(Exception):  # noqa: N818 (no error: it said all it had to say)
+class GeneratorError(EnvError):
+    """A generator of a Runner raised. The others go on, and so does the iterator.
+
+    generator: its position in gen_fns; env_traceback: the generator's own traceback, as text; __cause__: the
+    exception itself, if it could be pickled.
+    """
+
+    def __init__(self, fault: Fault, remedy: str) -> None:
+        super().__init__((fault,), None, remedy)
+        self.generator = fault.env_id
+        self._remedy = remedy
+        text = f"generator {self.generator} {self._event()} in {fault.method}: {fault.message}; {remedy}"
+        if fault.traceback:
+            text += f"\n\nThe generator's own traceback:\n{fault.traceback.rstrip()}"
+        self.args = (text,)
+
+    def _event(self) -> str:
+        return "raised"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.faults[0], self._remedy)
+
+
+class GeneratorDied(GeneratorError, WorkerDied):  # noqa: N818 (it says what happened)
+    """The process that ran a generator died, and the generator with it.
+
+    exit_code: its exit code, or None; signal: the signal that killed it, or None.
+    """
+
+    def _event(self) -> str:
+        return "was lost"
+
+
+def generator_error(fault: Fault, remedy: str) -> GeneratorError:
+    """Return GeneratorError, or GeneratorDied if the fault is the death of a process."""
+    return (GeneratorError if fault.exit_code is None else GeneratorDied)(fault, remedy)
+
+
+def start_error(fault: Fault) -> GeneratorError:
+    """Return the error of a generator that did not start."""
+    return generator_error(fault, "it must reach its first yield")
+
+
+class GeneratorReturned(Exception):  # noqa: N818 (not an error: it has no more trajectories)
     """The generator returned."""
 
 
-class Seat:
-    """The place of one generator. What raised or returned is made anew when it is asked again."""
+class RestartableGenerator:
+    """One generator. After it raised or returned, the next request starts a new one."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self._make = make
+    def __init__(self, factory: GeneratorFactory) -> None:
+        self._factory = factory
         self._generator: Generator[Any, Any, Any] | None = None
 
     @property
@@ -27,8 +76,8 @@ class Seat:
         return self._generator is not None
 
     def start(self) -> None:
-        """Makes the generator and has it get ready."""
-        generator = self._make()
+        """Create the generator and run it up to its first yield."""
+        generator = self._factory()
         if not isinstance(generator, Generator):
             raise WrongResultError(
                 f"expected a generator function, got one that returns {shown(generator)}; "
@@ -46,8 +95,8 @@ class Seat:
             )
         self._generator = generator
 
-    def ask(self, request: Any) -> Any:
-        """The next trajectory; Ended when there is none."""
+    def send(self, request: Any) -> Any:
+        """Return the next trajectory. Raises GeneratorReturned if there is none."""
         if self._generator is None:
             self.start()
         generator, self._generator = self._generator, None
@@ -55,13 +104,13 @@ class Seat:
         try:
             trajectory = generator.send(request)
         except StopIteration:
-            raise Ended from None
-        # Only now: a generator that raised is over.
+            raise GeneratorReturned from None
+        # Only now: a generator that raised is finished.
         self._generator = generator
         return trajectory
 
     def close(self) -> None:
-        """Has the generator's finally blocks run. What they raise, this raises."""
+        """Close the generator, which runs its finally blocks. Raises what they raise."""
         generator, self._generator = self._generator, None
         if generator is not None:
             generator.close()

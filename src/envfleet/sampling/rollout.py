@@ -1,10 +1,11 @@
-"""rollout(): steps a vector env and gives arrays of shape (steps, num_envs, ...), right at the ends of episodes."""
+"""rollout(): steps a vector env and returns arrays of shape (steps, num_envs, ...), correct at the ends of episodes."""
 
 from __future__ import annotations
 
+import copy
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
@@ -16,17 +17,96 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import parse_mode
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.making.options import integer_option
-from envfleet.sampling.columns import Columns, same_values, written
-from envfleet.sampling.rollout_result import Episodes, Rollout
+from envfleet.spaces import join, leaves_of, row_getter, split
 
 Policy = Callable[[Any], Any]
 
+# --- results -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """The episodes that ended in a rollout, in the order in which they ended, including their earlier parts."""
+
+    env_id: NDArray[np.int32]
+    step: NDArray[np.int64]  # of the rollout, at which it ended
+    returns: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.returns)
+
+    @property
+    def return_mean(self) -> float:
+        """The mean return; NaN if no episode ended."""
+        return float(self.returns.mean()) if len(self) else float("nan")
+
+    @property
+    def length_mean(self) -> float:
+        """The mean length; NaN if no episode ended."""
+        return float(self.lengths.mean()) if len(self) else float("nan")
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """Transitions of all envs, time first: the arrays have the shape (steps, num_envs, ...).
+
+    obs[t, i] is what the policy saw, actions[t, i] the action it chose, and rewards, terminated and truncated [t, i]
+    the result. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
+
+    mask is False where there was no transition: at the step that a next_step pool ignores, and where an env failed and
+    was restarted. final_obs holds one row for each episode that ended, its last observation, and
+    final_at = (steps, env_ids) their positions; last_obs is what the next rollout starts from. next_obs() joins them.
+    """
+
+    obs: Any
+    actions: Any
+    rewards: NDArray[np.float64]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    mask: NDArray[np.bool_]
+    final_obs: Any
+    final_at: tuple[NDArray[np.int64], NDArray[np.int64]]
+    last_obs: Any
+    extras: dict[str, NDArray[Any]]
+    episodes: Episodes
+    space: gymnasium.Space[Any] = field(repr=False)
+
+    @property
+    def ended(self) -> NDArray[np.bool_]:
+        """Where an episode ended, by termination or truncation."""
+        return self.terminated | self.truncated
+
+    def next_obs(self) -> Any:
+        """Return the observation after each action, of the same episode even at its end: (steps, num_envs, ...).
+
+        Computed on demand, since most of it is a copy of obs. To bootstrap, use 0 where terminated and else the value
+        of this observation.
+        """
+        split_obs, join_obs = split(self.space), join(self.space)
+        columns = []
+        parts = zip(split_obs(self.obs), split_obs(self.last_obs), split_obs(self.final_obs), strict=True)
+        for obs, last, final in parts:
+            following = np.empty_like(obs)
+            following[:-1] = obs[1:]
+            if following.dtype == object:
+                for env_id, value in enumerate(last):
+                    following[-1, env_id] = value
+            else:
+                following[-1] = last
+            following[self.final_at] = final
+            columns.append(following)
+        return join_obs(columns)
+
+
+# --- rollout() -----------------------------------------------------------------------------------
+
 
 @dataclass
-class _Place:
-    """Where the envs stand between two rollouts.
+class _EnvState:
+    """The state of the envs between two rollouts.
 
-    ended: whose next step is the ignored one (next_step), or who must be reset first (disabled).
+    ended: the envs whose next step is ignored (next_step), or which must be reset first (disabled).
     """
 
     obs: Any
@@ -35,8 +115,8 @@ class _Place:
     lengths: NDArray[np.int64]
 
 
-# By the vector env itself: as long as it lives, and no longer.
-_places: weakref.WeakKeyDictionary[VectorEnv[Any, Any, Any], _Place] = weakref.WeakKeyDictionary()
+# By vector env, for as long as it lives.
+_states: weakref.WeakKeyDictionary[VectorEnv[Any, Any, Any], _EnvState] = weakref.WeakKeyDictionary()
 
 
 def rollout(
@@ -48,59 +128,64 @@ def rollout(
     reset: bool = False,
     autoreset_mode: AutoresetMode | str | None = None,
 ) -> Rollout:
-    """Steps all envs `steps` times.
+    """Step all envs `steps` times and return their transitions.
 
-    envs: a synchronous pool of envfleet.make(), or any Gymnasium VectorEnv. policy: from observations of all envs to
-    actions, or to (actions, extras), where extras is a dict of arrays with a row for each env (log-probabilities,
-    values); None acts at random.
+    envs: a synchronous pool of envfleet.make(), or any Gymnasium VectorEnv. policy: maps the observations of all envs
+    to actions, or to (actions, extras), where extras is a dict of arrays with one row per env (log-probabilities,
+    values); None samples random actions.
 
-    The first call resets the envs, later ones go on where the last one ended; seed or reset=True starts anew.
-    autoreset_mode: what the vector env does at an episode's end, where its metadata does not tell.
+    The first call resets the envs, later ones continue where the last one ended; seed or reset=True starts over.
+    autoreset_mode: what the vector env does at the end of an episode, if its metadata does not say.
     """
     mode = _mode_of(envs, autoreset_mode)
     num_steps = integer_option("steps", steps, 1, 1 << 40)
     if policy is not None and not callable(policy):
         raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
-    place = None if reset or seed is not None else _places.get(envs)
-    # Until the end: whatever goes wrong on the way, nobody knows where the envs stand, and the next call resets.
-    _places.pop(envs, None)
-    if place is None:
+    state = None if reset or seed is not None else _states.get(envs)
+    # Until the end: if anything fails on the way, the state of the envs is unknown and the next call resets them.
+    _states.pop(envs, None)
+    if state is None:
         obs, _ = envs.reset(seed=seed)
         none = np.zeros(envs.num_envs, np.bool_)
-        place = _Place(obs, none, np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64))
+        state = _EnvState(obs, none, np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64))
     else:
-        _check_unmoved(envs, place)
-    collected = _Collector(envs, policy, mode, num_steps, place)
+        _check_not_stepped(envs, state)
+    collector = _Collector(envs, policy, mode, num_steps, state)
     for step in range(num_steps):
-        collected.step(step)
-    _places[envs] = place
-    return collected.result()
+        collector.step(step)
+    _states[envs] = state
+    return collector.result()
 
 
 class _Collector:
     def __init__(
-        self, envs: VectorEnv[Any, Any, Any], policy: Policy | None, mode: AutoresetMode, num_steps: int, place: _Place
+        self,
+        envs: VectorEnv[Any, Any, Any],
+        policy: Policy | None,
+        mode: AutoresetMode,
+        num_steps: int,
+        state: _EnvState,
     ) -> None:
-        self._envs, self._policy, self._mode, self._place = envs, policy, mode, place
+        self._envs, self._policy, self._mode, self._state = envs, policy, mode, state
         shape = (num_steps, envs.num_envs)
-        self._obs = Columns(envs.single_observation_space, shape, "obs")
-        self._actions = Columns(envs.single_action_space, shape, "actions")
+        self._obs = _Columns(envs.single_observation_space, shape, "obs")
+        self._actions = _Columns(envs.single_action_space, shape, "actions")
         self._extras: dict[str, NDArray[Any]] = {}
         self._rewards = np.zeros(shape)
         self._terminated, self._truncated = np.zeros(shape, np.bool_), np.zeros(shape, np.bool_)
         self._mask = np.ones(shape, np.bool_)
-        self._finals = Columns(envs.single_observation_space, (0,), "final_obs")
+        self._finals = _Columns(envs.single_observation_space, (0,), "final_obs")
         self._final_at: list[tuple[int, int]] = []
         self._episodes: list[tuple[int, int, float, int]] = []
         self._has_tuple_actions = isinstance(envs.single_action_space, gymnasium.spaces.Tuple)
 
     def step(self, step: int) -> None:
-        place = self._place
-        if self._mode is AutoresetMode.DISABLED and place.ended.any():
-            place.obs, _ = self._envs.reset(options={"reset_mask": place.ended.copy()})
-        # Before the step: a pool with copy=False overwrites what it gave.
-        self._obs.write(step, place.obs)
-        actions, extras = self._act(place.obs)
+        state = self._state
+        if self._mode is AutoresetMode.DISABLED and state.ended.any():
+            state.obs, _ = self._envs.reset(options={"reset_mask": state.ended.copy()})
+        # Before the step: a pool with copy=False overwrites the observations that it returned.
+        self._obs.write(step, state.obs)
+        actions, extras = self._act(state.obs)
         obs, reward, terminated, truncated, info = self._envs.step(actions)
         self._actions.write(step, actions)
         self._write_extras(step, extras)
@@ -108,56 +193,58 @@ class _Collector:
         ended = np.asarray(terminated) | np.asarray(truncated)
         valid = self._mask[step]
         if self._mode is AutoresetMode.NEXT_STEP:
-            valid &= ~place.ended
-        # Where an env raised and was restarted, nothing of the row means anything but its end.
+            valid &= ~state.ended
+        # Where an env raised and was restarted, nothing in the row means anything except that the episode ended.
         failed = np.asarray(truncated) & info["_error"] if "error" in info and "_error" in info else None
         if failed is not None:
             valid &= ~failed
-        place.returns += np.where(valid, reward, 0.0)
-        place.lengths += valid
+        state.returns += np.where(valid, reward, 0.0)
+        state.lengths += valid
         if ended.any():
-            self._end(step, ended, obs, info, failed)
-        place.obs, place.ended = obs, ended
+            self._end_episodes(step, ended, obs, info, failed)
+        state.obs, state.ended = obs, ended
 
     def _act(self, obs: Any) -> tuple[Any, Mapping[str, Any]]:
         if self._policy is None:
             return self._envs.action_space.sample(), {}
-        given = self._policy(obs)
-        is_pair = isinstance(given, tuple) and len(given) == 2 and isinstance(given[1], Mapping)
-        # Tuple actions of two parts, the second a Dict, look the same: there the first is no tuple.
-        if is_pair and (not self._has_tuple_actions or isinstance(given[0], tuple)):
-            return given[0], given[1]
-        return given, {}
+        result = self._policy(obs)
+        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+        # Tuple actions of two parts, the second a Dict, look the same; but then the first part is not a tuple.
+        if is_pair and (not self._has_tuple_actions or isinstance(result[0], tuple)):
+            return result[0], result[1]
+        return result, {}
 
     def _write_extras(self, step: int, extras: Mapping[str, Any]) -> None:
         for key, value in extras.items():
             row = np.asarray(value)
             if row.shape[:1] != (self._envs.num_envs,):
                 raise ConfigError(
-                    f"policy expected to give extras with a row for each of {self._envs.num_envs} envs, "
+                    f"policy expected to return extras with a row for each of {self._envs.num_envs} envs, "
                     f"got {key!r} of shape {row.shape}"
                 )
             if key not in self._extras:
                 if step:
-                    raise ConfigError(f"policy expected to give the same extras each step, got {key!r} at step {step}")
+                    raise ConfigError(
+                        f"policy expected to return the same extras each step, got {key!r} first at step {step}"
+                    )
                 self._extras[key] = np.zeros((len(self._rewards), *row.shape), row.dtype)
             column = self._extras[key]
             if row.shape != column.shape[1:]:
                 raise ConfigError(
-                    f"policy expected to give extras of the same shape each step, got {key!r} of shape {row.shape} "
+                    f"policy expected to return extras of the same shape each step, got {key!r} of shape {row.shape} "
                     f"at step {step}, {column.shape[1:]} before"
                 )
-            self._extras[key] = written(column, step, row)
+            self._extras[key] = _write_row(column, step, row)
         if len(extras) != len(self._extras):
             missing = sorted(set(self._extras) - set(extras))
             raise ConfigError(
-                f"policy expected to give the same extras each step, got none of {missing} at step {step}"
+                f"policy expected to return the same extras each step, got none of {missing} at step {step}"
             )
 
-    def _end(
+    def _end_episodes(
         self, step: int, ended: NDArray[np.bool_], obs: Any, info: Mapping[str, Any], failed: NDArray[np.bool_] | None
     ) -> None:
-        place = self._place
+        state = self._state
         for env_id in np.flatnonzero(ended).tolist():
             self._final_at.append((step, env_id))
             if self._mode is AutoresetMode.SAME_STEP:
@@ -165,15 +252,15 @@ class _Collector:
             else:
                 self._finals.append_row(obs, env_id)
             if failed is None or not failed[env_id]:
-                self._episodes.append((env_id, step, float(place.returns[env_id]), int(place.lengths[env_id])))
-        place.returns[ended], place.lengths[ended] = 0.0, 0
+                self._episodes.append((env_id, step, float(state.returns[env_id]), int(state.lengths[env_id])))
+        state.returns[ended], state.lengths[ended] = 0.0, 0
 
     def result(self) -> Rollout:
         rows = np.array(self._episodes, dtype=np.float64).reshape(-1, 4)
         episodes = Episodes(
             rows[:, 0].astype(np.int32), rows[:, 1].astype(np.int64), rows[:, 2], rows[:, 3].astype(np.int64)
         )
-        at = np.array(self._final_at, dtype=np.int64).reshape(-1, 2)
+        final_at = np.array(self._final_at, dtype=np.int64).reshape(-1, 2)
         return Rollout(
             obs=self._obs.joined(),
             actions=self._actions.joined(),
@@ -182,41 +269,125 @@ class _Collector:
             truncated=self._truncated,
             mask=self._mask,
             final_obs=self._finals.stacked(),
-            final_at=(at[:, 0], at[:, 1]),
-            last_obs=self._obs.copied(self._place.obs),
+            final_at=(final_at[:, 0], final_at[:, 1]),
+            last_obs=self._obs.copy_batch(self._state.obs),
             extras=self._extras,
             episodes=episodes,
             space=self._envs.single_observation_space,
         )
 
 
-def _mode_of(envs: Any, given: AutoresetMode | str | None) -> AutoresetMode:
+def _mode_of(envs: Any, mode: AutoresetMode | str | None) -> AutoresetMode:
     if not isinstance(envs, VectorEnv):
         raise ConfigError(
-            f"rollout() expected a Gymnasium VectorEnv, such as envfleet.make() gives, got {type(envs).__name__}; "
+            f"rollout() expected a Gymnasium VectorEnv, such as envfleet.make() returns, got {type(envs).__name__}; "
             "make the pool with the gymnasium api"
         )
     inner = envs.unwrapped
     if isinstance(inner, GymnasiumPool) and inner.is_async:
         raise ConfigError(
             f"rollout() expected a synchronous pool, got batch_size={inner.pool.config.batch_size} of "
-            f"{inner.num_envs} envs: its envs make different numbers of steps, which fit no (steps, num_envs) array; "
+            f"{inner.num_envs} envs: its envs take different numbers of steps, which fit no (steps, num_envs) array; "
             "leave batch_size out, or use send() and recv()"
         )
-    if given is None:
-        given = (envs.metadata or {}).get("autoreset_mode")
-        if given is None:
+    if mode is None:
+        mode = (envs.metadata or {}).get("autoreset_mode")
+        if mode is None:
             raise ConfigError(
                 f"rollout() expected {type(envs).__name__}.metadata['autoreset_mode'], got none; "
                 "pass autoreset_mode='next_step', 'same_step' or 'disabled'"
             )
-    return parse_mode(given)
+    return parse_mode(mode)
 
 
-def _check_unmoved(envs: Any, place: _Place) -> None:
-    """A sanity check, where it is cheap: a pool tells its present observations."""
-    if isinstance(envs, GymnasiumPool) and not same_values(envs.pool.observe(), place.obs):
+def _check_not_stepped(envs: Any, state: _EnvState) -> None:
+    """Raise if the envs were stepped or reset since the last rollout, as far as that is cheap to find out."""
+    if isinstance(envs, GymnasiumPool) and not _have_same_values(envs.pool.observe(), state.obs):
         raise CallOrderError(
-            "rollout() expected the envs where the last rollout left them, got others' steps or resets in between; "
-            "pass reset=True or a seed to begin anew"
+            "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
+            "pass reset=True or a seed to start over"
         )
+
+
+# --- columns -------------------------------------------------------------------------------------
+
+
+class _Columns:
+    """Values of a space, row after row, as one array per leaf.
+
+    write() takes batches, for arrays of shape (steps, num_envs, ...); append() takes single values.
+    """
+
+    def __init__(self, space: gymnasium.Space[Any], shape: tuple[int, ...], name: str) -> None:
+        self._shape = shape
+        self._leaves = leaves_of(space)
+        self._split, self._join, self._row_of = split(space, name), join(space), row_getter(space)
+        self._columns: list[NDArray[Any]] = []
+        self._values: list[list[Any]] = []
+
+    def write(self, step: int, batch: Any) -> None:
+        """Write a batch of all envs."""
+        parts = self._split(batch)
+        if not self._columns:
+            self._columns = [
+                # Leaves without an array of their own (text, graphs) are kept as objects.
+                np.empty(self._shape, object)
+                if leaf.kind != "array"
+                else np.zeros((self._shape[0], *np.shape(part)), np.asarray(part).dtype)
+                for leaf, part in zip(self._leaves, parts, strict=True)
+            ]
+        for position, (leaf, part) in enumerate(zip(self._leaves, parts, strict=True)):
+            if leaf.kind == "array":
+                self._columns[position] = _write_row(self._columns[position], step, np.asarray(part))
+            else:
+                for env_id, value in enumerate(part):
+                    self._columns[position][step, env_id] = value
+
+    def joined(self) -> Any:
+        """Return everything that was written, in the structure of the space."""
+        return self._join(self._columns)
+
+    def copy_batch(self, batch: Any) -> Any:
+        """Return a copy of a batch."""
+        return self._join([copy.copy(part) for part in self._split(batch)])
+
+    def append(self, value: Any) -> None:
+        """Append a copy of a single value."""
+        self._values.append([copy.copy(part) for part in self._split(value)])
+
+    def append_row(self, batch: Any, row: int) -> None:
+        """Append a copy of one row of a batch."""
+        self.append(self._row_of(batch, row))
+
+    def stacked(self) -> Any:
+        """Return everything that was appended, in the structure of the space, one row per value."""
+        columns: list[NDArray[Any]] = []
+        for position, leaf in enumerate(self._leaves):
+            parts = [values[position] for values in self._values]
+            if leaf.kind == "array":
+                columns.append(np.array(parts, leaf.dtype).reshape(len(parts), *leaf.shape))
+            else:
+                columns.append(np.empty(len(parts), object))
+                for row, value in enumerate(parts):
+                    columns[-1][row] = value
+        return self._join(columns)
+
+
+def _write_row(column: NDArray[Any], step: int, row: NDArray[Any]) -> NDArray[Any]:
+    """Write a row and return the column: a new one if the old dtype cannot hold the row (0 at first, then 0.5)."""
+    dtype = np.result_type(column.dtype, row.dtype)
+    if dtype != column.dtype:
+        column = column.astype(dtype)
+    column[step] = row
+    return column
+
+
+def _have_same_values(one: Any, other: Any) -> bool:
+    """Return whether two structured batches hold the same numbers; anything else is taken to be equal."""
+    if isinstance(one, dict):
+        return all(_have_same_values(one[key], other[key]) for key in one)
+    if isinstance(one, tuple):
+        return all(_have_same_values(*pair) for pair in zip(one, other, strict=True))
+    if not isinstance(one, np.ndarray) or one.dtype.kind not in "biufc":
+        return True
+    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))

@@ -1,24 +1,30 @@
-"""Runner: generators that yield whole trajectories, in worker processes, on a cluster, or right here."""
+"""Runner: generators that yield whole trajectories, in worker processes, on a cluster, or in this process."""
 
 from __future__ import annotations
 
 import atexit
+import multiprocessing
 import os
+import sys
+import threading
+import uuid
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from multiprocessing.managers import SyncManager
 from types import TracebackType
 from typing import Any
 
-from envfleet.errors import ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
+from envfleet.batch import Fault
+from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
+from envfleet.executors.processes.worker import leave_with
+from envfleet.executors.python.faults import trouble_of
 from envfleet.making.options import START_METHODS, choice_option, integer_option, seconds_option
 from envfleet.making.ray_options import ray_settings, refuse_ray_options
-from envfleet.sampling.backend import Backend, Maker
-from envfleet.sampling.context import SharedContext
-from envfleet.sampling.requests import request_of
-from envfleet.sampling.serial import SerialBackend
-from envfleet.sampling.stream import Desk, StreamOptions, Trajectories, closed_error
+from envfleet.sampling.backend import Backend, Event, SerialBackend
+from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
 
 BACKENDS = ("processes", "serial", "ray")
 _open_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
@@ -31,23 +37,23 @@ def _close_all_runners() -> None:
 
 
 class Runner:
-    """Runs one generator for each of gen_fns and gives their trajectories.
+    """Runs one generator for each of gen_fns and returns their trajectories.
 
-    Each gen_fn(*args, **kwargs) is a generator that first yields "ready" and then one trajectory for each request;
-    what its yield gives back is the request: the arguments of trajs(). A generator that returns has no more
-    trajectories: the others go on, and when all have returned the iterator ends. One that raised or returned is made
-    anew by the next trajs().
+    Each gen_fn(*args, **kwargs) is a generator that first yields "ready" and then one trajectory per request; its
+    yield returns the request, which is the arguments of trajs(). A generator that returns has no more trajectories:
+    the others go on, and when all have returned the iterator ends. One that raised or returned is started again by the
+    next trajs().
 
-    ordered: trajectories in turn, generator 0 first; else as they are finished. prefetch: so many requests each
-    generator is ahead of you (serial: none). max_ahead_bytes: with about so much finished and not yet taken, nothing
-    new is begun (ray: the object store's own limit). traj_timeout: seconds that a generator may take for its start, and
-    for each trajectory, before it is lost and its process killed (processes, ray). on_error: "raise", or "restart" for
-    generators that are made anew at once, up to max_restarts times each. progress: True for tqdm, or a class of its
-    protocol.
-    start_method: "forkserver", "spawn" or "fork" (processes). context_fn(manager): gives keyword arguments for all
-    generators, shared through a manager of multiprocessing's. ray_address, ray_options, placement_timeout: the cluster
-    to join, options of its actors, and the seconds that one may wait for a machine.
-    A keyword argument of gen_fn that has one of these names goes there by functools.partial.
+    ordered: trajectories in turn, generator 0 first; otherwise as they are finished. prefetch: how many requests each
+    generator is ahead of you (serial: none). max_ahead_bytes: with about this much finished and not yet taken, nothing
+    new is started (ray: the object store's own limit). traj_timeout: seconds that a generator may take for its start,
+    and for each trajectory, before its process is killed (processes, ray). on_error: "raise", or "restart" to start
+    failed generators again at once, up to max_restarts times each. progress: True for tqdm, or a class with its
+    interface.
+    start_method: "forkserver", "spawn" or "fork" (processes). context_fn(manager): returns keyword arguments for all
+    generators, shared through a multiprocessing manager. ray_address, ray_options, placement_timeout: the cluster to
+    join, the options of its actors, and the seconds that an actor may wait for a machine.
+    Pass a keyword argument of gen_fn that has one of these names with functools.partial.
     """
 
     def __init__(
@@ -73,45 +79,47 @@ class Runner:
         self._is_closed = True  # until there is something to close
         self._version = 0
         choice_option("backend", backend, BACKENDS)
-        functions = _checked(gen_fns)
+        functions = _check_gen_fns(gen_fns)
         prefetch = integer_option("prefetch", prefetch, 1, 1 << 16)
         max_ahead_bytes = integer_option("max_ahead_bytes", max_ahead_bytes, 1, 1 << 62)
         timeout_s = seconds_option("traj_timeout", traj_timeout)
         method = choice_option("start_method", start_method or "forkserver", START_METHODS)
-        options = StreamOptions(
+        options = _StreamOptions(
             bool(ordered),
             choice_option("on_error", on_error, ("raise", "restart")),
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
-            _bar_maker(progress),
+            _progress_class(progress),
         )
         on_ray = ray_settings({"ray_address": ray_address, "ray_options": ray_options})
         refuse_ray_options(backend, on_ray)
-        patience_s = seconds_option("placement_timeout", placement_timeout) or 60.0
+        placement_timeout_s = seconds_option("placement_timeout", placement_timeout) or 60.0
         if backend != "processes" and start_method is not None:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
         self._context = None
         if context_fn is not None:
             if backend == "ray":
-                raise ConfigError("context_fn shares memory of one machine, got it with backend='ray'; use an actor")
-            self._context = SharedContext(context_fn)
+                raise ConfigError(
+                    "context_fn shares the memory of one machine, got it with backend='ray'; use a Ray actor instead"
+                )
+            self._context = _SharedContext(context_fn)
             kwargs = {**self._context.kwargs, **kwargs}
-        makers: list[Maker] = [partial(function, *args, **kwargs) for function in functions]
+        factories: list[GeneratorFactory] = [partial(function, *args, **kwargs) for function in functions]
         try:
             self._backend = self._make_backend(
-                backend, makers, method, prefetch, max_ahead_bytes, timeout_s, on_ray, patience_s
+                backend, factories, method, prefetch, max_ahead_bytes, timeout_s, on_ray, placement_timeout_s
             )
         except BaseException:
             if self._context is not None:
                 self._context.close()
             raise
-        self._desk = Desk(self._backend, len(makers), options)
+        self._streams = _StreamState(self._backend, len(factories), options)
         self._is_closed = False
         _open_runners.add(self)
 
     @staticmethod
     def _make_backend(
         backend: str,
-        makers: list[Maker],
+        factories: list[GeneratorFactory],
         start_method: str,
         prefetch: int,
         max_ahead_bytes: int,
@@ -120,43 +128,48 @@ class Runner:
         placement_timeout_s: float,
     ) -> Backend:
         if backend == "serial":
-            return SerialBackend(makers)
+            return SerialBackend(factories)
         if backend == "processes":
             from envfleet.sampling.processes import ProcessesBackend
 
-            return ProcessesBackend(makers, start_method, prefetch, max_ahead_bytes, timeout_s)
-        from envfleet.sampling.on_ray import RayBackend
+            return ProcessesBackend(factories, start_method, prefetch, max_ahead_bytes, timeout_s)
+        from envfleet.sampling.ray_backend import RayBackend
 
         address, actor_options = on_ray["ray_address"], on_ray["ray_options"] or {}
-        return RayBackend(makers, prefetch, timeout_s, address, actor_options, placement_timeout_s)
+        return RayBackend(factories, prefetch, timeout_s, address, actor_options, placement_timeout_s)
 
     def trajs(self, *args: Any, **kwargs: Any) -> Trajectories:
-        """An endless iterator over trajectories. Its arguments are what the generators' yield gives back:
+        """Return an endless iterator over trajectories. The generators' yield returns the arguments as:
 
         trajs() -> None, trajs("A") -> ("A",), trajs(limit=7) -> {"limit": 7}, trajs("B", limit=7) ->
-        ["B", {"limit": 7}]. It asks for nothing before its first next(). A new one ends the one before, and never
-        gives what was asked for by that: nothing is stale.
+        ["B", {"limit": 7}]. Nothing is requested before the first next(). A new iterator ends the previous one, and
+        never returns a trajectory that was requested by it.
         """
         self._check("trajs()")
         runner = weakref.ref(self)
 
-        def desk() -> Desk:
-            own = runner()
-            if own is None:
-                raise closed_error()
-            own._check("next()")
-            return own._desk
+        def streams() -> _StreamState:
+            alive = runner()
+            if alive is None:
+                raise _closed_error()
+            alive._check("next()")
+            return alive._streams
 
-        return Trajectories(desk, self._request(args, kwargs))
+        return Trajectories(streams, self._request(args, kwargs))
 
     def _request(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return request_of(args, kwargs)
+        """Return the request that the generators' yield returns for these arguments of trajs()."""
+        if args and kwargs:
+            return [*args, dict(kwargs)]
+        if kwargs:
+            return dict(kwargs)
+        return args or None
 
     def broadcast(self, weights: Any) -> int:
-        """Gives the generators new weights, which they read with envfleet.sampling.weights(); the version they have.
+        """Send new weights to the generators, which read them with envfleet.sampling.weights(); return their version.
 
-        Any object; its arrays are written once into memory that all workers share (ray: one copy for each node).
-        Changes to it afterwards are not seen. A trajectory that is under way sees them as soon as it asks.
+        weights: any object; its arrays are written once into memory that all workers share (ray: one copy per node).
+        Later changes to it are not seen. A running trajectory sees the new weights as soon as it asks for them.
         """
         self._check("broadcast()")
         self._backend.broadcast(weights, self._version + 1)
@@ -165,12 +178,12 @@ class Runner:
 
     @property
     def num_generators(self) -> int:
-        """How many generators there are."""
-        return self._desk.num_generators
+        """The number of generators."""
+        return self._streams.num_generators
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process of each generator; empty where they have none of their own."""
+        """The process id of each generator; empty if they have no processes of their own."""
         return self._backend.worker_pids
 
     # --- life ------------------------------------------------------------------------------------------
@@ -181,13 +194,15 @@ class Runner:
         return self._is_closed
 
     def close(self) -> None:
-        """Has the generators' finally blocks run and ends the workers. Idempotent; also run by `with`, garbage
-        collection and at exit. Who is in the middle of a trajectory has a second to end it, and is then interrupted
-        by an exception; who has not left after 5 s is killed."""
+        """Close the generators, which runs their finally blocks, and end the workers. Idempotent.
+
+        Also called by `with`, garbage collection and at exit. A running trajectory has one second to finish, and is
+        then interrupted by an exception; a worker that has not exited after 5 s is killed.
+        """
         if self._is_closed:
             return
         self._is_closed = True
-        if os.getpid() != self._owner_pid:  # they are the parent's, and this is a copy of their books
+        if os.getpid() != self._owner_pid:  # the workers belong to the parent
             return
         _open_runners.discard(self)
         try:
@@ -212,7 +227,7 @@ class Runner:
         if not getattr(self, "_is_closed", True):
             self.close()
 
-    def __reduce__(self) -> Any:  # also for copy.copy(), whose copy would close what is this one's
+    def __reduce__(self) -> Any:  # also for copy.copy(), whose result would close the workers of this one
         raise TypeError(
             f"{type(self).__name__} expected to stay in its process, got copied or pickled: its workers belong to it; "
             "make a runner where it is needed"
@@ -224,14 +239,211 @@ class Runner:
     def _check(self, call: str) -> None:
         if os.getpid() != self._owner_pid:
             raise ForkedPoolError(
-                f"{call} came in process {os.getpid()}, a fork of process {self._owner_pid}, which made the runner "
-                "and has its workers; make a runner in each process"
+                f"{call} was called in process {os.getpid()}, a fork of process {self._owner_pid}, which owns the "
+                "runner and its workers; make a runner in each process"
             )
         if self._is_closed:
-            raise PoolClosedError(f"{call} came after close(); make a new runner")
+            raise PoolClosedError(f"{call} was called after close(); make a new runner")
 
 
-def _checked(gen_fns: Any) -> list[Callable[..., Any]]:
+# --- streams -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _StreamOptions:
+    """The options of a Runner that concern its streams. progress: a class with tqdm's interface."""
+
+    ordered: bool
+    on_error: str
+    max_restarts: int
+    progress: Callable[..., Any] | None
+
+
+class _StreamState:
+    """The streams of one runner: one at a time, one caller at a time."""
+
+    def __init__(self, backend: Backend, num_generators: int, options: _StreamOptions) -> None:
+        self.backend = backend
+        self.num_generators = num_generators
+        self.options = options
+        self.num_restarts = [0] * num_generators
+        self.is_busy = threading.Lock()
+        self.current: weakref.ref[Trajectories] | None = None  # weak: a stream that is dropped ends
+        self.owner_pid = os.getpid()
+
+
+class Trajectories(Iterator[Any]):
+    """An iterator over trajectories. The next trajs() of its runner ends it, as close() and `del` do."""
+
+    def __init__(self, streams: Callable[[], _StreamState], request: Any) -> None:
+        """streams: returns the runner's, or raises; an iterator must not keep its runner alive."""
+        self._streams = streams
+        self._request = request
+        self._state: _StreamState | None = None  # once it has begun
+        self._has_begun = False
+        self._is_finished = False
+        self._is_superseded = False
+        self._halted: set[int] = set()  # generators that return nothing more in this stream
+        self._next_generator = 0
+        self._progress: Any = None
+
+    def __iter__(self) -> Trajectories:
+        return self
+
+    def __next__(self) -> Any:
+        state = self._streams()
+        if self._is_superseded:
+            raise CallOrderError(
+                "next() expected the iterator of the newest trajs(), got that of an earlier one, whose requests "
+                "were dropped when the newer one began; use the newer one, or call trajs() again"
+            )
+        if self._is_finished:
+            raise StopIteration
+        if not state.is_busy.acquire(blocking=False):
+            raise CallOrderError(
+                "next() expected one caller at a time, got a second thread; use a lock, or two runners"
+            )
+        try:
+            if not self._has_begun:
+                self._begin(state)
+                if self._is_finished:  # another thread called close(), perhaps before start_stream()
+                    state.backend.stop_stream()
+                    raise StopIteration
+            return self._next(state)
+        finally:
+            state.is_busy.release()
+
+    def close(self) -> None:
+        """End the stream: requests that were not started are dropped. A next() in another thread ends too."""
+        state, was_finished = self._state, self._is_finished
+        self._finish()  # before stop_stream(): a next() that it wakes up checks this
+        # In a fork the requests belong to the parent, and so do the backend's locks.
+        is_current = state is not None and state.current is not None and state.current() in (self, None)
+        if state is not None and is_current and not was_finished and state.owner_pid == os.getpid():
+            state.backend.stop_stream()
+            state.current = None
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_finished", True):
+            self.close()
+
+    def _begin(self, state: _StreamState) -> None:
+        previous = state.current() if state.current is not None else None
+        if previous is not None and previous is not self:
+            previous._is_superseded = True
+            previous._finish()
+        if state.options.progress is not None and self._progress is None:
+            self._progress = state.options.progress(desc="trajectories", unit="traj")
+        # Before start_stream(): if a Ctrl-C comes in between, the stream is stopped when this is dropped.
+        self._state, state.current = state, weakref.ref(self)
+        late_faults = state.backend.start_stream(self._request)
+        # After it: if a Ctrl-C comes in between, the next next() begins again.
+        self._has_begun = True
+        for fault in late_faults:
+            _warn(generator_error(fault, "no iterator was waiting for it; it is started again"))
+
+    def _next(self, state: _StreamState) -> Any:
+        while len(self._halted) < state.num_generators:
+            wanted = None
+            if state.options.ordered:
+                while self._next_generator in self._halted:
+                    self._next_generator = (self._next_generator + 1) % state.num_generators
+                wanted = self._next_generator
+            event = state.backend.next_event(wanted)
+            if event is None:
+                if self._is_finished:  # by close(), in another thread
+                    raise StopIteration
+                raise _closed_error()
+            if event.kind == "trajectory":
+                self._next_generator = (event.generator + 1) % state.num_generators
+                return self._load(event)
+            if event.kind == "returned":
+                self._halted.add(event.generator)
+            else:
+                assert event.fault is not None
+                self._handle_fault(state, event.generator, event.fault)
+        self._finish()
+        raise StopIteration
+
+    def _load(self, event: Event) -> Any:
+        assert event.load is not None
+        if self._progress is not None:
+            self._progress.update(1)
+        try:
+            return event.load()
+        except Exception as error:
+            fault = trouble_of(error, TRAJS, is_leaving=False).fault(event.generator, error)
+            remedy = (
+                "its trajectory arrived, but could not be unpickled here; yield objects that this process can import"
+            )
+            raise GeneratorError(fault, remedy) from error
+
+    def _handle_fault(self, state: _StreamState, generator: int, fault: Fault) -> None:
+        options = state.options
+        if options.on_error == "restart" and state.num_restarts[generator] < options.max_restarts:
+            state.num_restarts[generator] += 1
+            count = f"restart {state.num_restarts[generator]} of at most {options.max_restarts}"
+            state.backend.restart_generator(generator)
+            _warn(generator_error(fault, f"it is started again ({count})"))
+            return
+        self._halted.add(generator)
+        remedy = "pass on_error='restart' to start it again at once"
+        if options.on_error == "restart":
+            remedy = f"it was restarted {options.max_restarts} times (max_restarts)"
+        raise generator_error(
+            fault, f"the other generators go on, this one with the next trajs(); {remedy}"
+        ) from fault.cause
+
+    def _finish(self) -> None:
+        self._is_finished = True
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+
+
+def _closed_error() -> PoolClosedError:
+    return PoolClosedError(
+        "the runner was closed, or dropped while its iterator was in use; make a new one and keep it in a variable"
+    )
+
+
+def _warn(error: GeneratorError) -> None:
+    warnings.warn(str(error), RuntimeWarning, stacklevel=5)
+
+
+# --- options -------------------------------------------------------------------------------------
+
+
+class _SharedContext:
+    """The keyword arguments of context_fn(manager), and the manager's process, which lives as long as the runner."""
+
+    def __init__(self, context_fn: Callable[[SyncManager], Mapping[str, Any]]) -> None:
+        if not callable(context_fn):
+            raise ConfigError(f"context_fn expected a function of a multiprocessing manager, got {context_fn!r}")
+        # Forked: the other start methods import the user's main module, and a script without a guard would run twice.
+        # Without a file for its socket if possible: after a kill -9 the file would stay.
+        address = f"\0envfleet-{uuid.uuid4()}" if sys.platform == "linux" else None
+        self._manager = SyncManager(address=address, ctx=multiprocessing.get_context("fork"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about threads, none of which the manager needs
+            self._manager.start(leave_with, (os.getpid(),))
+        self.kwargs: dict[str, Any] = {}
+        try:
+            kwargs = context_fn(self._manager)
+            if not isinstance(kwargs, Mapping):
+                raise ConfigError(f"context_fn(manager) expected to return a dict of keyword arguments, got {kwargs!r}")
+        except BaseException:
+            self.close()
+            raise
+        self.kwargs = dict(kwargs)
+
+    def close(self) -> None:
+        """End the manager. Idempotent."""
+        self._manager.shutdown()
+        self.kwargs = {}  # each object left here would keep a connection
+
+
+def _check_gen_fns(gen_fns: Any) -> list[Callable[..., Any]]:
     if callable(gen_fns) or not isinstance(gen_fns, Iterable):
         raise ConfigError(f"Runner() expected a list of generator functions, got {gen_fns!r}; pass [{gen_fns!r}]")
     functions = list(gen_fns)
@@ -241,12 +453,12 @@ def _checked(gen_fns: Any) -> list[Callable[..., Any]]:
         if not callable(function):
             raise ConfigError(
                 f"Runner() expected generator functions, got {type(function).__name__} at position {position}: "
-                f"{function!r}; pass the function, with functools.partial for its arguments, not what it returns"
+                f"{function!r}; pass the function itself, with functools.partial for its arguments"
             )
     return functions
 
 
-def _bar_maker(progress: Any) -> Callable[..., Any] | None:
+def _progress_class(progress: Any) -> Callable[..., Any] | None:
     if progress is None or progress is False:
         return None
     if progress is True:
@@ -254,9 +466,9 @@ def _bar_maker(progress: Any) -> Callable[..., Any] | None:
             from tqdm.auto import tqdm
         except ImportError:
             raise MissingExtraError("tqdm", "progress", "progress=True") from None
-        made: Callable[..., Any] = tqdm
-        return made
+        default: Callable[..., Any] = tqdm
+        return default
     if not callable(progress):
-        raise ConfigError(f"progress expected True, None or a class of tqdm's protocol, got {progress!r}")
-    own: Callable[..., Any] = progress
-    return own
+        raise ConfigError(f"progress expected True, None or a class with tqdm's interface, got {progress!r}")
+    custom: Callable[..., Any] = progress
+    return custom

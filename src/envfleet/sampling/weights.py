@@ -12,63 +12,63 @@ from envfleet.errors import CallOrderError
 
 
 class Weights(NamedTuple):
-    """What was broadcast, and the how manieth it was: 1 for the first. Before that, None and 0."""
+    """The object of the last broadcast, and its version: 1 for the first. Before that, None and 0."""
 
     value: Any
     version: int
 
 
-class WeightsBox:
-    """The newest weights of one process. Between the thread that receives and those that read."""
+class WeightsStore:
+    """The newest weights of one process, between the thread that receives them and the generators that read them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._version = 0
-        self._open: Callable[[], Any] | None = None
-        self._opened = Weights(None, 0)
+        self._load: Callable[[], Any] | None = None
+        self._loaded = Weights(None, 0)
 
-    def offer(self, version: int, open_: Callable[[], Any]) -> None:
-        """Newer weights. They are opened when somebody asks for them: versions that nobody asks for cost nothing."""
+    def publish(self, version: int, load: Callable[[], Any]) -> None:
+        """Store newer weights. They are loaded when they are first read: versions that are never read cost nothing."""
         with self._lock:
             if version > self._version:
-                self._version, self._open = version, open_
+                self._version, self._load = version, load
 
     def newest(self) -> Weights:
-        """The newest weights, opened once."""
-        if self._opened.version != self._version:
+        """Return the newest weights, which are loaded once."""
+        if self._loaded.version != self._version:
             with self._lock:
-                if self._open is not None:
-                    self._opened, self._open = Weights(self._open(), self._version), None
-        return self._opened
+                if self._load is not None:
+                    self._loaded, self._load = Weights(self._load(), self._version), None
+        return self._loaded
 
 
-# A box for the generators that run in this process: a worker has one, the serial backend one for each runner.
-_of_process: WeightsBox | None = None
-_of_generator: ContextVar[WeightsBox | None] = ContextVar("envfleet_weights", default=None)
+# The store that weights() reads: a worker process has one, the serial backend has one per runner.
+_process_store: WeightsStore | None = None
+_generator_store: ContextVar[WeightsStore | None] = ContextVar("envfleet_weights", default=None)
 
 
 def weights() -> Weights:
-    """For generators: the newest weights of runner.broadcast(), and their version. No message is sent for it.
+    """Return the newest weights of runner.broadcast() and their version. For generators; sends no message.
 
-    A request that was made after a broadcast sees that one or a later one.
+    A request that is made after a broadcast sees that broadcast or a later one.
     """
-    box = _of_generator.get() or _of_process
-    if box is None:
+    store = _generator_store.get() or _process_store
+    if store is None:
         raise CallOrderError("weights() expected to be called by a generator that a Runner runs, got called elsewhere")
-    return box.newest()
+    return store.newest()
 
 
-def serve_process(box: WeightsBox) -> None:
-    """Makes it the box of this whole process."""
-    global _of_process
-    _of_process = box
+def set_process_store(store: WeightsStore) -> None:
+    """Make weights() read this store in the whole process."""
+    global _process_store
+    _process_store = store
 
 
 @contextmanager
-def serving(box: WeightsBox) -> Iterator[None]:
-    """Makes it the box of what runs within."""
-    token = _of_generator.set(box)
+def use_store(store: WeightsStore) -> Iterator[None]:
+    """Make weights() read this store within the context."""
+    token = _generator_store.set(store)
     try:
         yield
     finally:
-        _of_generator.reset(token)
+        _generator_store.reset(token)

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, Final
-from envfleet.errors import EnvError, StateError
+from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.python.faults import NoSuchAttributeError, Trouble, message_of
 from envfleet.executors.python.info_columns import InfoColumns
 from envfleet.executors.python.layout import Layout, native_action_space, plain_array_leaf, read_text
@@ -246,21 +247,20 @@ class RowsExecutor(Executor):
         try:
             (state,) = self._ask([env_id], ("save",), "get_state", "mend the env")
         except EnvError as error:
-            raise StateError(
-                f"env {env_id} of {self.spec.id} cannot be saved: {error.faults[0].message}"
-            ) from error.__cause__
+            problem = f"cannot be saved: {error.faults[0].message}"
+            raise EnvStateError(env_id, self.spec.id, problem) from error.__cause__
         rows = [None if column is None else column[env_id].copy() for column in self._columns.obs]
         return pickle.dumps((self._board.get_standing(env_id), rows, self._last_loose[env_id], state))
 
     def set_state(self, env_id: int, state: bytes) -> None:
-        name = f"env {env_id} of {self.spec.id} cannot take this state"
         try:
             standing, rows, loose, env = pickle.loads(state)
             for column, row in zip(self._columns.obs, rows, strict=True):
                 if column is not None and (row.shape, row.dtype) != (column.shape[1:], column.dtype):
                     raise ValueError(f"expected an observation of {column.shape[1:]}, got {row.shape}")
         except Exception as error:
-            raise StateError(f"{name}: it is none of such a Python env ({message_of(error)})") from error
+            problem = f"cannot take this state: it is not the state of such a Python env ({message_of(error)})"
+            raise EnvStateError(env_id, self.spec.id, problem) from error
         before = self._board.get_standing(env_id)
         # Until all of it is there: an env that Ctrl-C leaves with half a state must be reset before it is stepped.
         self._board.set_phase(env_id, int(Phase.BROKEN))
@@ -268,7 +268,8 @@ class RowsExecutor(Executor):
             self._ask([env_id], ("load", env), "set_state", "mend the env")
         except EnvError as error:
             self._board.set_standing(env_id, *before)
-            raise StateError(f"{name}: {error.faults[0].message}") from error.__cause__
+            problem = f"cannot take this state: {error.faults[0].message}"
+            raise EnvStateError(env_id, self.spec.id, problem) from error.__cause__
         for column, row in zip(self._columns.obs, rows, strict=True):
             if column is not None:
                 column[env_id] = row
@@ -356,7 +357,7 @@ class RowsExecutor(Executor):
 
     def _end(self) -> list[Warning]:
         self._board.interrupt()
-        return [RuntimeWarning(f"env {env_id} raised in close(): {message}") for env_id, message in self._end_workers()]
+        return [EnvCloseWarning(env_id, message) for env_id, message in self._end_workers()]
 
     @abstractmethod
     def _end_workers(self) -> list[tuple[int, str]]:

@@ -1,7 +1,12 @@
-"""The ray executor: envs on actors of a Ray cluster, an inner executor in each, one message a worker and step.
+"""The Ray executor: envs on actors of a Ray cluster, an inner executor in each, one message per worker per step.
 
-messages.py and infos.py are what travels, line.py is on what, authentication.py is how both ends of that prove
-themselves. host.py is the actor's side, the rest is the caller's:
-actors.py starts and loses actors, flights.py makes batches of what came back, books.py knows what is under way,
-tower.py sends and waits, on lines.py or through Ray, traffic.py puts it in order, executor.py is the Executor.
+executor.py      RayExecutor, the Executor contract, and its construction
+dispatcher.py    the owner of the in-flight state: sends requests, awaits responses, makes batches
+batches.py       batches and infos from the responses of several workers
+messages.py      requests, responses and faults as bytes
+connection.py    authenticated connections that carry the messages
+supervisor.py    actors from the caller's side: placement, start, connections, death, restart, end
+actor.py         EnvActor, which runs in the cluster
+building.py      what travels to an actor so that it can build its envs
+cluster.py       joining and leaving Ray sessions
 """

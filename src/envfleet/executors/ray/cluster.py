@@ -1,8 +1,8 @@
-"""Ray clusters: joining one that runs, starting a local one quietly, and leaving it as it was found.
+"""Ray sessions: join a running cluster, or start a local one quietly, and leave it as it was found.
 
 lease = ray_cluster.join(None)      # or an address
 ...                                 # ray.remote, ray.get: lease.ray is the package
-lease.leave()                       # the last to leave ends what join() began, and nothing else
+lease.leave()                       # the last lease ends a session that join() started, and no other
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError, PoolC
 
 _PURPOSE = "backend='ray'"
 _CONNECT_TIMEOUT_S = 10.0
-_HTTP2_HEAD_BYTES = 9  # of a frame: its length, its type, flags, its stream
+_HTTP2_HEAD_BYTES = 9  # of a frame: length, type, flags, stream
 _HTTP2_SETTINGS = 4
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _lock = threading.RLock()
-# Of the session that join() began: which it is, and how many leases are on it.
+# The session that join() started: its id, and the number of its leases.
 _own_session: list[Any] = [None, 0]
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -34,28 +34,28 @@ class Lease:
 
     def __init__(self, ray: ModuleType, session: str, is_own: bool) -> None:
         self.ray = ray
-        self.is_own = is_own  # the session was begun here, and ends with its last lease
+        self.is_own = is_own  # join() started the session, and it ends with its last lease
         self._session = session
         self._is_held = True
         self._is_by_client = bool(ray.util.client.ray.is_connected())
 
     @property
     def is_alive(self) -> bool:
-        """Whether the session that was joined is still there: somebody may have called ray.shutdown()."""
+        """Whether the session that was joined still exists: the user may have called ray.shutdown()."""
         return bool(self.ray.is_initialized()) and _session_id(self.ray) == self._session
 
     def check(self) -> None:
-        """Raises when the session is gone: at the next call Ray would begin another by itself, without our actors."""
-        # By the client each look at the session is a message: there it is enough that there is one.
+        """Raise if the session is gone: otherwise Ray's next call would start another one, without our actors."""
+        # With Ray Client, asking for the session's id is a message: there it is enough that a session exists.
         is_there = self.ray.is_initialized() if self._is_by_client else self.is_alive
         if not is_there:
             raise PoolClosedError(
-                "expected the Ray session that was there when this was made, got none or another: somebody called "
-                "ray.shutdown(), which ended its actors; make a new one"
+                "expected the Ray session in which this was created, got none or another one: ray.shutdown() was "
+                "called, which ended its actors; create it again"
             )
 
     def leave(self) -> None:
-        """Gives the lease back. Idempotent. The last one of a session that join() began ends it."""
+        """Release the lease. Idempotent. The last lease of a session that join() started ends it."""
         with _lock:
             if not self._is_held:
                 return
@@ -70,7 +70,7 @@ class Lease:
 
 
 def import_ray(purpose: str = _PURPOSE) -> ModuleType:
-    """The package, or an error that says how to get it."""
+    """Return the ray package. Raises MissingExtraError, which says how to install it."""
     try:
         import ray
     except ImportError as error:
@@ -80,11 +80,11 @@ def import_ray(purpose: str = _PURPOSE) -> ModuleType:
 
 
 def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
-    """A lease on the Ray session of this process; where there is none, it is begun.
+    """Return a lease on the Ray session of this process, which is started if there is none.
 
-    address: of a running cluster ("10.0.0.1:6379", "ray://...", "auto" for the one on this machine), or "local"
-    for a fresh one on this machine alone. None takes what RAY_ADDRESS names, else a local one. A session that
-    the caller has begun with ray.init() is used as it is, and stays.
+    address: of a running cluster ("10.0.0.1:6379", "ray://...", "auto" for the one on this machine), or "local" for a
+    new one on this machine. None: the cluster that RAY_ADDRESS names, else a local one. A session that the caller has
+    started with ray.init() is used and left running.
     """
     ray = import_ray(purpose)
     with _lock:
@@ -95,16 +95,14 @@ def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
             if is_own:
                 _own_session[1] += 1
             return Lease(ray, session, is_own)
-        _begin(ray, address or os.environ.get("RAY_ADDRESS") or "local", purpose)
+        _start(ray, address or os.environ.get("RAY_ADDRESS") or "local", purpose)
         session = _session_id(ray)
         _own_session[:] = [session, 1]
         return Lease(ray, session, True)
 
 
 def captured_placement_group(ray: ModuleType) -> Any | None:
-    """The placement group that actors made here belong in: that of the current task or actor, if it captures its
-    children. None otherwise, as for Ray's own actors.
-    """
+    """Return the placement group of the current task or actor if it captures child tasks, else None, as Ray does."""
     group = ray.util.get_current_placement_group()
     if group is None or not ray.get_runtime_context().should_capture_child_tasks_in_placement_group:
         return None
@@ -112,9 +110,9 @@ def captured_placement_group(ray: ModuleType) -> Any | None:
 
 
 def default_scheduling_strategy(ray: ModuleType) -> Any:
-    """What actors get as scheduling_strategy unless the user names one.
+    """Return the scheduling_strategy of actors unless the user passes one.
 
-    Inside a placement group (a Ray Tune trial) the resources of the cluster are reserved by the groups: an actor
+    Inside a placement group (a Ray Tune trial), the resources of the cluster are reserved by the groups: an actor
     outside would never be placed.
     """
     group = captured_placement_group(ray)
@@ -126,7 +124,7 @@ def default_scheduling_strategy(ray: ModuleType) -> Any:
 
 
 def num_cpus(ray: ModuleType) -> int:
-    """The cores that new actors can share: the cluster's, or the rest of the placement group that this runs in."""
+    """Return the number of cores for new actors: the cluster's, or what is left of the current placement group."""
     group = captured_placement_group(ray)
     if group is None:
         return max(1, int(ray.cluster_resources().get("CPU", 1)))
@@ -135,47 +133,47 @@ def num_cpus(ray: ModuleType) -> int:
 
 
 def keep_in_forks(holder: Any) -> None:
-    """For who holds actors or references: a forked child never lets them go.
+    """Keep an object that holds actors or references alive in forked children.
 
-    It would tell Ray so on its parent's own connections, and Ray in the parent would hang or abort.
+    If a child dropped them, it would tell Ray so on its parent's connections, and Ray there would hang or abort.
     """
     _holders.add(holder)
 
 
 def _keep_holders() -> None:
     for holder in list(_holders):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # a list of ours would be emptied at the child's exit
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(holder))  # a module-level list would be emptied at the child's exit
 
 
 os.register_at_fork(after_in_child=_keep_holders)
 
 
-def _begin(ray: ModuleType, address: str, purpose: str) -> None:
+def _start(ray: ModuleType, address: str, purpose: str) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
         if address == "local":
             ray.init(address="local", include_dashboard=False, **quiet)
         else:
-            _check_somebody_is_there(address)
+            _check_reachable(address)
             ray.init(address=address, **quiet)
     except Exception as error:
         if address == "local":
             raise EnvfleetError(f"{purpose} could not start Ray on this machine: {error}") from error
         raise ConfigError(
             f"{purpose} expected a running Ray cluster at ray_address={address!r}, got none: {error}; "
-            "start one with `ray start --head`, or leave ray_address out for one on this machine alone"
+            "start one with `ray start --head`, or leave ray_address out to start one on this machine"
         ) from error
 
 
-def _check_somebody_is_there(address: str) -> None:
-    """Raises where nobody listens, or somebody who is not Ray: Ray itself would try for minutes."""
+def _check_reachable(address: str) -> None:
+    """Raise if nothing listens there, or something that is not Ray: Ray itself would keep trying for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit():
         return
     with socket.create_connection((host.strip("[]"), int(port)), _CONNECT_TIMEOUT_S) as connection:
         if is_encrypted():
             return
-        # Ray's ports speak HTTP/2: both sides begin with their settings.
+        # Ray's ports speak HTTP/2: each side starts with a SETTINGS frame.
         connection.sendall(_HTTP2_GREETING)
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
@@ -183,44 +181,44 @@ def _check_somebody_is_there(address: str) -> None:
         except OSError:
             answer = b""
         if len(answer) < _HTTP2_HEAD_BYTES or answer[3] != _HTTP2_SETTINGS:
-            raise ConnectionError(f"what listens there does not answer as Ray does ({answer!r})")
+            raise ConnectionError(f"the server at this address does not answer as Ray does ({answer!r})")
 
 
 def is_encrypted() -> bool:
-    """Whether Ray was told to encrypt what it sends."""
+    """Return whether Ray is configured to encrypt its messages."""
     return os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true")
 
 
 def _check_same(ray: ModuleType, address: str | None) -> None:
-    """Raises when the caller's session is on another cluster than the one that was asked for."""
+    """Raise if the present session is on another cluster than the requested one."""
     if address in (None, "auto", "local") or address.startswith("ray://"):
         return
     current = ray.get_runtime_context().gcs_address
-    if address != current and not _names_the_same(address, current):
+    if address != current and not _is_same_server(address, current):
         raise ConfigError(
-            f"ray_address expected {current!r}, where this process is already, got {address!r}; "
+            f"ray_address expected {current!r}, to which this process is already connected, got {address!r}; "
             "leave ray_address out, or call ray.shutdown() first"
         )
 
 
-def _names_the_same(address: str, other: str) -> bool:
-    """Whether two host:port are the same server: a machine has several names, and "localhost" besides."""
+def _is_same_server(address: str, other: str) -> bool:
+    """Return whether two host:port are the same server: a machine has several names, and "localhost"."""
     (host, _, port), (other_host, _, other_port) = address.rpartition(":"), other.rpartition(":")
     if not host or not port.isdigit() or port != other_port:
         return False
     one, two = _addresses(host), _addresses(other_host)
-    return not one.isdisjoint(two) or (any(map(_is_here, one)) and any(map(_is_here, two)))
+    return not one.isdisjoint(two) or (any(map(_is_local, one)) and any(map(_is_local, two)))
 
 
 def _addresses(host: str) -> set[str]:
     try:
         return {str(found[4][0]) for found in socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)}
-    except OSError:  # a name that is not known here
+    except OSError:  # an unknown name
         return {host}
 
 
-def _is_here(ip: str) -> bool:
-    """Whether this machine has this address: only then can a socket be bound to it."""
+def _is_local(ip: str) -> bool:
+    """Return whether this machine has this address: only then can a socket be bound to it."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in ip else socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.bind((ip, 0))
@@ -230,6 +228,6 @@ def _is_here(ip: str) -> bool:
 
 
 def _session_id(ray: ModuleType) -> str:
-    """Of this process's connection: the first job of every local cluster has the same id, its node has not."""
+    """Return an id of the session. The first jobs of two local clusters have the same id, but their nodes do not."""
     context = ray.get_runtime_context()
     return f"{context.get_node_id()}/{context.get_job_id()}"

@@ -1,48 +1,70 @@
-"""RayExecutor: a contiguous share of the envs in each of num_workers actors of a Ray cluster.
+"""RayExecutor: envs on the actors of a Ray cluster, a contiguous range of them in each of num_workers actors.
 
-Synchronous: a batch is one message to each worker, all under way at once. Asynchronous: each send() is one
-message to each worker concerned, and a batch is the rows of the messages that came back first.
+Synchronous: a batch is one message to each worker, all in flight at once. Asynchronous: each send() is one message to
+each worker concerned, and a batch holds the rows of the responses that arrived first.
 """
 
 from __future__ import annotations
 
 import atexit
 import functools
+import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import cloudpickle
 import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet import _native
 from envfleet.autoreset import Deed, Phase, decide
-from envfleet.batch import Batch
+from envfleet.batch import Batch, Fault
+from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.env_reports import EnvStateError
+from envfleet.executors.native import check_native_options
 from envfleet.executors.python.env_description import one_portrait
+from envfleet.executors.python.faults import message_of
 from envfleet.executors.python.spec_of import SpecMaker
-from envfleet.executors.ray.actors import BUILD_REMEDY, Making, Worker, end_all, revive, start
-from envfleet.executors.ray.asking import Asking
-from envfleet.executors.ray.books import Books
-from envfleet.executors.ray.cluster import Lease, default_scheduling_strategy, keep_in_forks
-from envfleet.executors.ray.entrance import Entrance
-from envfleet.executors.ray.flights import BatchMaker
-from envfleet.executors.ray.lines import Lines
-from envfleet.executors.ray.messages import RESET, STEP, ActionForm, RowForm
-from envfleet.executors.ray.shares import Shares
-from envfleet.executors.ray.tower import Tower
-from envfleet.executors.ray.traffic import Traffic
+from envfleet.executors.ray import cluster as ray_cluster
+from envfleet.executors.ray.building import native_builders, python_builders
+from envfleet.executors.ray.cluster import Lease
+from envfleet.executors.ray.dispatcher import Dispatcher
+from envfleet.executors.ray.messages import (
+    RESET,
+    STEP,
+    RemoteCallError,
+    RequestCodec,
+    ResponseCodec,
+    decode_result,
+)
+from envfleet.executors.ray.supervisor import (
+    BUILD_REMEDY,
+    Connections,
+    Worker,
+    WorkerConfig,
+    WorkerTable,
+    restart_worker,
+    start_workers,
+    stop_workers,
+)
+from envfleet.making.builders import Recipe
 from envfleet.seeding import Words
-from envfleet.spec import PoolConfig
-from envfleet.statistics import PoolStats
+from envfleet.spaces import join, split
+from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.validation import LeafColumns
 
 _CLOSE_TIMEOUT_S = 5.0
+_ZERO_STATS = EnvStats(0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0)
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()
 
 
 class RayExecutor(Executor):
-    """Runs envs on Ray actors, an inner executor in each."""
+    """Runs envs on Ray actors, with an inner executor in each."""
 
     takes_leaves = True
 
@@ -52,178 +74,293 @@ class RayExecutor(Executor):
         make_spec: SpecMaker,
         config: PoolConfig,
         params: Sequence[Mapping[str, Any]],
-        plans: Sequence[bytes],
-        shares: Sequence[range],
+        builders: Sequence[bytes],
+        worker_envs: Sequence[range],
         check_options: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
-        """check_options: raises when an env could not take these options of a reset."""
+        """builders: pickled, one for each of worker_envs. check_options: raises if envs cannot take reset options."""
         self._lease = lease
-        self._ray = lease.ray
         self._params = params
         self._config = config
         self.num_envs = config.num_envs
         self._check_options = check_options
-        self._entrance = Entrance(lease)
-        making = Making(
-            lease.ray,
-            {
-                "scheduling_strategy": default_scheduling_strategy(lease.ray),
-                **_runtime_env(config),
-                **(config.ray_options or {}),
-            },
-            config.placement_timeout,
-            config.autoreset_mode,
-            config.step_timeout,
+        guard = _native.CallGuard()
+        actor_options = {**_runtime_env(config), **(config.ray_options or {})}
+        worker_config = WorkerConfig.create(
+            lease.ray, actor_options, config.placement_timeout, config.autoreset_mode, config.step_timeout
         )
-        keep_in_forks(self)
-        self._workers = [Worker(making, share, plan) for share, plan in zip(shares, plans, strict=True)]
-        portraits = start(self._workers)
+        ray_cluster.keep_in_forks(self)
+        self._workers = [
+            Worker(worker_config, envs, builder) for envs, builder in zip(worker_envs, builders, strict=True)
+        ]
+        descriptions = start_workers(self._workers)
         try:
-            # As many times as there are envs, so that an error names the right one.
-            portrait = one_portrait([own for own, share in zip(portraits, shares, strict=True) for _ in share])
-            self.spec = make_spec(portrait)
+            # One per env, so that an error names the right env.
+            description = one_portrait([own for own, envs in zip(descriptions, worker_envs, strict=True) for _ in envs])
+            self.spec = make_spec(description)
         except BaseException:
-            self._end_actors()
+            self._stop_actors()
             raise
-        rows = RowForm(portrait.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
-        actions = ActionForm(portrait.action_space)
-        self._actions = actions
-        self._lines = Lines(lease.ray, config.ray_direct)
-        self._books = Books(config.num_envs, self._lines, actions, rows)
-        self._tower = Tower(lease.ray, self._books, rows, self._lines, config.step_timeout, self._entrance.guard)
-        self._shares = Shares(self._workers)
-        self._asking = Asking(self._tower, self.spec, self._workers, self._shares, self._books, rows)
-        batches = BatchMaker(portrait.observation_space, rows)
-        self._traffic = Traffic(
-            self._tower, self._books, self._shares, batches, actions.leaves, config.batch_size, config.is_async
+        self._responses = ResponseCodec(description.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
+        self._requests = RequestCodec(description.action_space)
+        self._connections = Connections(lease.ray, config.ray_direct)
+        self._table = WorkerTable(self._workers)
+        self._stats = _StatsHistory(worker_envs)
+        self._dispatcher = Dispatcher(
+            lease.ray,
+            self._table,
+            self._connections,
+            description.observation_space,
+            self._requests,
+            self._responses,
+            config.batch_size,
+            config.is_async,
+            config.step_timeout,
+            guard,
         )
-        self._lines.connect(self._workers)
-        self.call_guard = self._entrance.guard
-        _close_at_exit()
+        self._connections.connect(self._workers)
+        self.call_guard = guard
+        _register_close_at_exit()
         _open_executors.add(self)
+
+    def _enter(self) -> _native.PartOfCall:
+        """Return the context of a call. Raises, here or on entry, if the call is not allowed now."""
+        # A forked child must not touch Ray's connections, which belong to its parent.
+        if not self.call_guard.is_forked and not self.call_guard.is_closing:
+            self._lease.check()
+        return self.call_guard.part()
 
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        with self._entrance.opened():
+        with self._enter():
             if self._takes_unchecked(actions, env_ids):
                 actions = LeafColumns([actions])
-            if type(actions) is not LeafColumns or self._traffic.num_in_flight:
+            if type(actions) is not LeafColumns or self._dispatcher.num_in_flight:
                 return REFUSED
-            self._traffic.depart_in_order(STEP, env_ids, actions, None)
-            return self._traffic.ordered_batch(timeout_s)
+            self._dispatcher.send_ordered(STEP, env_ids, actions, None)
+            return self._dispatcher.recv_ordered(timeout_s)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
-        with self._entrance.opened():
-            if type(actions) is not LeafColumns or (self._traffic.num_in_flight and not self._config.is_async):
+        with self._enter():
+            if type(actions) is not LeafColumns or (self._dispatcher.num_in_flight and not self._config.is_async):
                 return False
-            self._traffic.depart(STEP, env_ids, actions, None)
+            self._dispatcher.send(STEP, env_ids, actions, None)
             return True
 
     def _takes_unchecked(self, actions: Any, env_ids: Any) -> bool:
-        """With check_actions=False: whether these are of the right form, whatever their values. Else all are checked:
-        that costs microseconds, a message hundreds of them."""
-        leaf = self._actions.leaves[0]
+        """Return whether check_actions=False allows these actions: the right form, whatever their values.
+
+        Otherwise they are checked, which costs microseconds where a message costs hundreds of them.
+        """
+        leaf = self._requests.leaves[0]
         return (
             not self._config.check_actions
             and not self.spec.native_id
             and env_ids is None
-            and len(self._actions.leaves) == 1
+            and len(self._requests.leaves) == 1
             and leaf.kind == "array"
             and isinstance(actions, np.ndarray)
             and actions.dtype == leaf.dtype
             and actions.shape == (self.num_envs, *leaf.shape)
             and all(
-                decide(self._config.autoreset_mode, Phase(own)) is not Deed.REFUSE for own in set(self._books.phases)
+                decide(self._config.autoreset_mode, Phase(phase)) is not Deed.REFUSE
+                for phase in set(self._dispatcher.phases)
             )
         )
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        with self._entrance.opened():
-            if self._traffic.has_ordered:
-                return self._traffic.ordered_batch(timeout_s)
-            if self._traffic.num_in_flight < self._config.batch_size or not self._config.is_async:
+        with self._enter():
+            if self._dispatcher.has_ordered:
+                return self._dispatcher.recv_ordered(timeout_s)
+            if self._dispatcher.num_in_flight < self._config.batch_size or not self._config.is_async:
                 return REFUSED
-            return self._traffic.first_batch(timeout_s)
+            return self._dispatcher.recv_first(timeout_s)
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         if self._check_options is not None:
             self._check_options(options)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
-        with self._entrance.opened():
-            if not self._traffic.num_in_flight:
-                self._lines.connect(self._workers)  # to whom one was lost since
-            self._traffic.depart_in_order(RESET, env_ids, None, options)
-            return self._traffic.ordered_batch(timeout_s)
+        with self._enter():
+            if not self._dispatcher.num_in_flight:
+                self._connections.connect(self._workers)  # those that have lost their connection
+            self._dispatcher.send_ordered(RESET, env_ids, None, options)
+            return self._dispatcher.recv_ordered(timeout_s)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
-        with self._entrance.opened():
-            self._traffic.depart(RESET, env_ids, None, options)
+        with self._enter():
+            self._dispatcher.send(RESET, env_ids, None, options)
 
     def abandon(self, timeout_s: float) -> bool:
-        with self._entrance.opened():
-            return self._traffic.abandon(timeout_s)
+        with self._enter():
+            return self._dispatcher.abandon(timeout_s)
 
     # --- between batches -----------------------------------------------------------------
 
     def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
-        with self._entrance.opened():
-            for worker, own, _, rows in self._shares.by_worker(env_ids):
-                local_ids = own - np.int32(worker.share.start)
-                worker.order("seed", local_ids, np.ascontiguousarray(words[rows]))
+        with self._enter():
+            for worker, ids, _, rows in self._table.split(env_ids):
+                worker.defer("seed", ids - np.int32(worker.envs.start), np.ascontiguousarray(words[rows]))
 
     def rebuild(self, env_id: int, phase: int) -> None:
-        with self._entrance.opened():
-            worker = self._shares.worker_of(env_id)
+        with self._enter():
+            worker = self._table.worker_of(env_id)
             if worker.is_dead:
-                self._asking.counts.keep(self._workers.index(worker))
-                revive(worker)
-                self._lines.connect([worker])
-            local_id = env_id - worker.share.start
-            if self._books.is_lost[env_id]:
-                # Its worker's successor has built it: nothing is left to do but to say where it stands.
-                self._books.is_lost[env_id] = False
+                self._stats.keep(self._workers.index(worker))
+                restart_worker(worker)
+                self._connections.connect([worker])
+            if self._dispatcher.is_lost[env_id]:
+                # The worker's new actor has built it already, and only needs to know its phase.
+                self._dispatcher.is_lost[env_id] = False
                 if phase != Phase.UNSTARTED:
-                    worker.order("phase", local_id, int(phase))
+                    worker.defer("phase", env_id - worker.envs.start, int(phase))
             else:
-                self._asking.one(env_id, "rebuild", (phase,), "__init__", BUILD_REMEDY)
-            self._books.phases[env_id] = phase
+                self._call_one(env_id, "rebuild", (phase,), "__init__", BUILD_REMEDY)
+            self._dispatcher.phases[env_id] = phase
 
     def observe(self) -> Any:
-        with self._entrance.opened():
-            return self._asking.observe()
+        with self._enter():
+            return self._observe()
 
     def get_state(self, env_id: int) -> bytes:
-        with self._entrance.opened():
-            state: bytes = self._asking.state(env_id, "get_state", (), "be saved")
+        with self._enter():
+            state: bytes = self._call_state(env_id, "get_state", (), "cannot be saved")
             return state
 
     def set_state(self, env_id: int, state: bytes) -> None:
-        with self._entrance.opened():
-            self._asking.state(env_id, "set_state", (state,), "take this state")
+        with self._enter():
+            self._call_state(env_id, "set_state", (state,), "cannot take this state")
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
-        with self._entrance.opened():
-            return self._asking.each(env_ids, "render", (), "render", "mend its render()")
+        with self._enter():
+            return self._call_each(env_ids, "render", (), "render", "fix its render()")
 
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        with self._entrance.opened():
-            details = (name, args, dict(kwargs))
-            return self._asking.each(env_ids, "call", details, name, "mend the method, or its arguments")
+        with self._enter():
+            return self._call_each(
+                env_ids, "call", (name, args, dict(kwargs)), name, "fix the method, or its arguments"
+            )
 
     def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
-        with self._entrance.opened():
-            return self._asking.each(env_ids, "get_attr", (name,), f"get_attr({name!r})", "mend the attribute")
+        with self._enter():
+            return self._call_each(env_ids, "get_attr", (name,), f"get_attr({name!r})", "fix the attribute")
 
     def get_attrs(self, env_id: int) -> dict[str, Any]:
-        with self._entrance.opened():
-            attributes: dict[str, Any] = self._asking.one(env_id, "get_attrs", (), "get_attrs", "mend the env")
+        with self._enter():
+            attributes: dict[str, Any] = self._call_one(env_id, "get_attrs", (), "get_attrs", "fix the env")
             return attributes
 
     def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        with self._entrance.opened():
-            self._asking.set_attrs(env_ids, name, values)
+        with self._enter():
+            groups = self._table.group(env_ids)
+            value_of = dict(zip(map(int, env_ids), values, strict=True))
+            arguments = {
+                worker: (_local_ids(worker, ids), name, [value_of[env_id] for env_id in ids])
+                for worker, ids in groups.items()
+            }
+            self._call_workers(groups, "set_attrs", arguments, f"set_attr({name!r})", "fix the attribute")
+
+    # --- calls of the inner executors: one message per worker, all in flight at once ---------------
+
+    def _call_each(
+        self, env_ids: Sequence[int], method: str, arguments: tuple[Any, ...], name: str, remedy: str
+    ) -> list[Any]:
+        """Call a method for each of these envs; return the results in their order. name: the call in errors."""
+        groups = self._table.group(env_ids)
+        by_worker = {worker: (_local_ids(worker, ids), *arguments) for worker, ids in groups.items()}
+        results = self._call_workers(groups, method, by_worker, name, remedy)
+        by_env = {
+            env_id: value for worker, ids in groups.items() for env_id, value in zip(ids, results[worker], strict=True)
+        }
+        return [by_env[int(env_id)] for env_id in env_ids]
+
+    def _call_one(self, env_id: int, method: str, arguments: tuple[Any, ...], name: str, remedy: str) -> Any:
+        """Call a method for one env."""
+        worker = self._table.worker_of(env_id)
+        local_id = env_id - worker.envs.start
+        return self._call_workers({worker: [env_id]}, method, {worker: (local_id, *arguments)}, name, remedy)[worker]
+
+    def _call_state(self, env_id: int, method: str, arguments: tuple[Any, ...], problem: str) -> Any:
+        """Call get_state or set_state for one env. Raises StateError."""
+        try:
+            return self._call_one(env_id, method, arguments, method, "fix the env")
+        except EnvError as error:
+            text = f"{problem}: {error.faults[0].message}"
+            raise EnvStateError(env_id, self.spec.id, text) from error.__cause__
+
+    def _call_workers(
+        self,
+        env_ids: Mapping[Worker, Sequence[int]],
+        method: str,
+        arguments: Mapping[Worker, tuple[Any, ...]],
+        name: str,
+        remedy: str,
+    ) -> dict[Worker, Any]:
+        """Call a method of the workers' executors; return the results. Raises EnvError if any call failed."""
+        faults: list[Fault] = []
+        refs: dict[Worker, Any] = {}
+        for worker, ids in env_ids.items():
+            lost = [env_id for env_id in ids if self._dispatcher.is_lost[env_id]]
+            if lost:
+                faults += [worker.fault(env_id, name) for env_id in lost]
+                continue
+            pickled = cloudpickle.dumps(arguments[worker])
+            refs[worker] = worker.call("call", worker.commands, method, pickled, _local_ids(worker, ids))
+            worker.commands = []
+        results: dict[Worker, Any] = {}
+        for worker, ref in refs.items():
+            ids = env_ids[worker]
+            try:
+                results[worker], phases = decode_result(self._dispatcher.result_of(worker, ref), remedy)
+                self._dispatcher.phases[list(ids)] = phases
+            except EnvError as error:
+                faults += [replace(fault, method=name) for fault in error.faults]
+            except RemoteCallError as error:
+                faults.append(Fault(int(ids[0]), name, str(error), error.traceback))
+            except self._lease.ray.exceptions.RayError as error:
+                if self._dispatcher.check_alive(worker, error):
+                    message = f"the call may have run, but Ray lost its answer: {message_of(error)}"
+                    faults += [Fault(int(env_id), name, message, cause=error) for env_id in ids]
+                else:
+                    faults += [worker.fault(int(env_id), name) for env_id in ids]
+        if faults:
+            raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
+        return results
+
+    def _observe(self) -> Any:
+        """Return the present observations; zeros for envs that died with their worker."""
+        is_lost = self._dispatcher.is_lost
+        living = [
+            worker
+            for worker in self._workers
+            if not worker.is_dead and not is_lost[worker.envs.start : worker.envs.stop].any()
+        ]
+        results = self._call_workers(
+            {worker: list(worker.envs) for worker in living},
+            "observe",
+            dict.fromkeys(living, ()),
+            "observe",
+            "reset the env, which rebuilds it",
+        )
+        leaves = self._responses.leaves
+        split_obs = split(self.spec.observation_space)
+
+        def columns_of(worker: Worker) -> Sequence[Any]:
+            if worker in results:
+                return split_obs(results[worker])
+            count = len(worker.envs)
+            return [
+                np.zeros((count, *leaf.shape), leaf.dtype) if leaf.kind == "array" else (None,) * count
+                for leaf in leaves
+            ]
+
+        columns = [columns_of(worker) for worker in self._workers]
+        joined = [
+            np.concatenate(parts) if leaf.kind == "array" else tuple(value for part in parts for value in part)
+            for leaf, parts in zip(leaves, zip(*columns, strict=True), strict=True)
+        ]
+        return join(self.spec.observation_space)(joined)
 
     # --- what is known ---------------------------------------------------------------------
 
@@ -232,59 +369,71 @@ class RayExecutor(Executor):
 
     @property
     def num_in_flight(self) -> int:
-        return self._traffic.num_in_flight
+        return self._dispatcher.num_in_flight
 
     @property
     def has_late_batch(self) -> bool:
-        return self._traffic.has_ordered
+        return self._dispatcher.has_ordered
 
     def in_flight(self) -> NDArray[np.bool_]:
-        return self._traffic.in_flight()
+        return self._dispatcher.in_flight()
 
     def phases(self) -> NDArray[np.uint8]:
-        phases: NDArray[np.uint8] = self._books.phases.copy()
+        phases: NDArray[np.uint8] = self._dispatcher.phases.copy()
         return phases
 
     def broken(self) -> NDArray[np.bool_]:
-        """Also those whose worker died while they were idle."""
-        with self._entrance.opened():
-            self._tower.find_dead(worker for worker in self._workers if not worker.outstanding)
-            broken: NDArray[np.bool_] = (self._books.phases == Phase.BROKEN) | self._books.is_lost
+        """Return which envs must be rebuilt, including those whose worker died while idle."""
+        with self._enter():
+            self._dispatcher.find_dead(worker for worker in self._workers if not worker.pending)
+            broken: NDArray[np.bool_] = (self._dispatcher.phases == Phase.BROKEN) | self._dispatcher.is_lost
             return broken
 
     def stats(self) -> PoolStats:
-        with self._entrance.opened():
-            return self._asking.stats()
+        """Return the statistics of all envs. Of an actor that died, those it had when it was last asked."""
+        with self._enter():
+            refs = {worker: worker.call("call", [], "stats", b"", []) for worker in self._workers if not worker.is_dead}
+            for worker, ref in refs.items():
+                try:
+                    (stats, age_ns), _ = decode_result(self._dispatcher.result_of(worker, ref), "")
+                    self._stats.update(self._workers.index(worker), stats, age_ns)
+                except self._lease.ray.exceptions.RayError as error:
+                    self._dispatcher.check_alive(worker, error)
+            return self._stats.total()
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process of each actor, in their order; each on its own machine."""
+        """The process id of each actor, on its own machine."""
         return [worker.pid for worker in self._workers]
 
     @property
     def actors(self) -> list[Any]:
-        """The handles of the actors, in their order; None for one that died."""
+        """The handles of the actors; None for one that died."""
         return [worker.handle for worker in self._workers]
 
     # --- life ------------------------------------------------------------------------------
 
     def _end(self) -> list[Warning]:
-        texts = self._end_actors()
+        texts = self._stop_actors()
         _open_executors.discard(self)
         return [RuntimeWarning(text) for text in texts]
 
-    def _end_actors(self) -> list[str]:
+    def _stop_actors(self) -> list[str]:
         for worker in self._workers:
-            worker.hang_up()
+            worker.disconnect()
         try:
-            return end_all(self._workers, _CLOSE_TIMEOUT_S) if self._lease.is_alive else []
+            return stop_workers(self._workers, _CLOSE_TIMEOUT_S) if self._lease.is_alive else []
         finally:
             self._lease.leave()
 
 
+def _local_ids(worker: Worker, env_ids: Sequence[int]) -> list[int]:
+    return [int(env_id) - worker.envs.start for env_id in env_ids]
+
+
 @functools.cache
-def _close_at_exit() -> None:
-    """Registered after Ray's own, so that it runs before: envs are closed while there are actors."""
+def _register_close_at_exit() -> None:
+    """Close the envs before Ray's own exit handler ends the actors: handlers run in reverse order."""
     atexit.register(_close_all)
 
 
@@ -295,3 +444,132 @@ def _close_all() -> None:
 
 def _runtime_env(config: PoolConfig) -> dict[str, Any]:
     return {"runtime_env": dict(config.runtime_env)} if config.runtime_env else {}
+
+
+# --- construction --------------------------------------------------------------------------------
+
+
+def create_native_executor(
+    native_id: str,
+    spec: EnvSpec,
+    config: PoolConfig,
+    values: Sequence[Mapping[str, Any]],
+    libraries: Mapping[str, bytes],
+    given: frozenset[str],
+) -> tuple[RayExecutor, PoolConfig]:
+    """Join the cluster and run native envs on it. given: the options that the user named."""
+
+    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+        return native_builders(native_id, spec, config, values, worker_envs, libraries)
+
+    return _create(builders, lambda _: spec, config, values, given, functools.partial(check_native_options, spec))
+
+
+def create_python_executor(
+    recipe: Recipe,
+    make_spec: SpecMaker,
+    config: PoolConfig,
+    params: Sequence[Mapping[str, Any]],
+    given: frozenset[str],
+) -> tuple[RayExecutor, PoolConfig]:
+    """Join the cluster and run Python envs on it. given: the options that the user named."""
+    backend = config.inner_backend or "serial"
+
+    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+        return python_builders(recipe, backend, config, worker_envs)
+
+    return _create(builders, make_spec, config, params, given, None)
+
+
+def _create(
+    make_builders: Callable[[PoolConfig, Sequence[range]], list[bytes]],
+    make_spec: SpecMaker,
+    config: PoolConfig,
+    params: Sequence[Mapping[str, Any]],
+    given: frozenset[str],
+    check_options: Callable[[Mapping[str, Any]], None] | None,
+) -> tuple[RayExecutor, PoolConfig]:
+    num_cpus = int((config.ray_options or {}).get("num_cpus") or 0)
+    config = replace(config, num_threads=config.num_threads or num_cpus)
+    has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
+    if has_num_workers:
+        # Pickled before anything is started, so that what cannot be pickled is reported at once.
+        worker_envs = _split_envs(config)
+        builders = make_builders(config, worker_envs)
+    lease = ray_cluster.join(config.ray_address)
+    try:
+        if not has_num_workers:
+            # One per core of the cluster.
+            config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(lease.ray)))
+            worker_envs = _split_envs(config)
+            builders = make_builders(config, worker_envs)
+        return RayExecutor(lease, make_spec, config, params, builders, worker_envs, check_options), config
+    except BaseException:
+        lease.leave()
+        raise
+
+
+def _split_envs(config: PoolConfig) -> list[range]:
+    num_workers = config.num_workers
+    firsts = [_native.first_env_of(config.num_envs, num_workers, worker) for worker in range(num_workers + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(firsts)]
+
+
+# --- statistics ----------------------------------------------------------------------------------
+
+
+class _StatsHistory:
+    """The statistics of each worker: those of its dead actors when they were last asked, and of the present one."""
+
+    def __init__(self, worker_envs: Sequence[range]) -> None:
+        # (statistics per env, age in nanoseconds)
+        self._before = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
+        self._current = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
+
+    def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
+        """Record what a worker has counted."""
+        self._current[worker] = (list(stats.envs), age_ns)
+
+    def keep(self, worker: int) -> None:
+        """Add what a dead worker had counted to its past."""
+        envs, age_ns = self._current[worker]
+        before, before_ns = self._before[worker]
+        self._before[worker] = (_add_each(before, envs), before_ns + age_ns)
+        self._current[worker] = ([_ZERO_STATS] * len(envs), 0)
+
+    def total(self) -> PoolStats:
+        """Return the statistics of the pool."""
+        envs: list[EnvStats] = []
+        workers: list[WorkerStats] = []
+        for (before, before_ns), (current, current_ns) in zip(self._before, self._current, strict=True):
+            worker_envs = _add_each(before, current)
+            busy_ns = sum(env.busy_ns for env in worker_envs)
+            envs += worker_envs
+            workers.append(WorkerStats(busy_ns, max(0, before_ns + current_ns - busy_ns)))
+        return PoolStats(tuple(envs), tuple(workers))
+
+
+def _add_each(first: Sequence[EnvStats], second: Sequence[EnvStats]) -> list[EnvStats]:
+    return [_add(one, other) for one, other in zip(first, second, strict=True)]
+
+
+def _add(one: EnvStats, other: EnvStats) -> EnvStats:
+    if not other.num_resets and not other.num_steps:
+        return one
+    if not one.num_resets and not one.num_steps:
+        return other
+    # The minimum and maximum of no episodes mean nothing.
+    with_episodes = [stats for stats in (one, other) if stats.num_episodes] or [one]
+    return EnvStats(
+        one.num_steps + other.num_steps,
+        one.num_resets + other.num_resets,
+        one.num_episodes + other.num_episodes,
+        one.return_sum + other.return_sum,
+        min(stats.return_min for stats in with_episodes),
+        max(stats.return_max for stats in with_episodes),
+        one.length_sum + other.length_sum,
+        min(stats.length_min for stats in with_episodes),
+        max(stats.length_max for stats in with_episodes),
+        one.busy_ns + other.busy_ns,
+        max(one.slowest_ns, other.slowest_ns),
+    )

@@ -1,15 +1,13 @@
-"""What travels between the caller and an actor: one run of bytes a request, one a reply, columns in them.
+"""Messages between the caller and an actor: one byte string per request and per response, with columns in it.
 
-In a reply, what says how the rest is to be read and what is unpickled comes before the columns: a line seals that part.
+In a response, everything that says how to read the rest, and everything that is unpickled, comes before the columns:
+a connection authenticates that part.
 
-Bytes, and not arrays or tuples of them: Ray hands bytes on without pickling, and what is below 100 kB
-goes inside the reply itself, without the object store. So larger runs are cut into parts of that size,
-each a return value or an argument of its own, until the object store is the faster way.
+Faults and exceptions travel as plain values, which any process can read, with the pickled exception beside them.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import pickle
 import struct
@@ -22,81 +20,86 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.batch import Fault
+from envfleet.errors import EnvError, EnvfleetError
+from envfleet.executors.python.faults import Trouble, message_of, trouble_of
+from envfleet.executors.python.mailbox import dump
 from envfleet.spaces import leaves_of
-
-# Below Ray's max_direct_call_object_size (100 KiB), with room for its own words.
-PART_BYTES = 96_000
-# From here on one object in the store is quicker than many parts.
-MAX_PARTS = 32
 
 STEP, RESET = 0, 1
 
-# number, acknowledged, kind, num_parts, num_rows (-1: all), bytes of ids and of extras
-_REQUEST = struct.Struct("<QQBBxxxxxxqqq")
-_REPLY = struct.Struct("<qqq")  # num_rows, num_finals, bytes of extras
-_ALIGNMENT = 8  # of the columns: numpy copies what is not aligned more slowly
+# number, acknowledged, kind, num_rows (-1: all), bytes of ids and of extras
+_REQUEST = struct.Struct("<QQBxxxxxxxqqq")
+_RESPONSE = struct.Struct("<qqq")  # num_rows, num_finals, bytes of extras
+_ALIGNMENT = 8  # of the columns: numpy copies unaligned ones more slowly
 _ENDED = 0b11
+_FLOAT64, _INT32, _UINT8 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.uint8)
+_NO_ROWS: NDArray[np.intp] = np.empty(0, dtype=np.intp)
+_NO_STEPS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+
+# --- requests ------------------------------------------------------------------------------------
 
 
 @dataclass
 class Request:
     """A step or reset of some of a worker's envs.
 
-    number: rises by one a message; a number that comes again gets its reply again and moves nothing.
-    acknowledged: replies below it will not be asked for again. extras: orders, options and what has no column.
+    number: increases with each message; a number that arrives again gets the same response and steps nothing.
+    acknowledged: responses below this number will not be asked for again. extras: deferred commands, reset options
+    and actions that have no column.
     """
 
     number: int
     acknowledged: int
     kind: int
-    num_parts: int
     local_ids: NDArray[np.int32] | None
     actions: list[NDArray[Any]]
     extras: Any = None
 
 
-class ActionForm:
-    """The columns of an action, as both sides compute them from the space."""
+class RequestCodec:
+    """Encodes and decodes requests. Both sides derive the columns from the action space."""
 
-    def __init__(self, space: gymnasium.Space[Any]) -> None:
-        self.leaves = leaves_of(space)
+    def __init__(self, action_space: gymnasium.Space[Any]) -> None:
+        self.leaves = leaves_of(action_space)
         self.arrays = [leaf for leaf in self.leaves if leaf.kind == "array"]
 
     def encode(self, request: Request) -> bytes:
-        """The request as bytes."""
+        """Encode a request."""
         ids = b"" if request.local_ids is None else request.local_ids.tobytes()
         num_rows = -1 if request.local_ids is None else len(request.local_ids)
-        # By value, as the factories travel: a class of the main module is not known to an actor.
+        # By value, like the factories: an actor does not know classes of the caller's main module.
         extras = b"" if request.extras is None else cloudpickle.dumps(request.extras)
-        head = _REQUEST.pack(
-            request.number, request.acknowledged, request.kind, request.num_parts, num_rows, len(ids), len(extras)
-        )
+        head = _REQUEST.pack(request.number, request.acknowledged, request.kind, num_rows, len(ids), len(extras))
         return b"".join((head, ids, *(column.tobytes() for column in request.actions), extras))
 
     def decode(self, data: memoryview, num_envs: int) -> Request:
-        """The request; its arrays are its own."""
-        number, acknowledged, kind, num_parts, num_rows, id_bytes, extra_bytes = _REQUEST.unpack_from(data)
+        """Decode a request; its arrays are copies."""
+        number, acknowledged, kind, num_rows, num_id_bytes, num_extra_bytes = _REQUEST.unpack_from(data)
         offset = _REQUEST.size
         ids = None
         if num_rows >= 0:
             ids = np.frombuffer(data, np.int32, num_rows, offset).copy()
-            offset += id_bytes
+            offset += num_id_bytes
         rows = num_envs if ids is None else num_rows
         actions = []
         if kind == STEP:
             for leaf in self.arrays:
                 column, offset = _column(data, offset, leaf.dtype, (rows, *leaf.shape))
                 actions.append(column.copy())
-        extras = pickle.loads(data[len(data) - extra_bytes :]) if extra_bytes else None
-        return Request(number, acknowledged, kind, num_parts, ids, actions, extras)
+        extras = pickle.loads(data[len(data) - num_extra_bytes :]) if num_extra_bytes else None
+        return Request(number, acknowledged, kind, ids, actions, extras)
+
+
+# --- responses -----------------------------------------------------------------------------------
 
 
 @dataclass
-class Reply:
-    """Rows of some of a worker's envs.
+class ResponseColumns:
+    """The rows of a response as columns.
 
-    obs, final_obs: a column for each array leaf. Of last rows there are only those of episodes that ended, final_rows.
-    extras: infos, faults, and what has no column; None where there is nothing.
+    obs, final_obs: one column per array leaf. final_obs and final_elapsed hold only the rows of episodes that ended,
+    final_rows. extras: pickled infos, faults and values that have no column; empty if there are none.
     """
 
     obs: list[NDArray[Any]]
@@ -111,26 +114,21 @@ class Reply:
     extras: bytes
 
 
-class EncodedReply(NamedTuple):
-    """A reply as runs of bytes: what a line seals, then columns of numbers."""
+class EncodedResponse(NamedTuple):
+    """A response as byte strings: those that a connection authenticates, then columns of numbers."""
 
-    sealed: list[bytes]
+    authenticated: list[bytes]
     columns: list[bytes]
 
 
-class RowForm:
-    """The columns of a row, as both sides compute them from the space."""
+class ResponseCodec:
+    """Encodes and decodes responses. Both sides derive the columns from the observation space."""
 
-    def __init__(self, space: gymnasium.Space[Any], has_finals: bool) -> None:
-        self.leaves = leaves_of(space)
+    def __init__(self, observation_space: gymnasium.Space[Any], has_finals: bool) -> None:
+        self.leaves = leaves_of(observation_space)
         self.arrays = [leaf for leaf in self.leaves if leaf.kind == "array"]
         self.has_finals = has_finals
         self._columns = [(leaf.dtype, leaf.shape) for leaf in self.arrays]
-        self._obs_bytes = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self._columns)
-
-    def expected_bytes(self, num_rows: int) -> int:
-        """What a reply without finals and extras takes."""
-        return _REPLY.size + num_rows * (self._obs_bytes + 8 + 4 + 1)
 
     def encode(
         self,
@@ -143,8 +141,8 @@ class RowForm:
         final_obs: Sequence[NDArray[Any]] | None,
         final_elapsed: NDArray[np.int32] | None,
         extras: bytes,
-    ) -> EncodedReply:
-        """The reply as runs of bytes."""
+    ) -> EncodedResponse:
+        """Encode the rows of a batch."""
         status = (phases << 2) | (truncated.view(np.uint8) << 1) | terminated.view(np.uint8)
         finals: list[bytes] = []
         num_finals = 0
@@ -153,8 +151,8 @@ class RowForm:
             num_finals = len(ended)
             if num_finals:
                 finals = [column[ended].tobytes() for column in (*final_obs, final_elapsed)]
-        return EncodedReply(
-            [_REPLY.pack(len(reward), num_finals, len(extras)), extras, bytes(-len(extras) % _ALIGNMENT)],
+        return EncodedResponse(
+            [_RESPONSE.pack(len(reward), num_finals, len(extras)), extras, bytes(-len(extras) % _ALIGNMENT)],
             [
                 *(column.tobytes() for column in obs),
                 reward.tobytes(),
@@ -164,12 +162,12 @@ class RowForm:
             ],
         )
 
-    def decode(self, data: memoryview) -> Reply:
-        """The reply; its arrays are views of the data."""
-        num_rows, num_finals, extra_bytes = _REPLY.unpack_from(data)
-        offset = _REPLY.size + extra_bytes
-        extras = bytes(data[_REPLY.size : offset]) if extra_bytes else b""
-        offset += -extra_bytes % _ALIGNMENT
+    def decode(self, data: memoryview) -> ResponseColumns:
+        """Decode a response; its arrays are views of the data."""
+        num_rows, num_finals, num_extra_bytes = _RESPONSE.unpack_from(data)
+        offset = _RESPONSE.size + num_extra_bytes
+        extras = bytes(data[_RESPONSE.size : offset]) if num_extra_bytes else b""
+        offset += -num_extra_bytes % _ALIGNMENT
         obs = []
         for dtype, shape in self._columns:
             column, offset = _column(data, offset, dtype, (num_rows, *shape))
@@ -186,7 +184,7 @@ class RowForm:
                 column, offset = _column(data, offset, dtype, (num_finals, *shape))
                 final_obs.append(column)
             final_elapsed, offset = _column(data, offset, _INT32, (num_finals,))
-        return Reply(
+        return ResponseColumns(
             obs,
             reward,
             elapsed_step,
@@ -200,35 +198,73 @@ class RowForm:
         )
 
 
-_FLOAT64, _INT32, _UINT8 = np.dtype(np.float64), np.dtype(np.int32), np.dtype(np.uint8)
-_NO_ROWS: NDArray[np.intp] = np.empty(0, dtype=np.intp)
-_NO_STEPS: NDArray[np.int32] = np.empty(0, dtype=np.int32)
-
-
-def num_parts_for(num_bytes: int) -> int:
-    """In how many parts a run of so many bytes travels best."""
-    parts = -(-num_bytes // PART_BYTES)
-    return parts if parts <= MAX_PARTS else 1
-
-
-def cut(runs: Sequence[bytes], num_parts: int) -> Any:
-    """The runs as that many parts: bytes, a list of bytes, or one array for the object store."""
-    data = b"".join(runs)
-    if num_parts == 1:
-        # An array is read from the store where it lies, bytes would be copied out of it.
-        return np.frombuffer(data, np.uint8) if len(data) > PART_BYTES else data
-    # The last takes what is more than was expected.
-    bounds = [*(PART_BYTES * k for k in range(num_parts)), max(len(data), PART_BYTES * (num_parts - 1))]
-    return [data[start:end] for start, end in itertools.pairwise(bounds)]
-
-
-def glued(parts: Sequence[Any]) -> memoryview:
-    """What cut() was given, from its parts."""
-    if len(parts) == 1:
-        return memoryview(parts[0])
-    return memoryview(b"".join(parts))
-
-
 def _column(data: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], int]:
     column: NDArray[Any] = np.ndarray(shape, dtype, data, offset)
     return column, offset + math.prod(shape) * dtype.itemsize
+
+
+# --- faults --------------------------------------------------------------------------------------
+
+# (env_id, method, message, traceback, pickled exception, exit_code)
+FaultRecord = tuple[int, str, str, str, bytes | None, int | None]
+
+
+def fault_to_record(fault: Fault, first_env: int) -> FaultRecord:
+    """Return a fault of an actor's env as plain values, under its id in the whole pool."""
+    pickled = None if fault.cause is None else trouble_of(fault.cause, fault.method, is_leaving=True).pickled
+    return first_env + fault.env_id, fault.method, fault.message, fault.traceback, pickled, fault.exit_code
+
+
+def fault_from_record(record: FaultRecord) -> Fault:
+    """Return the fault, with its exception if that can be unpickled here."""
+    env_id, method, message, traceback, pickled, exit_code = record
+    cause = Trouble(method, message, traceback, pickled).fault(env_id).cause
+    return Fault(env_id, method, message, traceback, cause, exit_code)
+
+
+# --- results of other calls ----------------------------------------------------------------------
+
+
+class RemoteCallError(Exception):
+    """A call that failed in an actor, of which only the text is known here."""
+
+    def __init__(self, message: str, traceback: str) -> None:
+        super().__init__(message)
+        self.traceback = traceback
+
+
+def encode_value(value: Any) -> bytes:
+    """Encode the value of a successful call; a value that cannot be pickled becomes an error."""
+    try:
+        return dump(("value", value))
+    except Exception as error:
+        message = f"it returned a value that cannot be pickled: {message_of(error)}"
+        return dump(("error", (None, message, "")))
+
+
+def encode_error(error: BaseException, first_env: int) -> bytes:
+    """Encode the exception of a failed call."""
+    if isinstance(error, EnvError):
+        return dump(("faults", [fault_to_record(fault, first_env) for fault in error.faults]))
+    report = trouble_of(error, "", is_leaving=True)
+    is_raised_as_is = isinstance(error, (EnvfleetError, AttributeError))
+    return dump(("error", (report.pickled if is_raised_as_is else None, message_of(error), report.traceback)))
+
+
+def decode_result(data: bytes, remedy: str) -> Any:
+    """Return the value of a call, or raise what the call raised. remedy: how to fix a fault of an env."""
+    try:
+        kind, content = pickle.loads(data)
+    except Exception as error:
+        raise RemoteCallError(
+            f"it returned a value that cannot be unpickled here: {message_of(error)}; return plain values", ""
+        ) from error
+    if kind == "value":
+        return content
+    if kind == "faults":
+        faults = tuple(fault_from_record(record) for record in content)
+        raise EnvError.of(faults, None, remedy) from faults[0].cause
+    pickled, message, traceback = content
+    if pickled is not None:
+        raise pickle.loads(pickled)
+    raise RemoteCallError(message, traceback)

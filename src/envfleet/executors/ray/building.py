@@ -1,4 +1,4 @@
-"""Plans: what an actor needs to build its share of the envs, fit to travel."""
+"""What travels to an actor so that it can build its envs: an inner executor's builder and the process context."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
 }
 
 
-class Plan(Protocol):
-    """What builds the envs of a share, wherever it is unpickled."""
+class InnerExecutorBuilder(Protocol):
+    """Builds the executor of one worker's envs, wherever it is unpickled."""
 
     def build(self) -> tuple[Executor, Portrait]:
-        """The executor of the share, and what its envs say of themselves."""
+        """Return the executor and the description of its envs."""
 
 
 @dataclass(frozen=True)
-class NativePlan:
-    """Native envs. libraries: of those that come from a plug-in, by file name."""
+class NativeExecutorBuilder:
+    """Builds native envs. libraries: the plug-ins that define them, by file name."""
 
     native_id: str
     spec: EnvSpec
@@ -48,33 +48,33 @@ class NativePlan:
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
     def build(self) -> tuple[Executor, Portrait]:
-        """The native executor of the share."""
+        """Return the native executor and the description of its envs."""
         if not self.libraries:
             load_entry(Entry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
-                _native.load_plugin(str(_stored(name, data)))
-        portrait = Portrait(
+                _native.load_plugin(str(_store_library(name, data)))
+        description = Portrait(
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )
-        return NativeExecutor(self.native_id, self.spec, self.config, self.values), portrait
+        return NativeExecutor(self.native_id, self.spec, self.config, self.values), description
 
 
 @dataclass(frozen=True)
-class ShiftedBuilder:
-    """A builder that counts from its share's first env: envs are told their ids in the whole pool."""
+class OffsetEnvBuilder:
+    """An env builder for a worker whose local env 0 is first_env: envs are built with their ids in the whole pool."""
 
     builder: EnvBuilder
     first_env: int
 
     def build(self, local_id: int) -> Any:
-        """The env."""
+        """Build the env."""
         return self.builder.build(self.first_env + local_id)
 
 
 @dataclass(frozen=True)
-class PythonPlan:
-    """Python envs on an inner backend."""
+class PythonExecutorBuilder:
+    """Builds Python envs on an inner backend."""
 
     name: str
     backend: str
@@ -83,72 +83,75 @@ class PythonPlan:
     max_episode_steps: int | None
 
     def build(self) -> tuple[Executor, Portrait]:
-        """The inner executor of the share."""
-        seen: list[Portrait] = []
+        """Return the inner executor and the description of its envs."""
+        descriptions: list[Portrait] = []
 
-        def make_spec(portrait: Portrait) -> EnvSpec:
-            seen.append(portrait)
+        def make_spec(description: Portrait) -> EnvSpec:
+            descriptions.append(description)
             return EnvSpec(
                 id=self.name,
                 entry_point=None,
-                observation_space=portrait.observation_space,
-                action_space=portrait.action_space,
+                observation_space=description.observation_space,
+                action_space=description.action_space,
                 backend=self.backend,
-                metadata=portrait.metadata,
-                render_mode=portrait.render_mode,
+                metadata=description.metadata,
+                render_mode=description.render_mode,
             )
 
         config = self.config
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
         recipe = Recipe(self.name, self.builders, self.max_episode_steps)
-        return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), seen[0]
+        return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), descriptions[0]
 
 
-def native_plans(
+def native_builders(
     native_id: str,
     spec: EnvSpec,
     config: PoolConfig,
     values: Sequence[Mapping[str, Any]],
-    shares: Sequence[range],
+    worker_envs: Sequence[range],
     libraries: Mapping[str, bytes],
 ) -> list[bytes]:
-    """A plan for each share, pickled."""
+    """Return a pickled builder for each worker's envs."""
     return [
         pickled_factories(
-            NativePlan(
+            NativeExecutorBuilder(
                 native_id,
                 spec,
-                _inner_config(config, share, config.num_threads),
-                tuple(values) if len(values) == 1 else tuple(values[share.start : share.stop]),
+                _inner_config(config, envs, config.num_threads),
+                tuple(values) if len(values) == 1 else tuple(values[envs.start : envs.stop]),
                 libraries,
             ),
             "ray",
         )
-        for share in shares
+        for envs in worker_envs
     ]
 
 
-def python_plans(recipe: Recipe, backend: str, config: PoolConfig, shares: Sequence[range]) -> list[bytes]:
-    """A plan for each share, pickled."""
-    plans = []
-    for share in shares:
-        shifted: dict[int, ShiftedBuilder] = {}
-        own = recipe.builders[share.start : share.stop]
-        builders = tuple(shifted.setdefault(id(each), ShiftedBuilder(each, share.start)) for each in own)
-        inner = _inner_config(config, share, 1 if backend == "serial" else config.num_threads)
-        plan = PythonPlan(recipe.name, backend, inner, builders, recipe.max_episode_steps)
-        plans.append(pickled_factories(plan, "ray"))
-    return plans
+def python_builders(recipe: Recipe, backend: str, config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+    """Return a pickled builder for each worker's envs."""
+    pickled = []
+    for envs in worker_envs:
+        # Envs that share a builder go on sharing it, so that it is pickled once.
+        offset: dict[int, OffsetEnvBuilder] = {}
+        builders = tuple(
+            offset.setdefault(id(builder), OffsetEnvBuilder(builder, envs.start))
+            for builder in recipe.builders[envs.start : envs.stop]
+        )
+        inner = _inner_config(config, envs, 1 if backend == "serial" else config.num_threads)
+        builder = PythonExecutorBuilder(recipe.name, backend, inner, builders, recipe.max_episode_steps)
+        pickled.append(pickled_factories(builder, "ray"))
+    return pickled
 
 
-def _inner_config(config: PoolConfig, share: range, num_workers: int) -> PoolConfig:
-    """The config of one share: all of its envs at once. num_workers 0: as many as its machine has cores."""
+def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConfig:
+    """Return the config of one worker's inner pool, synchronous. num_workers 0: one per core of its machine."""
     return PoolConfig(
-        num_envs=len(share),
-        batch_size=len(share),
-        num_threads=max(1, min(num_workers, len(share))),
-        num_workers=min(num_workers, len(share)),
+        num_envs=len(envs),
+        batch_size=len(envs),
+        num_threads=max(1, min(num_workers, len(envs))),
+        num_workers=min(num_workers, len(envs)),
         thread_affinity_offset=config.thread_affinity_offset,
         autoreset_mode=config.autoreset_mode,
         max_episode_steps=config.max_episode_steps,
@@ -156,33 +159,34 @@ def _inner_config(config: PoolConfig, share: range, num_workers: int) -> PoolCon
         render_mode=config.render_mode,
         start_method=config.start_method,
         check_actions=config.check_actions,
-        copy=False,  # a row is read, and sent, before the next one is written
+        copy=False,  # a row is read and sent before the next one is written
     )
 
 
 @dataclass(frozen=True)
-class Luggage:
-    """What an actor takes over from the caller before it loads anything of the user's.
+class ProcessContext:
+    """What an actor takes over from the caller's process before it loads any user code.
 
-    Not the environment variables and the folder: the actor's machine has its own; runtime_env sets them.
+    Environment variables and the working directory are not part of it: the actor's machine has its own, and
+    runtime_env sets them.
     """
 
     sys_path: tuple[str, ...]
     registered: bytes
 
     @staticmethod
-    def here() -> Luggage:
-        """That of this process, now."""
-        return Luggage(tuple(map(str, sys.path)), registered_envs())
+    def capture() -> ProcessContext:
+        """Return the context of this process."""
+        return ProcessContext(tuple(map(str, sys.path)), registered_envs())
 
-    def unpack(self) -> None:
-        """Makes it this process's."""
+    def apply(self) -> None:
+        """Apply it to this process."""
         sys.path.extend(path for path in self.sys_path if path not in sys.path and os.path.isdir(path or "."))
         adopt_registered(self.registered)
 
 
-def _stored(name: str, data: bytes) -> Path:
-    """A plug-in's library as a file of this machine. Its name holds a digest of what it was built from."""
+def _store_library(name: str, data: bytes) -> Path:
+    """Write a plug-in's library to a file of this machine. Its name contains a digest of its sources."""
     folder = Path(tempfile.gettempdir(), f"envfleet-plugins-{os.getuid()}")
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / name

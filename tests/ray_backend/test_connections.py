@@ -1,4 +1,4 @@
-"""Lines: the same rows as through Ray, and nothing lost or done twice when one breaks."""
+"""Connections: the same rows as through Ray, and nothing lost or stepped twice when one breaks."""
 
 from __future__ import annotations
 
@@ -16,9 +16,16 @@ from support.python_probes import FaultyEnv, SleepyEnv
 import envfleet
 from envfleet import ConfigError, Pool, WorkerDied
 from envfleet.errors import RecvTimeout
-from envfleet.executors.ray.authentication import HELLO_BYTES, SECRET_BYTES
-from envfleet.executors.ray.line import LEAVE, CallerLine, Door, LineLostError, dial
-from envfleet.executors.ray.lines import Lines
+from envfleet.executors.ray.connection import (
+    HELLO_BYTES,
+    SECRET_BYTES,
+    STOP_SERVING,
+    CallerConnection,
+    ConnectionLostError,
+    Listener,
+    connect_all,
+)
+from envfleet.executors.ray.supervisor import Connections
 
 ray = pytest.importorskip("ray")
 
@@ -27,23 +34,23 @@ SECRET = bytes(range(SECRET_BYTES))
 
 
 @pytest.fixture
-def make(make_on_lines):
-    return make_on_lines
+def make(make_direct):
+    return make_direct
 
 
-def lines_of(pool: Pool) -> list[CallerLine | None]:
-    return [worker.line for worker in pool.executor._workers]
+def connections_of(pool: Pool) -> list[CallerConnection | None]:
+    return [worker.connection for worker in pool.executor._workers]
 
 
-def break_line(pool: Pool, worker: int) -> None:
-    lines_of(pool)[worker]._socket.shutdown(socket.SHUT_RDWR)
+def break_connection(pool: Pool, worker: int) -> None:
+    connections_of(pool)[worker]._socket.shutdown(socket.SHUT_RDWR)
 
 
 def test_both_ways_give_the_same_rows(make):
     options = {"num_workers": 2, "envs_per_worker": 3, "seed": 7}
     direct, by_ray = make(SleepyEnv, **options), make(SleepyEnv, **options, ray_direct=False)
-    assert None not in lines_of(direct)
-    assert lines_of(by_ray) == [None, None]
+    assert None not in connections_of(direct)
+    assert connections_of(by_ray) == [None, None]
     np.testing.assert_array_equal(direct.reset().obs, by_ray.reset().obs)
     for step in range(5):
         actions = np.full(6, step % 3, dtype=np.float32)
@@ -54,18 +61,18 @@ def test_both_ways_give_the_same_rows(make):
         assert direct.get_attr("spec") == by_ray.get_attr("spec")
 
 
-@pytest.mark.parametrize("when", ["while idle", "while under way"])
-def test_a_line_that_breaks_costs_nothing_but_speed(make, when):
-    """What was under way is sent again by Ray, and an env that has stepped is not stepped again."""
+@pytest.mark.parametrize("when", ["while idle", "while pending"])
+def test_a_connection_that_breaks_costs_nothing_but_speed(make, when):
+    """What was pending is sent again through Ray, and an env that has stepped is not stepped again."""
     pool = make(SleepyEnv, num_workers=2, envs_per_worker=2, batch_size=3)
     pool.reset()
     ids = np.arange(4, dtype=np.int32)
     counts = np.zeros(4, dtype=int)
-    before = lines_of(pool)
+    before = connections_of(pool)
     for turn in range(4):
         pool.send(np.full(4, 300 if turn == 1 else 1, dtype=np.float32), ids)
-        if turn == 1 and when == "while under way":
-            break_line(pool, 1)
+        if turn == 1 and when == "while pending":
+            break_connection(pool, 1)
         batch = pool.recv()
         counts[batch.env_id] += 1
         pool.send(np.ones(2, dtype=np.float32), batch.env_id[:2])
@@ -73,34 +80,34 @@ def test_a_line_that_breaks_costs_nothing_but_speed(make, when):
             batch = pool.recv()
             counts[batch.env_id] += 1
         if turn == 1 and when == "while idle":
-            break_line(pool, 1)
-    assert lines_of(pool)[0] is before[0]
-    assert lines_of(pool)[1] is not before[1]
+            break_connection(pool, 1)
+    assert connections_of(pool)[0] is before[0]
+    assert connections_of(pool)[1] is not before[1]
     assert pool.stats().num_steps == 24
     assert [stats.num_steps for stats in pool.stats().envs] == counts.tolist()
 
 
-def test_a_broken_line_keeps_the_rows_exact(make):
+def test_a_broken_connection_keeps_the_rows_exact(make):
     pool, twin = make(FaultyEnv, num_workers=2, num_envs=4), envfleet.make_pool(FaultyEnv, num_envs=4, backend="serial")
     np.testing.assert_array_equal(pool.reset(seed=3).obs, twin.reset(seed=3).obs)
     for step in range(12):
         if step in (3, 7):
-            break_line(pool, step // 4)
+            break_connection(pool, step // 4)
         np.testing.assert_array_equal(pool.step([STEP] * 4).obs, twin.step([STEP] * 4).obs)
     twin.close()
 
 
 @pytest.mark.parametrize("batch_size", [4, 2])
-def test_a_lost_line_is_made_again_without_a_reset(make, batch_size):
+def test_a_lost_connection_is_made_again_without_a_reset(make, batch_size):
     pool = make(FaultyEnv, num_workers=2, num_envs=4, batch_size=batch_size)
     pool.reset(seed=0)
-    before = lines_of(pool)
-    break_line(pool, 1)
+    before = connections_of(pool)
+    break_connection(pool, 1)
     num_steps = 0
-    while lines_of(pool)[1] in (None, before[1]):  # the timeout of the test ends this
+    while connections_of(pool)[1] in (None, before[1]):  # the timeout of the test ends this
         ids = pool.step([STEP] * 4, np.arange(4)).env_id if batch_size == 4 else stepped(pool)
         num_steps += len(ids)
-    assert lines_of(pool)[0] is before[0]
+    assert connections_of(pool)[0] is before[0]
     assert pool.stats().num_steps == num_steps
 
 
@@ -125,21 +132,21 @@ def test_rows_larger_than_any_buffer_neither_block_the_worker_nor_the_caller(mak
     assert seen == [0, 1, 2, 3]
 
 
-def test_a_broken_line_of_a_busy_worker_keeps_nobody_waiting(make):
+def test_a_broken_connection_of_a_busy_worker_delays_no_other(make):
     pool = make(SleepyEnv, num_workers=2, envs_per_worker=1, batch_size=1, step_timeout=30)
     pool.reset()
     pool.send(np.array([4000, 1], dtype=np.float32), np.arange(2, dtype=np.int32))
-    break_line(pool, 0)
+    break_connection(pool, 0)
     assert pool.recv().env_id.tolist() == [1]
     with pytest.raises(RecvTimeout):
         pool.recv(timeout=0.2)
     assert pool.recv().env_id.tolist() == [0]
     # It is there again after a reset.
     pool.reset()
-    assert None not in lines_of(pool)
+    assert None not in connections_of(pool)
 
 
-def test_a_worker_that_answers_while_nobody_listens_is_not_overdue(make):
+def test_a_worker_that_responds_while_no_call_waits_is_not_overdue(make):
     """Its reply fits into no buffer, so that most of it is still to come when step_timeout is over."""
     pool = make(LargeSleepyEnv, num_workers=2, envs_per_worker=8, step_timeout=4.0)
     pool.reset()
@@ -172,7 +179,7 @@ def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
 def test_what_fails_after_its_envs_stepped_is_not_done_again(make):
     pool = make(UnpackableEnv, num_workers=2, envs_per_worker=1)
     pool.reset(seed=0)
-    with pytest.raises(WorkerDied, match=r"env 0 raised in step\(\).*it was begun, and failed"):
+    with pytest.raises(WorkerDied, match=r"env 0 raised in step\(\).*the request was started, and failed"):
         pool.step([UnpackableEnv.THROW, STEP])
     pool.reset([0])
     assert pool.step([STEP] * 2).obs[:, 1].tolist() == [1, 2]
@@ -181,8 +188,8 @@ def test_what_fails_after_its_envs_stepped_is_not_done_again(make):
 def test_where_ray_encrypts_nothing_travels_in_the_open(make, monkeypatch):
     pool = make(FaultyEnv, num_workers=1, num_envs=1, ray_direct=False)
     monkeypatch.setenv("RAY_USE_TLS", "1")
-    Lines(ray, True).connect(pool.executor._workers)
-    assert lines_of(pool) == [None]
+    Connections(ray, True).connect(pool.executor._workers)
+    assert connections_of(pool) == [None]
 
 
 def test_an_odd_option_is_refused():
@@ -195,59 +202,59 @@ def test_an_odd_option_is_refused():
 # --- the two ends by themselves ------------------------------------------------------------------
 
 
-def test_who_does_not_know_the_secret_is_not_let_in():
-    door = Door("127.0.0.1", SECRET)
-    opened = []
-    thread = threading.Thread(target=lambda: opened.append(door.open()))
+def test_a_client_without_the_secret_is_rejected():
+    listener = Listener("127.0.0.1", SECRET)
+    accepted = []
+    thread = threading.Thread(target=lambda: accepted.append(listener.accept()))
     thread.start()
-    with socket.create_connection(door.address) as stranger:
+    with socket.create_connection(listener.address) as stranger:
         stranger.sendall(bytes(HELLO_BYTES))
         assert stranger.recv(1) == b""
-    line = dial({"door": (door.address, SECRET)}, 5.0)["door"]
+    connection = connect_all({"actor": (listener.address, SECRET)}, 5.0)["actor"]
     thread.join()
-    line.put(5, b"request")
-    assert opened[0].take() == (5, b"request")
-    opened[0].give(5, [b"re", b""], [b"ply"])
-    while not line.inbox:
-        line.pump()
-    assert list(line.inbox) == [(5, b"reply")]
+    connection.send(5, b"request")
+    assert accepted[0].recv() == (5, b"request")
+    accepted[0].send(5, [b"re", b""], [b"ply"])
+    while not connection.received:
+        connection.pump()
+    assert list(connection.received) == [(5, b"reply")]
     # One caller, and no other after it.
-    assert dial({"door": (door.address, SECRET)}, 1.0) == {}
-    line.close()
-    with pytest.raises(LineLostError):
-        opened[0].take()
-    opened[0].close()
+    assert connect_all({"actor": (listener.address, SECRET)}, 1.0) == {}
+    connection.close()
+    with pytest.raises(ConnectionLostError):
+        accepted[0].recv()
+    accepted[0].close()
 
 
 def test_frames_of_all_sizes_arrive_whole_and_in_order():
-    door = Door("127.0.0.1", SECRET)
-    caller = dial({0: (door.address, SECRET)}, 5.0)[0]
-    actor = door.open()
+    listener = Listener("127.0.0.1", SECRET)
+    caller = connect_all({0: (listener.address, SECRET)}, 5.0)[0]
+    actor = listener.accept()
     sizes = [0, 1, 100_000, 131_056, 131_057, 5_000_000, 3, 40_000_000, 17]
     frames = {number: os.urandom(size) for number, size in enumerate(sizes)}
 
     def echo() -> None:
-        while (frame := actor.take())[0] != LEAVE:
+        while (frame := actor.recv())[0] != STOP_SERVING:
             half = len(frame[1]) // 2
-            actor.give(frame[0], [bytes(frame[1][:half])], [bytes(frame[1][half:])] + [b""] * 100)
+            actor.send(frame[0], [bytes(frame[1][:half])], [bytes(frame[1][half:])] + [b""] * 100)
 
     thread = threading.Thread(target=echo)
     thread.start()
     for number, data in frames.items():
-        caller.put(number, data)
-    caller.put(LEAVE, b"")
+        caller.send(number, data)
+    caller.send(STOP_SERVING, b"")
     assert caller.flush(30.0)
     thread.join()
-    while len(caller.inbox) < len(frames):
+    while len(caller.received) < len(frames):
         caller.pump()
-    assert [number for number, _ in caller.inbox] == list(frames)
-    assert all(bytes(data) == frames[number] for number, data in caller.inbox)
+    assert [number for number, _ in caller.received] == list(frames)
+    assert all(bytes(data) == frames[number] for number, data in caller.received)
     actor.close()
     while not caller.is_lost:
         caller.pump()
 
 
-def test_a_door_where_nobody_listens_is_no_line():
-    door = Door("127.0.0.1", SECRET)
-    door.close()
-    assert dial({0: (door.address, SECRET)}, 5.0) == {}
+def test_a_closed_listener_is_not_connected_to():
+    listener = Listener("127.0.0.1", SECRET)
+    listener.close()
+    assert connect_all({0: (listener.address, SECRET)}, 5.0) == {}

@@ -1,0 +1,40 @@
+"""Errors and warnings about one env that carry its id as data.
+
+An executor that hosts another one (an actor of the Ray backend) knows its envs under other ids: it reports the same
+problem under the id of the whole pool without touching any text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from envfleet.errors import StateError
+
+
+class EnvStateError(StateError):
+    """A state of one env that cannot be saved or restored. problem: what cannot be done, and why."""
+
+    def __init__(self, env_id: int, env_name: str, problem: str) -> None:
+        super().__init__(f"env {env_id} of {env_name} {problem}")
+        self.env_id = env_id
+        self.env_name = env_name
+        self.problem = problem
+
+    def with_env_id(self, env_id: int) -> EnvStateError:
+        """Return the same error about the env of this id."""
+        return EnvStateError(env_id, self.env_name, self.problem)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvStateError, (self.env_id, self.env_name, self.problem)
+
+
+class EnvCloseWarning(RuntimeWarning):
+    """An env raised in close()."""
+
+    def __init__(self, env_id: int, message: str) -> None:
+        super().__init__(f"env {env_id} raised in close(): {message}")
+        self.env_id = env_id
+        self.message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return EnvCloseWarning, (self.env_id, self.message)
