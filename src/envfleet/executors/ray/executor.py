@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.autoreset import Deed, Phase, decide
+from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch
 from envfleet.executors.base import REFUSED, Executor, Refused
 from envfleet.executors.python.env_description import one_portrait
@@ -134,7 +134,8 @@ class RayExecutor(Executor):
             and actions.dtype == leaf.dtype
             and actions.shape == (self.num_envs, *leaf.shape)
             and all(
-                decide(self._config.autoreset_mode, Phase(own)) is not Deed.REFUSE for own in set(self._books.phases)
+                step_rule(self._config.autoreset_mode, Phase(own)) is not StepRule.REFUSE
+                for own in set(self._books.phases)
             )
         )
 
