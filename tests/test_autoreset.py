@@ -1,47 +1,64 @@
-"""The table in autoreset.py and the native code that mirrors it."""
+"""The step rule: the table in autoreset.py, and what every executor does."""
 
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
+from support.subjects import SUBJECTS
 
 import envfleet
-from envfleet.autoreset import NATIVE_CODES, Deed, Phase, decide, parse_mode
+from envfleet.autoreset import NATIVE_CODES, Phase, StepRule, parse_mode, step_rule
 
-END = 4
+STEP, THROW, END = 0, 1, 4
 
 
-def observed_deed(mode: AutoresetMode, phase: Phase) -> Deed:
-    """What the native engine does with an env in this phase, seen from outside."""
-    pool = envfleet.make_pool("Faulty-v0", num_envs=1, autoreset_mode=mode)
-    if phase is not Phase.UNSTARTED:
-        pool.reset(seed=0)
-    if phase is Phase.ENDED:
-        source = envfleet.make_pool("Faulty-v0", num_envs=1, autoreset_mode="disabled")
-        source.reset(seed=0)
-        source.step([END])
+def make(subject: str, mode: AutoresetMode) -> envfleet.Pool:
+    return SUBJECTS[subject]("Faulty-v0", num_envs=len(Phase), num_threads=1, autoreset_mode=mode)
+
+
+def bring_into_phases(pool: envfleet.Pool, subject: str) -> None:
+    """Bring env i into the phase with the number i."""
+    # By way of a state: in the same_step mode no step leaves an env ended.
+    with closing(make(subject, AutoresetMode.DISABLED)) as source:
+        source.reset([Phase.RUNNING, Phase.ENDED, Phase.BROKEN], seed=0)
+        source.step([END], [Phase.ENDED])
         pool.set_state(source.get_state())
-    if phase is Phase.BROKEN:
-        with pytest.raises(envfleet.EnvError):
-            pool.step([1])
-    assert pool.executor.phases()[0] == phase
+    with pytest.raises(envfleet.EnvError):
+        pool.step([THROW], [Phase.BROKEN])
+    assert pool.executor.phases().tolist() == list(Phase)
+
+
+def observed_rule(pool: envfleet.Pool, env_id: int) -> StepRule:
+    """Step one env, and tell from outside what the executor did with it."""
     try:
-        batch = pool.step([END])
+        batch = pool.step([END], [env_id])
     except envfleet.CallOrderError:
-        return Deed.REFUSE
+        return StepRule.REFUSE
     if not batch.terminated[0]:
-        return Deed.RESET
-    return Deed.STEP_THEN_RESET if batch.elapsed_step[0] == 0 else Deed.STEP
+        assert batch.elapsed_step[0] == 0
+        return StepRule.RESET
+    return StepRule.STEP_THEN_RESET if batch.elapsed_step[0] == 0 else StepRule.STEP
 
 
-@pytest.mark.parametrize("mode", AutoresetMode, ids=lambda mode: mode.value)
-@pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.name)
-def test_native_code_does_what_the_table_says(mode, phase):
-    assert observed_deed(mode, phase) is decide(mode, phase)
+def cases():
+    for subject in SUBJECTS:
+        for mode in AutoresetMode:
+            # An actor takes seconds to start: one mode in every run, the others in the long ones.
+            is_slow = subject == "ray" and mode is not AutoresetMode.NEXT_STEP
+            yield pytest.param(subject, mode, id=f"{subject}-{mode.value}", marks=[pytest.mark.soak] * is_slow)
+
+
+@pytest.mark.parametrize(("subject", "mode"), list(cases()))
+def test_every_executor_does_what_the_table_says(subject, mode):
+    with closing(make(subject, mode)) as pool:
+        bring_into_phases(pool, subject)
+        observed = {phase: observed_rule(pool, int(phase)) for phase in Phase}
+    assert observed == {phase: step_rule(mode, phase) for phase in Phase}
 
 
 def test_the_numbers_are_those_of_the_abi():

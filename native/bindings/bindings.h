@@ -1,18 +1,25 @@
-// What each bind_*.cc adds to the module.
+// What each file of the bindings adds to the module.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include "engine/counters.h"
+
 namespace envfleet::bindings {
 
-void borrow_numpy_loops();
+void load_numpy_loops();
 void bind_env_types(nanobind::module_& module);
-void bind_rng(nanobind::module_& module);
+void bind_random(nanobind::module_& module);
 void bind_call_guard(nanobind::module_& module);
-void bind_pool(nanobind::module_& module);
-void bind_board(nanobind::module_& module);
-void bind_env_loop(nanobind::module_& module);
+void bind_rows(nanobind::module_& module);
+void bind_native_pool(nanobind::module_& module);
+void bind_shared_memory(nanobind::module_& module);
+void bind_python_pool(nanobind::module_& module);
+void bind_step_loop(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
-void bind_dialects(nanobind::module_& module);
+void bind_api_columns(nanobind::module_& module);
+
+// The fields of statistics.EnvStats, by name.
+nanobind::dict to_python(const engine::EnvStatistics& statistics);
 
 }  // namespace envfleet::bindings

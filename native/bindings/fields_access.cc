@@ -1,13 +1,13 @@
-#include "fields_access.h"
+#include "bindings/fields_access.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <vector>
 
+#include "bindings/numpy_arrays.h"
+#include "bindings/python_calls.h"
 #include "envfleet/spec.h"
-#include "numpy_api.h"
-#include "python_calls.h"
 
 namespace nb = nanobind;
 
@@ -15,20 +15,13 @@ namespace envfleet::bindings {
 
 namespace {
 
-nb::object checked(PyObject* made) {
-  if (made == nullptr) throw nb::python_error();
-  return nb::steal(made);
-}
-
-PyArrayObject* as_array(const nb::object& array) { return reinterpret_cast<PyArrayObject*>(array.ptr()); }
-
 [[noreturn]] void raise_out_of_range(int type, const nb::object& given) {
   const nb::object wanted = nb::steal(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
   PyErr_Format(PyExc_ValueError, "expected values in the range of %S, got %S", wanted.ptr(), given.ptr());
   throw nb::python_error();
 }
 
-// No finite number is infinite as a float32. Asked before the cast, of which numpy would warn.
+// Whether every finite number is also finite as a float32. Checked before the cast, for which numpy would warn.
 bool all_fit_float32(const nb::object& given) {
   const nb::object wide = checked(PyArray_FROMANY(given.ptr(), NPY_DOUBLE, 0, 1, NPY_ARRAY_CARRAY_RO | NPY_ARRAY_FORCECAST));
   const auto* numbers = static_cast<const double*>(PyArray_DATA(as_array(wide)));
@@ -41,13 +34,13 @@ bool all_equal(const nb::object& given, const nb::object& converted) {
   return PyObject_IsTrue(nb::object(nb::module_::import_("numpy").attr("all")(equal)).ptr()) == 1;
 }
 
-// An array of that type, if no kind is lost on the way (1.9 is no integer) and every number fits.
+// An array of that type. Raises ValueError unless the kind is preserved (1.9 is not an integer) and every number fits.
 nb::object convert(nb::handle value, int type) {
   const nb::object given = checked(PyArray_FROMANY(value.ptr(), NPY_NOTYPE, 0, 1, NPY_ARRAY_CARRAY_RO));
   PyArray_Descr* own = PyArray_DESCR(as_array(given));
   const nb::object wanted = nb::steal(reinterpret_cast<PyObject*>(PyArray_DescrFromType(type)));
   auto* descriptor = reinterpret_cast<PyArray_Descr*>(wanted.ptr());
-  // Integers of either sign are one kind here: all_equal() finds those that do not fit.
+  // Signed and unsigned integers count as one kind: all_equal() finds those that do not fit.
   const bool are_integers = PyTypeNum_ISINTEGER(own->type_num) && PyTypeNum_ISINTEGER(type);
   if (!are_integers && PyArray_CanCastTypeTo(own, descriptor, NPY_SAME_KIND_CASTING) == 0) {
     PyErr_Format(PyExc_ValueError, "expected values of dtype %S, got %S", wanted.ptr(), own);
@@ -68,7 +61,7 @@ void call_fields_changed(const engine::FleetHandle& fleet, std::int32_t env_id) 
   }
 }
 
-// What the fields of one name held. False: the env threw, or has other fields by now.
+// Restores the fields of one name. Returns false if the env threw, or has other fields by now.
 bool restore(const engine::FleetHandle& fleet, std::int32_t env_id, const std::string& name,
              const std::vector<std::string>& before) {
   std::size_t num_restored = 0;

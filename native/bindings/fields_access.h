@@ -1,18 +1,21 @@
-// An env's fields as Python values: what get_attr and set_attr show.
+// An env's fields as Python values, for get_attr and set_attr.
+//
+// Thread safety: used with the GIL held, inside a call of the pool.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <string>
 
-#include "engine.h"
+#include "engine/engine.h"
 
 namespace envfleet::bindings {
 
 nanobind::dict read_fields(const engine::FleetHandle& fleet, std::int32_t env_id);
 
-// False: no field of that name. Throws a Python ValueError when the value does not fit, and FleetError for what the
-// env throws: the field has its old value then. An env that throws for the old value too is marked as broken.
+// Returns false if there is no field with this name. Raises ValueError if the value does not fit, and throws FleetError for
+// an exception of the env; the field keeps its old value then. An env that also throws for the old value is marked as
+// broken.
 bool write_field(engine::Engine& engine, std::int32_t env_id, const std::string& name, nanobind::handle value);
 
 }  // namespace envfleet::bindings

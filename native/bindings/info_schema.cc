@@ -1,4 +1,4 @@
-#include "info_schema.h"
+#include "bindings/info_schema.h"
 
 #include <numpy/arrayscalars.h>
 
@@ -47,7 +47,7 @@ bool InfoSchema::load(PyObject* entries) {
 }
 
 const InfoSchema::Entry* InfoSchema::find(PyObject* key, std::size_t guess) const {
-  // Envs tend to give their keys in one order.
+  // Envs usually return their keys in the same order.
   if (guess < entries_.size() && entries_[guess].key == key) return &entries_[guess];
   for (const Entry& entry : entries_) {
     if (entry.key == key) return &entry;

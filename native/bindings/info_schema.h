@@ -1,17 +1,17 @@
-// InfoSchema: which keys of an env's info dict travel as raw values, and where they lie.
+// InfoSchema: which keys of an env's info dict are stored as raw values in shared memory, and where.
 //
-// The caller learns keys as they appear and publishes them; both sides hold the same list, which only grows:
-// entry k is bit k of a row's mask, at its offset in the env's info bytes. What is not in it, or of another
-// type than it says, goes by message.
+// The caller learns keys as they appear and publishes them. Both sides hold the same list, which only grows: entry k is bit
+// k of a row's mask, at its offset in the env's info bytes. Values that are not in it, or have another type, are sent
+// through the side channel.
 //
-// Thread safety: each side has its own; used with the GIL held.
+// Thread safety: each side has its own object, used with the GIL held.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
-#include "numpy_api.h"
+#include "bindings/numpy_arrays.h"
 
 namespace envfleet::bindings {
 
@@ -22,15 +22,15 @@ class InfoSchema {
   InfoSchema(const InfoSchema&) = delete;
   InfoSchema& operator=(const InfoSchema&) = delete;
 
-  // entries: a list of (key, type of the value, dtype, shape, offset). False with a Python error set.
+  // entries: a list of (key, type of the value, dtype, shape, offset). Returns false with a Python error set.
   bool load(PyObject* entries);
   std::size_t size() const { return entries_.size(); }
 
-  // Writes what fits; what does not is put into *extras (created when needed). False: a Python error is set.
+  // Writes what fits and puts the rest into *extras (created when needed). Returns false with a Python error set.
   bool pack(PyObject* info, char* target, std::uint64_t* mask, PyObject** extras) const;
 
-  // The columns of a batch as a dict: arrays by key, and a mask under _key where a row has none.
-  // value(row, &mask) gives the row's bytes. Null with a Python error set.
+  // The columns of a batch as a dict: arrays by key, and a mask under _key if not every row has a value. row_at(row) has
+  // the row's bytes and mask. Returns null with a Python error set on failure.
   template <class RowAt>
   PyObject* unpack(std::int64_t num_rows, RowAt&& row_at) const;
 

@@ -2,26 +2,49 @@
 #define ENVFLEET_IMPORTS_NUMPY
 #include <nanobind/nanobind.h>
 
-#include "bindings.h"
-#include "cores.h"
-#include "numpy_api.h"
+#include "bindings/bindings.h"
+#include "bindings/numpy_arrays.h"
+#include "engine/cores.h"
 
 namespace nb = nanobind;
 
+namespace envfleet::bindings {
+
+nb::dict to_python(const engine::EnvStatistics& statistics) {
+  nb::dict fields;
+  fields["num_steps"] = statistics.num_steps;
+  fields["num_resets"] = statistics.num_resets;
+  fields["num_episodes"] = statistics.num_episodes;
+  fields["return_sum"] = statistics.return_sum;
+  fields["return_min"] = statistics.return_min;
+  fields["return_max"] = statistics.return_max;
+  fields["length_sum"] = statistics.length_sum;
+  fields["length_min"] = statistics.length_min;
+  fields["length_max"] = statistics.length_max;
+  fields["busy_ns"] = statistics.busy_ns;
+  fields["slowest_ns"] = statistics.slowest_ns;
+  return fields;
+}
+
+}  // namespace envfleet::bindings
+
 NB_MODULE(_native, module) {
+  using namespace envfleet;
   if (_import_array() < 0) throw nb::python_error();
-  envfleet::bindings::borrow_numpy_loops();
-  // A daemon thread that still stands in a frame at exit keeps what it holds, and that is no bug.
+  bindings::load_numpy_loops();
+  // A daemon thread that is still inside a call at exit keeps its objects alive, which is not a leak.
   nb::set_leak_warnings(false);
   module.doc() = "The C++ side of envfleet; not a public interface.";
   module.attr("abi_version") = ENVFLEET_ABI_VERSION;
-  module.def("usable_cores", &envfleet::engine::usable_cores);
-  envfleet::bindings::bind_env_types(module);
-  envfleet::bindings::bind_rng(module);
-  envfleet::bindings::bind_call_guard(module);
-  envfleet::bindings::bind_pool(module);
-  envfleet::bindings::bind_board(module);
-  envfleet::bindings::bind_env_loop(module);
-  envfleet::bindings::bind_kernels(module);
-  envfleet::bindings::bind_dialects(module);
+  module.def("usable_cores", &engine::usable_cores);
+  bindings::bind_env_types(module);
+  bindings::bind_random(module);
+  bindings::bind_call_guard(module);
+  bindings::bind_rows(module);
+  bindings::bind_native_pool(module);
+  bindings::bind_shared_memory(module);
+  bindings::bind_python_pool(module);
+  bindings::bind_step_loop(module);
+  bindings::bind_kernels(module);
+  bindings::bind_api_columns(module);
 }

@@ -1,14 +1,18 @@
-// A NativePool's life and its batches. In one file, so that a step is inlined as a whole.
-#include "native_pool.h"
+// In one file, so that a step is inlined as a whole.
+#include "bindings/native_pool.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
 #include <deque>
 
-#include "caller.h"
-#include "config_values.h"
-#include "env_types.h"
-#include "given_arrays.h"
-#include "python_calls.h"
-#include "timeouts.h"
+#include "bindings/bindings.h"
+#include "bindings/env_types.h"
+#include "bindings/fields_access.h"
+#include "bindings/python_calls.h"
+#include "engine/env_types.h"
 
 namespace nb = nanobind;
 
@@ -21,36 +25,99 @@ using engine::Request;
 namespace {
 
 constexpr double kHoldGilNs = 10'000;      // shorter work keeps the GIL
-constexpr double kPatientNs = 20'000'000;  // longer work is left to the crew: Ctrl-C must be heard
+constexpr double kPatientNs = 20'000'000;  // longer work is left to the thread pool, so that Ctrl-C is handled
+constexpr const char* kCapsuleName = "envfleet.batch";
+
+using Whole = PoolCall<WholeCall>;
+using Part = PoolCall<PartialCall>;
+
+void release_buffer(PyObject* capsule) {
+  engine::BufferPool::release(static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName)));
+}
 
 }  // namespace
 
-NativePool::NativePool(const std::string& id, std::int32_t num_envs, std::int32_t batch_size, std::int32_t num_threads,
-                       std::int32_t thread_affinity_offset, std::int32_t max_episode_steps, std::int32_t autoreset,
-                       nb::list configs, nb::object whole_ids) {
-  const ef_env_type* type = engine::find_env_type(id);
-  if (type == nullptr) throw nb::key_error(id.c_str());
-  std::deque<ConfigValues> values;  // never relocated
-  for (nb::handle config : configs) values.emplace_back(*type, nb::cast<nb::dict>(config));
+// ---------------------------------------------------------------------------- batches
+
+BatchArrays::BatchArrays(const engine::BatchLayout& layout, nb::object all_ids)
+    : layout_(layout), all_ids_(std::move(all_ids)) {
+  for (const engine::ColumnLayout& column : layout.columns) {
+    ColumnType type{PyArray_DescrFromType(numpy_type(column.dtype)), 1, {}};
+    if (column.array != nullptr) {
+      type.ndim = 1 + column.array->ndim;
+      for (int axis = 0; axis < column.array->ndim; ++axis) type.shape[axis + 1] = column.array->shape[axis];
+    }
+    types_.push_back(type);
+  }
+}
+
+BatchArrays::~BatchArrays() {
+  for (ColumnType& type : types_) Py_DECREF(type.descriptor);
+}
+
+Rows BatchArrays::wrap(BatchBuffer* buffer) const {
+  PyObject* capsule = PyCapsule_New(buffer, kCapsuleName, release_buffer);
+  if (capsule == nullptr) {
+    engine::BufferPool::release(buffer);
+    throw nb::python_error();
+  }
+  const nb::object owner = nb::steal(capsule);
+  Rows rows;
+  rows.set(Rows::kObs, arrays(*buffer, layout_.obs(0), layout_.num_obs, capsule));
+  rows.set(Rows::kReward, array(*buffer, layout_.reward(), capsule));
+  rows.set(Rows::kTerminated, array(*buffer, layout_.terminated(), capsule));
+  rows.set(Rows::kTruncated, array(*buffer, layout_.truncated(), capsule));
+  rows.set(Rows::kEnvId, buffer->is_whole ? Py_NewRef(all_ids_.ptr()) : array(*buffer, layout_.env_id(), capsule));
+  rows.set(Rows::kElapsedStep, array(*buffer, layout_.elapsed_step(), capsule));
+  rows.set(Rows::kInfo, arrays(*buffer, layout_.info(0), layout_.num_info, capsule));
+  if (layout_.with_finals) {
+    rows.set(Rows::kFinalObs, arrays(*buffer, layout_.final_obs(0), layout_.num_obs, capsule));
+    rows.set(Rows::kFinalElapsedStep, array(*buffer, layout_.final_elapsed_step(), capsule));
+    rows.set(Rows::kFinalInfo, arrays(*buffer, layout_.final_info(0), layout_.num_info, capsule));
+  }
+  return rows;
+}
+
+// A new reference, or null with a Python error set.
+PyObject* BatchArrays::array(const BatchBuffer& buffer, std::int64_t column, PyObject* owner) const {
+  const ColumnType& type = types_[column];
+  npy_intp shape[ENVFLEET_MAX_NDIM + 1];
+  shape[0] = buffer.num_rows;
+  for (int axis = 1; axis < type.ndim; ++axis) shape[axis] = type.shape[axis];
+  Py_INCREF(type.descriptor);
+  return wrap_memory(type.descriptor, type.ndim, shape, buffer.column(column), Py_NewRef(owner));
+}
+
+// A tuple of arrays; a new reference, or null with a Python error set.
+PyObject* BatchArrays::arrays(const BatchBuffer& buffer, std::int64_t first, std::int64_t count, PyObject* owner) const {
+  PyObject* tuple = PyTuple_New(count);
+  for (std::int64_t i = 0; tuple != nullptr && i < count; ++i) {
+    PyObject* made = array(buffer, first + i, owner);
+    PyTuple_SET_ITEM(tuple, i, made);
+    if (made == nullptr) Py_CLEAR(tuple);
+  }
+  return tuple;
+}
+
+// ------------------------------------------------------------------------------- life
+
+NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs,
+                       nb::object all_ids) {
+  const ef_env_type& type = env_type_of(env_id);
+  std::deque<ConfigValues> values;  // a deque: its elements are never moved
+  for (nb::handle config : configs) values.emplace_back(type, nb::cast<nb::dict>(config));
   std::vector<const ef_value*> raw;
   for (const ConfigValues& value : values) raw.push_back(value.data());
-  engine::EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  options.thread_affinity_offset = thread_affinity_offset;
-  options.max_episode_steps = max_episode_steps;
-  options.autoreset = static_cast<ef_autoreset>(autoreset);
-  engine_ = without_gil_if(true, [&] { return Engine::make(*type, options, raw); });
-  ids_.emplace(num_envs);
+  engine_ = without_gil_if(true, [&] { return Engine::make(type, options, raw); });
+  ids_.emplace(options.num_envs);
   actions_.emplace(engine_->spec().action);
-  arrays_.emplace(engine_->sync_layout(), whole_ids.ptr());
+  arrays_.emplace(engine_->sync_layout(), std::move(all_ids));
 }
 
 NativePool::~NativePool() {
   if (engine_ == nullptr) return;
   if (guard_.is_forked()) {
-    // Its threads are not here to be joined; the parent's copy is the one that counts.
+    // Its threads stayed with the parent and cannot be joined here: leaked on purpose.
     new std::shared_ptr<Engine>(std::move(engine_));
     return;
   }
@@ -62,19 +129,23 @@ bool NativePool::end() {
   return without_gil_if(true, [&] { return engine_->close(kCloseTimeoutNs); });
 }
 
+// --------------------------------------------------------------------------- stepping
+
 NativePool::Ids NativePool::plain_ids(nb::handle given) {
   const std::int32_t num_envs = engine_->options().num_envs;
   if (given.is_none()) return {engine_->num_in_flight == 0, nullptr, num_envs};
-  const GivenIds ids = read_ids(given);
-  if (ids.data == nullptr || !ids_->accepts(*engine_, ids.data, ids.count)) return {};
+  const IdArray ids = read_ids(given);
+  const std::uint8_t* in_flight = engine_->in_flight();
+  const auto is_in_flight = [in_flight](std::int32_t env_id) { return in_flight[env_id] != 0; };
+  if (ids.data == nullptr || !ids_->accepts(ids.data, ids.count, is_in_flight)) return {};
   return {true, ids.data, ids.count};
 }
 
-bool NativePool::accept(const Ids& ids, const GivenActions& actions) {
+bool NativePool::accept(const Ids& ids, const ActionArray& actions) {
   return actions.dtype >= 0 && actions_->takes(actions.dtype) && may_step(*engine_, ids.data, ids.count);
 }
 
-bool NativePool::store(const Ids& ids, const GivenActions& actions) {
+bool NativePool::store(const Ids& ids, const ActionArray& actions) {
   return actions_->store(engine_->action_slots(), actions.data, actions.dtype, ids.data, ids.count);
 }
 
@@ -95,7 +166,7 @@ void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint
   engine_->num_in_flight += flag != 0 ? count : -count;
 }
 
-// A batch in the order of its ids. Marked when it is under way: what throws leaves nothing in flight.
+// An ordered batch. Its envs are marked once it runs: if this throws, nothing is in flight.
 void NativePool::start(Request request, const Ids& ids, bool may_run_here) {
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
   without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count, may_run_here); });
@@ -106,9 +177,9 @@ void NativePool::begin(Request request, const Ids& ids) {
   if (!is_async()) return start(request, ids);
   const std::int32_t* data = ids.data;
   if (data == nullptr) {
-    whole_.resize(ids.count);
-    for (std::int64_t i = 0; i < ids.count; ++i) whole_[i] = static_cast<std::int32_t>(i);
-    data = whole_.data();
+    all_ids_.resize(ids.count);
+    for (std::int64_t i = 0; i < ids.count; ++i) all_ids_[i] = static_cast<std::int32_t>(i);
+    data = all_ids_.data();
   }
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
   without_gil_if(release, [&] { engine_->post(request, data, ids.count); });
@@ -125,48 +196,39 @@ nb::object NativePool::finish(std::int64_t timeout_ns) {
   return wrap(batch);
 }
 
-// The batch's arrays, then None or the list of its faults: (env_id, method, what).
 nb::object NativePool::wrap(BatchBuffer* batch) {
-  PyObject* faults = Py_None;
-  Py_INCREF(faults);
+  nb::object faults;
   if (engine_->has_faults()) [[unlikely]] {
-    Py_DECREF(faults);
-    faults = faults_of(*batch);
-    if (faults == nullptr) {
+    try {
+      faults = faults_of(*batch);
+    } catch (...) {
       engine::BufferPool::release(batch);
-      throw nb::python_error();
+      throw;
     }
   }
-  PyObject* tuple = arrays_->wrap(batch, faults);
-  if (tuple == nullptr) throw nb::python_error();
-  return nb::steal(tuple);
+  Rows rows = arrays_->wrap(batch);
+  if (faults.is_valid()) rows.set(Rows::kFaults, std::move(faults));
+  return rows.release();
 }
 
-// Null with a Python error set when memory ran out.
-PyObject* NativePool::faults_of(const BatchBuffer& batch) {
-  PyObject* list = PyList_New(0);
+// A list of (env_id, method, what).
+nb::object NativePool::faults_of(const BatchBuffer& batch) {
+  nb::list list;
   const std::int32_t* env_ids = batch.is_whole ? nullptr : batch.env_ids();
   for (const engine::Fault& fault : engine_->take_faults(env_ids, batch.num_rows)) {
-    PyObject* what = decode(fault.what);
-    PyObject* entry = what == nullptr ? nullptr : Py_BuildValue("(iiN)", fault.env_id, fault.method, what);
-    if (list == nullptr || entry == nullptr || PyList_Append(list, entry) < 0) {
-      Py_XDECREF(entry);
-      Py_XDECREF(list);
-      return nullptr;
-    }
-    Py_DECREF(entry);
+    list.append(nb::make_tuple(fault.env_id, fault.method, to_text(fault.what)));
   }
   return list;
 }
 
-// Whether a batch runs from start to end in one call of the engine. One that may take long, or of which nothing is
-// known yet, is left to the thread pool: a caller who is inside an env hears no Ctrl-C.
+// Whether a batch runs from start to end in one call of the engine. A batch that may take long, or whose cost is not known
+// yet, is left to the thread pool: Ctrl-C is not handled while the caller's thread is inside an env.
 bool NativePool::runs_at_once(Request request, const Ids& ids, double timeout_s) {
   return timeout_s < 0 && is_expected_below(kPatientNs, request, ids.count);
 }
 
 nb::object NativePool::run_at_once(Request request, const Ids& ids, const engine::DeferredActions* actions) {
-  // Done before this call ends, so nobody sees these envs in flight.
+  // Done before this call ends, so its envs are never seen in flight.
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
   return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count, actions); }));
 }
@@ -180,7 +242,7 @@ nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
 nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double timeout_s) {
   const Ids ids = plain_ids(env_ids);
   if (!ids.are_plain || engine_->has_started()) return nb::bool_(false);
-  const GivenActions actions = read_actions(given, engine_->spec().action, ids.count);
+  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
   if (!accept(ids, actions)) return nb::bool_(false);
   if (!runs_at_once(Request::step, ids, timeout_s)) {
     if (!store(ids, actions)) return nb::bool_(false);
@@ -190,7 +252,7 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
   struct Context {
     const engine::ActionStore& store;
     const engine::ActionSlots slots;
-    const GivenActions& actions;
+    const ActionArray& actions;
     const Ids& ids;
     const std::int64_t row_bytes;
   } const context{*actions_, engine_->action_slots(), actions, ids, actions_->row_bytes(actions.dtype)};
@@ -213,36 +275,36 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
 bool NativePool::send_inside(nb::handle given, nb::handle env_ids) {
   const Ids ids = plain_ids(env_ids);
   if (!ids.are_plain || (engine_->has_started() && !is_async())) return false;
-  const GivenActions actions = read_actions(given, engine_->spec().action, ids.count);
+  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
   if (!accept(ids, actions) || !store(ids, actions)) return false;
   begin(Request::step, ids);
   return true;
 }
 
 nb::object NativePool::step(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Scope<WholeCall> call(*this);
+  const Whole call(*this);
   return step_inside(actions, env_ids, timeout_s);
 }
 
 nb::object NativePool::step_checked(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   return step_inside(actions, env_ids, timeout_s);
 }
 
 bool NativePool::send(nb::handle actions, nb::handle env_ids) {
-  const Scope<WholeCall> call(*this);
+  const Whole call(*this);
   return send_inside(actions, env_ids);
 }
 
 bool NativePool::send_checked(nb::handle actions, nb::handle env_ids) {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   return send_inside(actions, env_ids);
 }
 
 nb::object NativePool::recv(double timeout_s) {
-  const Scope<WholeCall> call(*this);
+  const Whole call(*this);
   const std::int64_t timeout_ns = to_ns(timeout_s);
-  // A batch in order that ran into its time limit comes first, also in an asynchronous pool.
+  // An ordered batch that ran into its time limit comes first, also in an asynchronous pool.
   if (engine_->has_started()) return finish(timeout_ns);
   if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nb::bool_(false);
   BatchBuffer* batch = engine_->take(0);
@@ -253,21 +315,21 @@ nb::object NativePool::recv(double timeout_s) {
 }
 
 nb::object NativePool::reset(nb::handle env_ids, double timeout_s) {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   const Ids ids = checked_ids(env_ids);
   return run(Request::reset, ids, timeout_s);
 }
 
 void NativePool::send_reset(nb::handle env_ids) {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   begin(Request::reset, checked_ids(env_ids));
 }
 
 nb::object NativePool::observe() {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   const std::int64_t num_envs = engine_->options().num_envs;
   if (is_expected_below(kPatientNs, Request::observe, num_envs)) return run(Request::observe, {true, nullptr, num_envs}, -1);
-  // Not marked as in flight: an observation that was interrupted is nobody's batch.
+  // Not marked as in flight: recv() must not return an observe() that was interrupted.
   without_gil_if(true, [&] { engine_->start(Request::observe, nullptr, num_envs); });
   is_observe_abandoned_ = true;
   BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
@@ -275,16 +337,187 @@ nb::object NativePool::observe() {
   return wrap(batch);
 }
 
-void NativePool::drop_abandoned_observe() {
+void NativePool::finish_abandoned_call() {
   BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
   is_observe_abandoned_ = false;
-  engine_->take_faults(nullptr, 0);  // its own: nothing else was in flight
+  engine_->take_faults(nullptr, 0);  // of the observe() alone: nothing else was in flight
   engine::BufferPool::release(batch);
 }
 
 bool NativePool::has_late_batch() {
-  const Scope<PartialCall> call(*this);
+  const Part call(*this);
   return engine_->has_started();
+}
+
+// ------------------------------------------------------------------- between batches
+
+// Waits for a late ordered batch and drops it. Returns false after timeout_ns.
+bool NativePool::drop_late_batch(std::int64_t timeout_ns) {
+  if (!engine_->has_started()) return true;
+  engine::BatchBuffer* late =
+      wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+  if (late == nullptr) return false;
+  // Before anything else: Ctrl-C may come before the rest is done, and recv() would wait for these rows forever.
+  mark(late->is_whole ? nullptr : late->env_ids(), late->num_rows, 0);
+  engine_->take_faults(late->is_whole ? nullptr : late->env_ids(), late->num_rows);
+  engine::BufferPool::release(late);
+  return true;
+}
+
+bool NativePool::abandon(double timeout_s) {
+  const Part call(*this);
+  const std::int64_t timeout_ns = to_ns(timeout_s);
+  const std::int64_t start = engine::now_ns();
+  if (!drop_late_batch(timeout_ns)) return false;
+  const std::int64_t rest = timeout_ns < 0 ? -1 : std::max<std::int64_t>(timeout_ns - (engine::now_ns() - start), 0);
+  if (!wait_in_slices(guard_, rest, [&](std::int64_t slice) { return engine_->abandon(slice); })) return false;
+  std::fill_n(engine_->in_flight(), engine_->options().num_envs, 0);
+  engine_->num_in_flight = 0;
+  engine_->take_faults(nullptr, 0);
+  return true;
+}
+
+void NativePool::seed(nb::handle env_ids, nb::handle words) {
+  const Part call(*this);
+  const Ids ids = checked_ids(env_ids);
+  const std::uint32_t* data = read_seeds(words, ids.count);
+  for (std::int64_t i = 0; i < ids.count; ++i) engine_->seed(ids.data != nullptr ? ids.data[i] : i, data + 4 * i);
+}
+
+void NativePool::rebuild(std::int32_t env_id, std::uint8_t phase) {
+  const Part call(*this);
+  check_range(env_id);
+  engine_->rebuild(env_id, phase);
+}
+
+void NativePool::set_reset_options(std::vector<std::pair<std::string, double>> options) {
+  const Part call(*this);
+  engine_->set_reset_options(std::move(options));
+}
+
+nb::bytes NativePool::get_state(std::int32_t env_id) {
+  const Part call(*this);
+  check_range(env_id);
+  const std::string state = engine_->get_state(env_id);
+  return nb::bytes(state.data(), state.size());
+}
+
+void NativePool::set_state(std::int32_t env_id, nb::bytes state) {
+  const Part call(*this);
+  check_range(env_id);
+  engine_->set_state(env_id, state.c_str(), static_cast<std::int64_t>(state.size()));
+}
+
+nb::tuple NativePool::render(std::int32_t env_id) {
+  const Part call(*this);
+  check_range(env_id);
+  nb::tuple drawn;
+  engine_->fleet().render(env_id, [&](std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
+    drawn = nb::make_tuple(height, width, nb::bytes(rgb, static_cast<std::size_t>(height) * width * 3));
+  });
+  return drawn;
+}
+
+nb::dict NativePool::get_fields(std::int32_t env_id) {
+  const Part call(*this);
+  check_range(env_id);
+  return read_fields(engine_->fleet(), env_id);
+}
+
+bool NativePool::set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
+  const Part call(*this);
+  check_range(env_id);
+  return write_field(*engine_, env_id, name, value);
+}
+
+nb::bytes NativePool::phases() {
+  const Part call(*this);
+  return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
+}
+
+nb::bytes NativePool::in_flight() {
+  const Part call(*this);
+  return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
+}
+
+nb::list NativePool::env_statistics() {
+  const Part call(*this);
+  nb::list all;
+  for (const engine::EnvStatistics& own : engine_->statistics()) all.append(to_python(own));
+  return all;
+}
+
+double NativePool::ns_per_step() {
+  const Part call(*this);
+  return engine_->expected_ns(engine::Request::step, 1);
+}
+
+// ----------------------------------------------------------------------------- module
+
+void bind_native_pool(nb::module_& module) {
+  // Not nb::exception: its translator raises UnicodeDecodeError instead when the text is not UTF-8.
+  PyObject* fleet_error = PyErr_NewException("envfleet._native.FleetError", PyExc_Exception, nullptr);
+  if (fleet_error == nullptr) throw nb::python_error();
+  module.attr("FleetError") = nb::borrow(fleet_error);
+  nb::register_exception_translator(
+      [](const std::exception_ptr& thrown, void* type) {
+        try {
+          std::rethrow_exception(thrown);
+        } catch (const engine::FleetError& error) {
+          set_error(static_cast<PyObject*>(type), error.what());
+        }
+      },
+      fleet_error);
+  nb::class_<NativePool>(module, "NativePool")
+      .def("__init__",
+           [](NativePool* self, nb::kwargs given) {
+             std::string env_id;
+             engine::EngineOptions options;
+             std::int32_t autoreset = 0;
+             nb::list configs;
+             nb::object all_ids;
+             Keywords("NativePool()", given)
+                 .read("env_id", env_id)
+                 .read("num_envs", options.num_envs)
+                 .read("batch_size", options.batch_size)
+                 .read("num_threads", options.num_threads)
+                 .read("thread_affinity_offset", options.thread_affinity_offset)
+                 .read("max_episode_steps", options.max_episode_steps)
+                 .read("autoreset", autoreset)
+                 .read("configs", configs)
+                 .read("all_ids", all_ids)
+                 .finish();
+             options.autoreset = static_cast<ef_autoreset>(autoreset);
+             new (self) NativePool(env_id, options, configs, all_ids);
+           })
+      .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
+      .def("step_checked", &NativePool::step_checked, nb::arg("actions").none(), nb::arg("env_ids").none(),
+           nb::arg("timeout_s"))
+      .def("send_checked", &NativePool::send_checked, nb::arg("actions").none(), nb::arg("env_ids").none())
+      .def("recv", &NativePool::recv, nb::arg("timeout_s"))
+      .def("reset", &NativePool::reset, nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none())
+      .def("seed", &NativePool::seed, nb::arg("env_ids").none(), nb::arg("words"))
+      .def("observe", &NativePool::observe)
+      .def("abandon", &NativePool::abandon, nb::arg("timeout_s"))
+      .def("rebuild", &NativePool::rebuild, nb::arg("env_id"), nb::arg("phase"))
+      .def("set_reset_options", &NativePool::set_reset_options, nb::arg("options"))
+      .def("get_state", &NativePool::get_state, nb::arg("env_id"))
+      .def("set_state", &NativePool::set_state, nb::arg("env_id"), nb::arg("state"))
+      .def("render", &NativePool::render, nb::arg("env_id"))
+      .def("get_fields", &NativePool::get_fields, nb::arg("env_id"))
+      .def("set_field", &NativePool::set_field, nb::arg("env_id"), nb::arg("name"), nb::arg("value"))
+      .def("phases", &NativePool::phases)
+      .def("in_flight", &NativePool::in_flight)
+      .def("env_statistics", &NativePool::env_statistics)
+      .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
+      .def_prop_ro("has_late_batch", &NativePool::has_late_batch)
+      .def_prop_ro("has_render", &NativePool::has_render)
+      .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
+      .def_prop_ro("num_buffers", &NativePool::num_buffers)
+      .def_prop_ro("call_guard", &NativePool::call_guard, nb::rv_policy::reference_internal)
+      .def("end", &NativePool::end);
 }
 
 }  // namespace envfleet::bindings

@@ -1,13 +1,12 @@
-// NativePool: one engine as Python sees it.
+// NativePool: an engine with native envs, as executors/native.py uses it.
 //
-// step, send and recv answer False when the call is not plainly right; nothing has moved then, and
-// the Python layer converts or explains it. None stands for a time limit that ran out.
+// step, send and recv return False if the call is not plainly right; nothing has changed then, and the Python layer
+// converts or explains it. None means that a time limit has passed.
 //
-// Thread safety: one caller at a time, and who comes second is told so; num_in_flight(), has_render() and
-// num_buffers() are for any thread. end() is for CallGuard::close().
-// Invariant: an env is marked as in flight from when it is under way until its row is given out;
-// what throws before that leaves nothing in flight. An observe() that was interrupted is not in flight:
-// the next call waits for it and drops it.
+// Thread safety: one caller at a time; a second one gets an exception. num_in_flight(), has_render() and num_buffers()
+// may be called from any thread. end() is for CallGuard::close().
+// Invariant: an env is marked as in flight from its start until its row is returned; a call that throws before that
+// leaves nothing in flight. An observe() that was interrupted is not in flight: the next call waits for it and drops it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -19,22 +18,49 @@
 #include <utility>
 #include <vector>
 
-#include "batch_arrays.h"
-#include "call_guard.h"
-#include "checks.h"
-#include "engine.h"
-#include "given_arrays.h"
+#include "bindings/call_scope.h"
+#include "bindings/numpy_arrays.h"
+#include "bindings/rows.h"
+#include "engine/call_guard.h"
+#include "engine/engine.h"
+#include "engine/input_checks.h"
 
 namespace envfleet::bindings {
 
+// Turns the batch buffers of one layout into Rows whose arrays share the ownership of the buffer.
+class BatchArrays {
+ public:
+  // all_ids: the read-only array 0, 1, 2 ... that serves as env_id in every batch of all envs.
+  BatchArrays(const engine::BatchLayout& layout, nanobind::object all_ids);
+  ~BatchArrays();
+  BatchArrays(const BatchArrays&) = delete;
+  BatchArrays& operator=(const BatchArrays&) = delete;
+
+  // Takes over the buffer, also if it throws.
+  Rows wrap(engine::BatchBuffer* buffer) const;
+
+ private:
+  struct ColumnType {
+    PyArray_Descr* descriptor;
+    int ndim;
+    npy_intp shape[ENVFLEET_MAX_NDIM + 1];
+  };
+  PyObject* array(const engine::BatchBuffer& buffer, std::int64_t column, PyObject* owner) const;
+  PyObject* arrays(const engine::BatchBuffer& buffer, std::int64_t first, std::int64_t count, PyObject* owner) const;
+
+  engine::BatchLayout layout_;
+  std::vector<ColumnType> types_;
+  nanobind::object all_ids_;
+};
+
 class NativePool {
  public:
-  NativePool(const std::string& id, std::int32_t num_envs, std::int32_t batch_size, std::int32_t num_threads,
-             std::int32_t thread_affinity_offset, std::int32_t max_episode_steps, std::int32_t autoreset,
-             nanobind::list configs, nanobind::object whole_ids);
+  // configs: the parameters of the env, one dict for all envs or one per env. all_ids: see BatchArrays.
+  NativePool(const std::string& env_id, const engine::EngineOptions& options, nanobind::list configs,
+             nanobind::object all_ids);
   ~NativePool();
 
-  // --- calls of the hot path -----------------------------------------------------------
+  // --- stepping ------------------------------------------------------------------------
 
   nanobind::object step(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send(nanobind::handle actions, nanobind::handle env_ids);
@@ -45,12 +71,12 @@ class NativePool {
   // The rows come back in the order of env_ids, which the Python layer has checked.
   nanobind::object reset(nanobind::handle env_ids, double timeout_s);
   void send_reset(nanobind::handle env_ids);
-  // The present observations of all envs; only between batches.
+  // The current observations of all envs; only between batches.
   nanobind::object observe();
 
   // --- between batches -------------------------------------------------------------------
 
-  // False: what is in flight did not end within the limit.
+  // Returns false if what is in flight did not end within the limit.
   bool abandon(double timeout_s);
   // words: uint32 (rows, 4), one seed for each env.
   void seed(nanobind::handle env_ids, nanobind::handle words);
@@ -65,14 +91,13 @@ class NativePool {
 
   // --- what is known ---------------------------------------------------------------------
 
-  // One byte an env.
+  // One byte per env.
   nanobind::bytes phases();
   nanobind::bytes in_flight();
-  // A tuple an env, in the order of statistics.EnvStats. Of envs that take nanoseconds the clock would take
-  // longer than the env: times are 0.
+  // One dict per env.
   nanobind::list env_statistics();
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
-  // A batch in order was started, or ran into its time limit, and is still to be received.
+  // An ordered batch was started, or ran into its time limit, and has not been received yet.
   bool has_late_batch();
   bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step();
@@ -81,42 +106,32 @@ class NativePool {
   // --- life --------------------------------------------------------------------------------
 
   engine::CallGuard& call_guard() { return guard_; }
-  // Ends the threads. False: an env is stuck; its thread was left behind.
+  // Ends the threads. Returns false if an env is stuck; its thread was left behind.
   bool end();
 
+  // For PoolCall.
+  bool has_abandoned_call() const { return is_observe_abandoned_; }
+  void finish_abandoned_call();
+
  private:
-  // Held while a call is inside.
-  template <class Call>
-  class Scope {
-   public:
-    explicit Scope(NativePool& pool) : call_(pool.guard_) {
-      if (pool.is_observe_abandoned_) [[unlikely]]
-        pool.drop_abandoned_observe();
-    }
-
-   private:
-    Call call_;
-  };
-
-  // Ids that were given: none (all envs), or some, or not plainly right.
+  // The envs that a call names.
   struct Ids {
-    bool are_plain = false;
-    const std::int32_t* data = nullptr;  // null: all
+    bool are_plain = false;              // false: not plainly right
+    const std::int32_t* data = nullptr;  // null: all envs
     std::int64_t count = 0;
   };
 
   bool is_async() const { return engine_->options().batch_size < engine_->options().num_envs; }
   void check_range(std::int32_t env_id) const {
-    if (env_id < 0 || env_id >= engine_->options().num_envs) throw nanobind::index_error("no env of this id");
+    if (env_id < 0 || env_id >= engine_->options().num_envs) throw nanobind::index_error("no env has this id");
   }
   Ids plain_ids(nanobind::handle given);
   Ids checked_ids(nanobind::handle given);
-  bool accept(const Ids& ids, const GivenActions& actions);
-  bool store(const Ids& ids, const GivenActions& actions);
+  bool accept(const Ids& ids, const ActionArray& actions);
+  bool store(const Ids& ids, const ActionArray& actions);
 
   nanobind::object step_inside(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send_inside(nanobind::handle actions, nanobind::handle env_ids);
-  void drop_abandoned_observe();
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);
@@ -127,7 +142,7 @@ class NativePool {
   nanobind::object finish(std::int64_t timeout_ns);
   void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag);
   nanobind::object wrap(engine::BatchBuffer* batch);
-  PyObject* faults_of(const engine::BatchBuffer& batch);
+  nanobind::object faults_of(const engine::BatchBuffer& batch);
 
   engine::CallGuard guard_;
   std::shared_ptr<engine::Engine> engine_;
@@ -135,7 +150,7 @@ class NativePool {
   std::optional<engine::IdChecker> ids_;
   std::optional<engine::ActionStore> actions_;
   std::optional<BatchArrays> arrays_;
-  std::vector<std::int32_t> whole_;
+  std::vector<std::int32_t> all_ids_;  // for post(), which takes no null
 };
 
 }  // namespace envfleet::bindings

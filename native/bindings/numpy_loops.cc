@@ -1,7 +1,7 @@
-// Finds the inner loops of np.sin, np.cos and others and hands them to the engine.
-#include "bindings.h"
-#include "numpy_api.h"
-#include "numpy_host.h"
+// Finds the inner loops of np.sin, np.cos and others and passes them to the engine.
+#include "bindings/bindings.h"
+#include "bindings/numpy_arrays.h"
+#include "engine/numpy_host.h"
 
 // After numpy_api.h, which decides how numpy's C interface is imported.
 #include <numpy/ufuncobject.h>
@@ -22,12 +22,12 @@ engine::UfuncLoops loop_of(const nb::module_& numpy, const char* name, char type
     if (types[0] == type && types[table.nargs - 1] == type)
       return {table.functions[i], table.data == nullptr ? nullptr : table.data[i]};
   }
-  return {};  // the C library's function serves instead
+  return {};  // the engine uses the C library's function instead
 }
 
 }  // namespace
 
-void borrow_numpy_loops() {
+void load_numpy_loops() {
   const nb::module_ numpy = nb::module_::import_("numpy");
   const struct {
     engine::Function function;

@@ -1,13 +1,15 @@
-// Calls into Python from a thread that may be left behind, what they raise, and text from C++ as Python's.
+// Calls into Python: from threads that may outlive the interpreter, their exceptions, text and keyword arguments.
 //
-// With the GIL held, unless it says otherwise.
+// Thread safety: everything here is used with the GIL held, unless it says otherwise.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <chrono>
+#include <cstddef>
 #include <string_view>
 #include <thread>
+#include <utility>
 
 #if defined(__GLIBCXX__)
 #include <cxxabi.h>
@@ -15,9 +17,9 @@
 
 namespace envfleet::bindings {
 
-// Calls into Python. Up to Python 3.13 a daemon thread that wants the GIL while the interpreter ends is ended
-// by unwinding its stack: destructors would run without the GIL, and the first noexcept function would end the
-// process with SIGABRT. Such a thread waits here instead, until the process is gone.
+// Calls into Python. Up to Python 3.13, a daemon thread that requests the GIL during finalization is terminated by
+// unwinding its stack: destructors would run without the GIL, and the first noexcept function would end the process with
+// SIGABRT. Such a thread waits here instead, until the process is gone.
 template <class Call>
 decltype(auto) python(Call&& call) {
 #if defined(__GLIBCXX__)
@@ -31,7 +33,7 @@ decltype(auto) python(Call&& call) {
 #endif
 }
 
-// Lets go of the GIL. Not nanobind's: that takes it back without python().
+// Releases the GIL. nanobind's own class would take it back without python().
 class GilRelease {
  public:
   GilRelease() : state_(PyEval_SaveThread()) {}
@@ -57,7 +59,7 @@ inline nanobind::str to_text(std::string_view text) {
   return nanobind::steal<nanobind::str>(decoded);
 }
 
-// Sets the Python error that a translator of C++ exceptions, or a caller who then throws python_error, gives out.
+// Sets a Python error for a translator of C++ exceptions, or for a caller that then throws python_error.
 inline void set_error(PyObject* type, std::string_view text) {
   PyObject* decoded = decode(text);
   if (decoded == nullptr) return;  // out of memory, which is then the error
@@ -65,11 +67,14 @@ inline void set_error(PyObject* type, std::string_view text) {
   Py_DECREF(decoded);
 }
 
-// For calls that are made for what they do: lets go of the answer, or throws what was raised.
-inline void check(PyObject* answer) {
-  if (answer == nullptr) throw nanobind::python_error();
-  Py_DECREF(answer);
+// Takes over a new reference; throws the Python error that is set if it is null.
+inline nanobind::object checked(PyObject* made) {
+  if (made == nullptr) throw nanobind::python_error();
+  return nanobind::steal(made);
 }
+
+// The same for a call whose result is not needed.
+inline void check(PyObject* result) { checked(result); }
 
 // Takes the pending exception, with its traceback attached.
 inline nanobind::object take_exception() {
@@ -85,5 +90,33 @@ inline nanobind::object take_exception() {
   return nanobind::steal(value);
 #endif
 }
+
+// The keyword arguments of a constructor, read into the fields of an options struct. Raises TypeError for an argument that
+// is missing, of the wrong type or unknown.
+class Keywords {
+ public:
+  Keywords(const char* function, nanobind::kwargs given) : function_(function), given_(std::move(given)) {}
+
+  template <class T>
+  Keywords& read(const char* name, T& value) {
+    if (!given_.contains(name)) refuse("expected the argument", name);
+    if (!nanobind::try_cast<T>(given_[name], value)) refuse("got a value of the wrong type for", name);
+    ++num_read_;
+    return *this;
+  }
+  void finish() const {
+    if (given_.size() != num_read_) refuse("got an unknown argument beside", "those that it declares");
+  }
+
+ private:
+  [[noreturn]] void refuse(const char* what, const char* name) const {
+    PyErr_Format(PyExc_TypeError, "%s %s %s", function_, what, name);
+    throw nanobind::python_error();
+  }
+
+  const char* function_;
+  nanobind::kwargs given_;
+  std::size_t num_read_ = 0;
+};
 
 }  // namespace envfleet::bindings

@@ -1,10 +1,11 @@
-#include "async_queue.h"
+#include "engine/async_queue.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
-#include "wait.h"
+#include "engine/split.h"
+#include "engine/wait.h"
 
 namespace envfleet::engine {
 
@@ -20,14 +21,14 @@ AsyncQueue::AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_env
       open_(num_envs / batch_size + 2),
       rings_(std::clamp(num_workers, 1, kMaxRings)) {
   const auto num_rings = static_cast<std::int64_t>(rings_.size());
-  std::vector<std::int64_t> num_homes(num_rings, 0);
+  std::vector<std::int64_t> ring_sizes(num_rings, 0);
   for (std::int64_t env_id = 0; env_id < num_envs; ++env_id) {
-    const std::int64_t ring = env_id * num_rings / num_envs;
+    const std::int64_t ring = part_of(num_envs, num_rings, env_id);
     ring_of_.push_back(static_cast<std::uint16_t>(ring));
-    num_homes[ring] += 1;
+    ring_sizes[ring] += 1;
   }
   for (std::int64_t i = 0; i < num_rings; ++i) {
-    const auto capacity = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(num_homes[i], 1)));
+    const auto capacity = std::bit_ceil(static_cast<std::uint64_t>(std::max<std::int64_t>(ring_sizes[i], 1)));
     rings_[i].mask = static_cast<std::int64_t>(capacity) - 1;
     rings_[i].entries.reset(new std::atomic<std::int32_t>[capacity]);
   }
@@ -40,7 +41,7 @@ void AsyncQueue::post(const std::int32_t* entries, std::int64_t count) {
     Ring& ring = rings_[ring_of_[env_id]];
     ring.entries[ring.posted++ & ring.mask].store(entries[i], std::memory_order_relaxed);
   }
-  // Published at the end: while entries come in one by one, a worker would take them one by one.
+  // Published at the end: otherwise a worker would take the entries one by one as they come in.
   for (Ring& ring : rings_) {
     if (ring.tail.load(std::memory_order_relaxed) != ring.posted) ring.tail.store(ring.posted, std::memory_order_release);
   }
@@ -68,7 +69,7 @@ std::int64_t AsyncQueue::claim_from(Ring& ring, std::int32_t* entries, std::int6
   for (;;) {
     const std::int64_t available = std::min(limit, ring.tail.load(std::memory_order_acquire) - head);
     if (available <= 0) return 0;
-    // Copied before the claim: afterwards a fast caller may come round the ring and write over it.
+    // Copied before the claim: afterwards a fast caller may wrap around the ring and overwrite it.
     std::int64_t count = 0;
     while (count < available) {
       entries[count] = ring.entries[(head + count) & ring.mask].load(std::memory_order_relaxed);
@@ -95,7 +96,7 @@ void AsyncQueue::deliver(const BatchBuffer& staging, const std::int32_t* env_ids
     std::memcpy(open.buffer->env_ids() + row, env_ids + done, chunk * sizeof(std::int32_t));
     const std::int64_t filled = open.num_filled.fetch_add(chunk, std::memory_order_seq_cst) + chunk;
     if (filled == batch_size_ || draining_.load(std::memory_order_seq_cst)) {
-      waiter_.tell();
+      waiter_.notify();
     }
     done += chunk;
     next += chunk;

@@ -1,4 +1,4 @@
-#include "batch_buffer.h"
+#include "engine/batch_buffer.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +10,7 @@ namespace envfleet::engine {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 64;  // a cache line: columns of two threads' rows meet in few lines
+constexpr std::int64_t kAlignment = 64;  // a cache line: rows of two threads share few of them
 
 std::int64_t row_bytes_of(const ef_array& array) {
   std::int64_t bytes = size_of(array.dtype);
@@ -51,7 +51,7 @@ void BatchBuffer::AlignedFree::operator()(void* memory) const { std::free(memory
 BatchBuffer::BatchBuffer(const BatchLayout& layout, std::shared_ptr<BufferPool> home)
     : memory_(std::aligned_alloc(kAlignment, layout.total_bytes)), env_id_column_(layout.env_id()), home_(std::move(home)) {
   if (!memory_) throw std::bad_alloc();
-  // Final rows of envs that did not end are never written: they are zero, not what malloc found.
+  // Final rows of envs that did not end are never written: they are zero, not uninitialized memory.
   std::memset(memory_.get(), 0, layout.total_bytes);
   for (const ColumnLayout& column : layout.columns) columns_.push_back(static_cast<char*>(memory_.get()) + column.offset);
   rows_.obs = &columns_[layout.obs(0)];

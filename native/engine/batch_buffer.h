@@ -1,12 +1,12 @@
 // BatchBuffer: the memory of one batch, and BufferPool, which recycles it.
 //
-// A buffer holds every column of a batch (observations, reward, flags, ids, infos) in one
-// allocation. It is handed out as numpy arrays that share its ownership; when the last of
-// them dies it comes back here, so the steady state allocates nothing.
+// A buffer holds every column of a batch (observations, reward, flags, ids, infos) in one allocation. It is returned as
+// numpy arrays that share its ownership; when the last of them dies it goes back to the pool, so nothing is allocated in
+// the steady state.
 //
-// Thread safety: acquire() from one thread, release() from any (a garbage collector frees
-// arrays wherever it runs). Lock-free between those: the free slots are atomic pointers.
-// Invariant: a buffer is in exactly one place: a free slot, the engine's hands, or arrays.
+// Thread safety: acquire() from one thread, release() from any (a garbage collector frees arrays wherever it runs).
+// Lock-free between those: the free slots are atomic pointers.
+// Invariant: a buffer has exactly one owner: a free slot of the pool, the engine, or arrays.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@
 
 namespace envfleet::engine {
 
-// One column: its place in the buffer and its shape without the row axis.
+// One column: its position in the buffer and its shape without the row axis.
 struct ColumnLayout {
   const ef_array* array = nullptr;  // null for reward, flags, ids
   std::int32_t dtype = 0;
@@ -27,7 +27,7 @@ struct ColumnLayout {
   std::int64_t offset = 0;
 };
 
-// The columns in the order in which recv hands them out.
+// The columns of a batch, in the order in which they are stored.
 struct BatchLayout {
   BatchLayout(const ef_spec& spec, bool with_finals, std::int64_t capacity_rows);
 
@@ -60,10 +60,10 @@ class BatchBuffer {
 
   void* column(std::int64_t index) const { return columns_[index]; }
   std::int32_t* env_ids() const { return static_cast<std::int32_t*>(columns_[env_id_column_]); }
-  // Row pointers for the range functions; actions, ids, options and faults are the engine's to fill in.
+  // Row pointers for the range functions. The engine sets actions, ids, options and the fault callback.
   ef_rows& rows() { return rows_; }
 
-  // Rows filled by the batch that is in here, and whether they are env 0, 1, 2 ...
+  // The number of rows of the current batch, and whether they are envs 0, 1, 2 ...
   std::int64_t num_rows = 0;
   bool is_whole = false;
 
@@ -77,7 +77,7 @@ class BatchBuffer {
   std::vector<void*> columns_;
   std::int64_t env_id_column_;
   ef_rows rows_{};
-  std::shared_ptr<BufferPool> home_;  // set while handed out, so that a pool outlives its arrays
+  std::shared_ptr<BufferPool> home_;  // set while the buffer is in use, so that a pool outlives its arrays
 };
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {
@@ -92,7 +92,7 @@ class BufferPool : public std::enable_shared_from_this<BufferPool> {
 
  private:
   const BatchLayout layout_;
-  // More kept than this would be memory that a burst needed once.
+  // Keeping more would hold memory that only a burst needed.
   std::array<std::atomic<BatchBuffer*>, 16> free_{};
   std::atomic<std::int64_t> num_allocated_{0};
 };

@@ -1,15 +1,14 @@
-// CallGuard: one caller at a time in a pool, none once it closes, none in a forked child.
+// CallGuard: lets one caller at a time into a pool, none once it closes, and none in a forked child.
 //
-// A thread is inside through a method (a public method of the pool as a whole, made of several native
-// calls) or through a native call by itself. Native calls nest in a method of the same thread; nothing
-// nests in a native call. So a second thread is turned away at any moment of a public method, and so is
-// a signal handler or an env that calls the pool back in the middle of one.
+// A thread enters either by a method (a whole public method of the pool, made of several native calls) or by a single
+// native call. Native calls nest in a method of the same thread; nothing nests in a native call. So a second thread is
+// refused at any moment of a public method, and so is a signal handler or an env that calls the pool back during one.
 //
-// Closing comes in stages: begin_close() turns new calls away while the present one goes on, interrupt()
-// asks the present one to end now, and whoever then gets in by try_enter_to_end() ends the pool's workers.
-// Who cannot get in leaves the rest to the present call: its leave() says so.
+// Closing takes several stages: begin_close() refuses new calls while the current one continues, interrupt() asks the
+// current one to end now, and the thread that then enters by try_enter_to_end() ends the pool's workers. A thread that
+// cannot enter defers the rest to the current call, whose leave() returns true.
 //
-// Thread safety: any thread may call anything, except that who entered leaves.
+// Thread safety: any thread may call anything, except that leave() is called by the thread that entered.
 #pragma once
 
 #include <atomic>
@@ -19,19 +18,21 @@
 #include <thread>
 #include <utility>
 
-#include "forks.h"
-
 namespace envfleet::engine {
+
+// How many forks lie between the first call of this function and the present process. What owns threads or processes
+// compares it, to know whether they stayed with the parent. Thread safety: any thread.
+std::int64_t fork_generation();
 
 class CallGuard {
  public:
   enum class Entry { inside, nested, busy, closed, forked };
 
-  // Of a public method.
+  // For a whole public method.
   Entry enter_method() { return enter(false); }
-  // Of a native call that is a public method by itself.
+  // For a native call that is a public method by itself.
   Entry enter_call() { return enter(true); }
-  // Of a native call that may be part of a method: nested then.
+  // For a native call that may be part of a method, in which it nests.
   Entry enter_part() {
     if (!is_mine()) return enter(true);
     if (is_in_call_) return Entry::busy;
@@ -39,15 +40,16 @@ class CallGuard {
     is_in_call_ = true;
     return Entry::nested;
   }
-  // Ends what gave this entry. True: the pool is free now, and close() is to be continued by take_close().
+  // Ends the call that got this entry. Returns true if the pool is free now and a deferred close is waiting in
+  // take_close().
   bool leave(Entry entry) {
     is_in_call_ = false;
     if (entry == Entry::nested) return false;
-    // Release, not a full fence: who leaves a close behind looks once more a moment later.
+    // Release, not a full fence: a thread that defers its close checks once more a moment later.
     owner_.store(std::thread::id(), std::memory_order_release);
     return has_close_.load(std::memory_order_relaxed);
   }
-  // Inside a native call: lets code of the pool's own make nested calls, and back.
+  // Inside a native call: false allows the pool's own code to make nested calls, true forbids it again.
   void set_in_call(bool is_in_call) { is_in_call_ = is_in_call; }
 
   bool is_mine() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
@@ -59,14 +61,14 @@ class CallGuard {
 
   void begin_close() { is_closing_.store(true); }
   void interrupt() { is_interrupted_.store(true); }
-  // False: a call, or another close(), is inside.
+  // Returns false if a call, or another close(), is inside.
   bool try_enter_to_end() {
-    std::thread::id nobody;
-    if (!owner_.compare_exchange_strong(nobody, std::this_thread::get_id())) return false;
+    std::thread::id no_thread;
+    if (!owner_.compare_exchange_strong(no_thread, std::this_thread::get_id())) return false;
     is_ending_.store(true);
     return true;
   }
-  // Ends what try_enter_to_end() began; not ended: the next close() goes on with it.
+  // Ends what try_enter_to_end() began. If it is not ended, the next close() continues.
   void leave_end(bool is_ended) {
     if (is_ended) is_ended_.store(true);
     is_ending_.store(false);
@@ -74,7 +76,7 @@ class CallGuard {
   }
   bool is_ending() const { return is_ending_.load(); }
   bool is_ended() const { return is_ended_.load(); }
-  // For the present call to run when it leaves.
+  // Defers a close: the current call runs it when it leaves.
   void put_close(std::function<void()> close) {
     std::lock_guard lock(close_mutex_);
     close_ = std::move(close);
@@ -90,11 +92,11 @@ class CallGuard {
   Entry enter(bool is_call) {
     if (is_forked()) [[unlikely]]
       return Entry::forked;
-    std::thread::id nobody;
-    if (!owner_.compare_exchange_strong(nobody, std::this_thread::get_id(), std::memory_order_acquire)) [[unlikely]] {
+    std::thread::id no_thread;
+    if (!owner_.compare_exchange_strong(no_thread, std::this_thread::get_id(), std::memory_order_acquire)) [[unlikely]] {
       return is_closing() ? Entry::closed : Entry::busy;
     }
-    // Asked inside: close() from another thread is over or has not begun.
+    // Checked inside: a close() of another thread is over or has not begun.
     if (is_closing()) [[unlikely]] {
       owner_.store(std::thread::id(), std::memory_order_release);
       return Entry::closed;
@@ -105,7 +107,7 @@ class CallGuard {
 
   const std::int64_t fork_generation_ = engine::fork_generation();
   std::atomic<std::thread::id> owner_{};
-  bool is_in_call_ = false;  // the owner's
+  bool is_in_call_ = false;  // used by the owner
   std::atomic<bool> is_closing_{false}, is_interrupted_{false}, has_close_{false};
   std::atomic<bool> is_ending_{false}, is_ended_{false};
   std::mutex close_mutex_;

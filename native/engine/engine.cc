@@ -1,26 +1,27 @@
-#include "engine.h"
+#include "engine/engine.h"
 
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
 #include <string>
 
-#include "cores.h"
-#include "envfleet/fleet.h"
-#include "numpy_host.h"
-#include "wait.h"
+#include "engine/cores.h"
+#include "engine/numpy_host.h"
+#include "engine/wait.h"
+#include "envfleet/action_type.h"
+#include "envfleet/step_rule.h"
 
 namespace envfleet::engine {
 
 namespace {
 
-constexpr double kBlockNs = 2'000;        // work worth a claim
-constexpr double kAsyncBlockNs = 10'000;  // the same where rows are copied over after it
-constexpr double kInlinePostNs = 20'000;  // below this a post is done before a thread is awake
+constexpr double kBlockNs = 2'000;        // a block large enough to be worth a claim
+constexpr double kAsyncBlockNs = 10'000;  // the same for asynchronous blocks, whose rows are copied afterwards
+constexpr double kInlinePostNs = 20'000;  // shorter work is done before a thread would be awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
-constexpr std::int64_t kTallyRows = 512;  // counted while they are in the nearest cache
-constexpr int kCallerSeat = 0;            // in the tally; worker i has i + 1
+constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
+constexpr int kCallerShard = 0;             // of the counters; worker i has shard i + 1
 
 }  // namespace
 
@@ -34,13 +35,13 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       may_spin_(options.num_threads <= usable_cores()),
       spec_(describe(type, configs.at(0))),
       phases_(options.num_envs, EF_UNSTARTED),
-      tally_(options.num_envs, options.autoreset, options.num_threads + 1),
+      counters_(options.num_envs, options.autoreset, options.num_threads + 1),
       action_bytes_(detail::action_row_bytes(spec_->action)),
       in_flight_(options.num_envs, 0),
       thread_counts_(std::max(options.num_threads, 1)),
       job_(options.num_threads + 1),
       thread_pool_(pool_size(), options.thread_affinity_offset, may_spin_),
-      stand_in_(1, options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + pool_size(), false) {
+      helper_thread_(1, options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + pool_size(), false) {
   actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
   ef_fleet_options fleet_options{};
   fleet_options.num_envs = options.num_envs;
@@ -52,7 +53,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
   fleet_options.host = numpy_host();
   fleet_ = std::make_unique<FleetHandle>(type, fleet_options);
 
-  const bool with_finals = options.autoreset == EF_SAME_STEP;
+  const bool with_finals = has_final_rows(options.autoreset);
   sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
   if (!is_async()) return;
   async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));
@@ -74,7 +75,7 @@ Engine::~Engine() {
 
 // ------------------------------------------------------------------------ synchronous
 
-// What a batch's rows need beside their columns and ids.
+// Sets the fields of a batch's rows other than its columns and ids.
 void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options) {
   const bool takes_options = request == Request::reset;
   rows.actions = actions_.data();
@@ -87,7 +88,7 @@ void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options
 }
 
 void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
-  // Threads that run the other batch find its buffer through started_: they would go on in this one.
+  // Threads that still run the other batch find its buffer through started_ and would continue in this one.
   if (started_ != nullptr) {
     throw std::logic_error("expected no other batch in flight, got one that was started; finish() or abandon() it first");
   }
@@ -97,16 +98,16 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   ef_rows& rows = buffer->rows();
   if (env_ids != nullptr) std::memcpy(buffer->env_ids(), env_ids, num_rows * sizeof(std::int32_t));
   rows.env_ids = env_ids != nullptr ? buffer->env_ids() : nullptr;
-  started_options_ = reset_options_;  // held: a batch that is late outlives the caller's next set_reset_options()
+  started_options_ = reset_options_;  // shared: a late batch may still read them after the next set_reset_options()
   fill_in(rows, request, started_options_.get());
-  if (request == Request::step && env_ids == nullptr) tally_.begin_whole();
+  if (request == Request::step && env_ids == nullptr) counters_.begin_whole();
   started_request_ = request;
   started_ = buffer;
 }
 
 void Engine::publish(double ns_per_row, int threads) {
   const std::int64_t rows = started_->num_rows;
-  // Of unknown cost: pieces small enough to even out a slow env, large enough not to crawl.
+  // If the cost is unknown: blocks small enough to balance a slow env, large enough to keep the overhead low.
   std::int64_t block = ns_per_row > 0 ? static_cast<std::int64_t>(kBlockNs / ns_per_row) : rows / (threads * 16);
   block = std::clamp<std::int64_t>(block, 1, std::max<std::int64_t>((rows + threads - 1) / threads, 1));
   job_.publish(rows, block, threads);
@@ -115,30 +116,30 @@ void Engine::publish(double ns_per_row, int threads) {
 void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows, bool may_run_here) {
   const double ns_per_row = meter(request).estimate();
   const bool is_quick = may_run_here && ns_per_row > 0 && ns_per_row * static_cast<double>(num_rows) < kInlinePostNs;
-  // Before the batch is published: when no thread can be had this throws, and the batch would stay
-  // with nobody.
+  // Before the batch is published: this throws if no thread can be created, and nothing would run the batch then.
   if (!is_quick) {
     start_threads();
-    start_stand_in();
+    start_helper_thread();
   }
   prepare(request, env_ids, num_rows);
   publish(ns_per_row, std::max(options_.num_threads, 1));
   if (is_quick) {
-    run_share(0);
+    run_part(0);
     return;
   }
   thread_pool_.notify(thread_pool_.size());
-  stand_in_.notify(1);
+  helper_thread_.notify(1);
 }
 
 BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
-  if (may_help) run_share(0);
+  if (may_help) run_part(0);
   return job_.wait(timeout_ns, may_spin_) ? hand_over() : nullptr;
 }
 
 BatchBuffer* Engine::hand_over() {
   BatchBuffer* done = started_;
   started_ = nullptr;
+  meter(started_request_).update();
   return done;
 }
 
@@ -151,11 +152,11 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   started_actions_ = actions;
   const std::int64_t begin_ns = now_ns();
   if (num_threads == 1) {
-    run_range(request, started_->rows(), 0, num_rows, kCallerSeat, actions);
+    run_range(request, started_->rows(), 0, num_rows, kCallerShard, actions);
   } else {
     publish(ns_per_row, num_threads);
     thread_pool_.notify(num_threads - 1);
-    run_share(0);
+    run_part(0);
     job_.wait(-1, may_spin_);
   }
   const std::int64_t end_ns = now_ns();
@@ -165,21 +166,21 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   return hand_over();
 }
 
-void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat,
+void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
                        const DeferredActions* actions) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
       for (std::int64_t next = begin; begin < end; begin = next) {
-        next = std::min(begin + kTallyRows, end);
+        next = std::min(begin + kCountedRows, end);
         if (actions != nullptr) actions->store(actions->context, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
-        tally_.count_steps(seat, rows, begin, next);
+        counters_.count_steps(shard, rows, begin, next);
       }
       break;
     case Request::reset:
       type.reset_range(fleet_->raw(), &rows, begin, end);
-      tally_.count_resets(seat, rows, begin, end);
+      counters_.count_resets(shard, rows, begin, end);
       break;
     case Request::observe:
       type.observe_range(fleet_->raw(), &rows, begin, end);
@@ -187,23 +188,23 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
   }
 }
 
-void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat) {
+void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard) {
   const std::int64_t start = now_ns();
-  run_range(request, rows, begin, end, seat);
+  run_range(request, rows, begin, end, shard);
   meter(request).add(end - begin, now_ns() - start);
 }
 
-bool Engine::run_share(int own_share) {
-  // Measured once and not block by block: two clocks and two shared counters cost as much as a few envs.
+bool Engine::run_part(int own_part) {
+  // Measured once and not per block: two clock reads and two shared counters cost as much as a few envs.
   std::int64_t num_rows = 0, start = 0;
   Request request = Request::step;
-  job_.run_blocks(own_share, [&](std::int64_t begin, std::int64_t end) {
+  job_.run_blocks(own_part, [&](std::int64_t begin, std::int64_t end) {
     if (num_rows == 0) {
       thread_pool_.wake_more();
       start = now_ns();
       request = started_request_;
     }
-    run_range(started_request_, started_->rows(), begin, end, own_share, started_actions_);
+    run_range(started_request_, started_->rows(), begin, end, own_part, started_actions_);
     num_rows += end - begin;
   });
   if (num_rows > 0) meter(request).add(num_rows, now_ns() - start);
@@ -244,7 +245,11 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
   thread_pool_.notify(thread_pool_.size());
 }
 
-BatchBuffer* Engine::take(std::int64_t timeout_ns) { return queue_->take(timeout_ns, may_spin_); }
+BatchBuffer* Engine::take(std::int64_t timeout_ns) {
+  BatchBuffer* batch = queue_->take(timeout_ns, may_spin_);
+  for (CostMeter& meter : costs_) meter.update();
+  return batch;
+}
 
 bool Engine::run_async_block(int worker_index) {
   BatchBuffer& staging = *staging_[worker_index];
@@ -256,16 +261,16 @@ bool Engine::run_async_block(int worker_index) {
   if (request == Request::reset) {
     for (std::int64_t i = 0; i < count; ++i) ids[i] = ~ids[i];
   }
-  const int seat = worker_index < options_.num_threads ? worker_index + 1 : kCallerSeat;
+  const int shard = worker_index < options_.num_threads ? worker_index + 1 : kCallerShard;
   ef_rows& rows = staging.rows();
   rows.env_ids = ids;
   for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
-    // Each env's own, not the caller's present ones: those may change while this runs.
+    // The options that were posted with the env: the caller's current ones may change while this runs.
     const ResetOptions* options = posted_options_[ids[begin]].get();
     end = request == Request::reset ? begin + 1 : count;
     while (end < count && posted_options_[ids[end]].get() == options) ++end;
     fill_in(rows, request, options);
-    run_measured(request, rows, begin, end, seat);
+    run_measured(request, rows, begin, end, shard);
   }
   queue_->deliver(staging, ids, count);
   return true;
@@ -274,20 +279,20 @@ bool Engine::run_async_block(int worker_index) {
 // ----------------------------------------------------------------------------- common
 
 bool Engine::work(int worker_index) {
-  bool worked = run_share(worker_index + 1);
+  bool worked = run_part(worker_index + 1);
   if (queue_ != nullptr) worked |= run_async_block(worker_index);
   return worked;
 }
 
 void Engine::start_threads() {
   if (thread_pool_.size() >= pool_size()) return;
-  // The thread's own reference: an env that never returns must not run on freed memory.
+  // Each thread holds a reference: an env that never returns must not run on freed memory.
   thread_pool_.start([self = shared_from_this()](int worker_index) { return self->work(worker_index); });
 }
 
-void Engine::start_stand_in() {
-  if (is_async() || stand_in_.size() > 0) return;
-  stand_in_.start([self = shared_from_this()](int) { return self->run_share(0); });
+void Engine::start_helper_thread() {
+  if (is_async() || helper_thread_.size() > 0) return;
+  helper_thread_.start([self = shared_from_this()](int) { return self->run_part(0); });
 }
 
 bool Engine::abandon(std::int64_t timeout_ns) {
@@ -304,27 +309,27 @@ void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   set_attention(true);
   if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
   phases_[env_id] = phase;
-  tally_.set_phase(env_id, phase);
-  tally_.forget_episode(env_id);
+  counters_.set_phase(env_id, phase);
+  counters_.forget_episode(env_id);
 }
 
 void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
   ef_error error{};
   set_attention(true);
   const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) == 0;
-  tally_.set_phase(env_id, phases_[env_id]);  // also of a state that was loaded in part
+  counters_.set_phase(env_id, phases_[env_id]);  // also after a state that was loaded only in part
   if (!is_set) throw FleetError(error.message);
 }
 
 void Engine::mark_broken(std::int32_t env_id) {
   set_attention(true);
   phases_[env_id] = EF_BROKEN;
-  tally_.set_phase(env_id, EF_BROKEN);
+  counters_.set_phase(env_id, EF_BROKEN);
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {
   if (options == reset_options_->values) return;
-  // A new set, never a change of the old: an env in flight may be reading that one.
+  // A new set instead of a change to the old one, which an env in flight may be reading.
   auto fresh = std::make_shared<ResetOptions>();
   fresh->values = std::move(options);
   for (const auto& [name, value] : fresh->values) fresh->raw.push_back({name.c_str(), value});
@@ -335,7 +340,7 @@ template <Request request>
 void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) noexcept {
   auto& self = *static_cast<Engine*>(context);
   self.set_attention(true);
-  self.tally_.drop(env_id, request, method);
+  self.counters_.drop(env_id, request, method);
   std::lock_guard lock(self.faults_mutex_);
   self.faults_.push_back({env_id, method, what});
   self.num_faults_.fetch_add(1, std::memory_order_release);
@@ -358,7 +363,7 @@ bool Engine::close(std::int64_t timeout_ns) {
   job_.cancel();
   const std::int64_t deadline = now_ns() + timeout_ns;
   const bool pool_left = thread_pool_.stop(timeout_ns);
-  const bool stand_in_left = stand_in_.stop(timeout_ns < 0 ? -1 : std::max<std::int64_t>(deadline - now_ns(), 0));
+  const bool stand_in_left = helper_thread_.stop(timeout_ns < 0 ? -1 : std::max<std::int64_t>(deadline - now_ns(), 0));
   return pool_left && stand_in_left;
 }
 

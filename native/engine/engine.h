@@ -1,13 +1,12 @@
 // Engine: num_envs native envs, run by the caller's thread and a thread pool of its own.
 //
-// Two ways through it:
-//   start() + finish()  a batch whose rows are the envs asked for, in that order
-//   post()  + take()    batch_size rows of whichever envs were finished first
+// There are two ways to run envs:
+//   start() + finish()  an ordered batch: its rows are the given envs, in that order; run() is both in one
+//   post()  + take()    batch_size rows of whichever envs finish first
 //
-// Thread safety: one caller at a time (call_guard.h sees to that); the thread pool is internal.
-// Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be
-// stepped. checks.h and the Python layer see to that.
-//
+// Thread safety: one caller at a time (call_guard.h enforces that); the thread pool is internal.
+// Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be stepped. input_checks.h and the
+// Python layer check that.
 // Invariant: every env that was started or posted completes its row, also one that throws.
 #pragma once
 
@@ -19,23 +18,22 @@
 #include <string>
 #include <vector>
 
-#include "async_queue.h"
-#include "batch_buffer.h"
-#include "cost.h"
+#include "engine/async_queue.h"
+#include "engine/batch_buffer.h"
+#include "engine/cost_meter.h"
+#include "engine/counters.h"
+#include "engine/fleet_handle.h"
+#include "engine/sync_job.h"
+#include "engine/thread_count.h"
+#include "engine/thread_pool.h"
 #include "envfleet/abi.h"
-#include "fleet.h"
-#include "request.h"
-#include "sync_job.h"
-#include "tally.h"
-#include "thread_count.h"
-#include "thread_pool.h"
 
 namespace envfleet::engine {
 
 struct EngineOptions {
   std::int32_t num_envs = 1;
   std::int32_t batch_size = 1;               // below num_envs: asynchronous
-  std::int32_t num_threads = 1;              // the caller's included when synchronous
+  std::int32_t num_threads = 1;              // including the caller's in a synchronous pool
   std::int32_t thread_affinity_offset = -1;  // below 0: not pinned
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
@@ -47,36 +45,37 @@ struct Fault {
   std::string what;
 };
 
-// Where actions are stored: a slot an env, one after the other.
+// Where actions are stored: one contiguous slot per env.
 struct ActionSlots {
   char* base;
   std::int64_t slot_bytes;
   char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
 };
 
-// Actions that were checked and are stored by the threads that step their envs, block by block. Not by the caller: the
-// slots are in the caches of those threads, and each line of them would have to come over and go back.
+// Actions that were checked, and that the threads store block by block before they step the envs. If the caller's thread
+// stored them, each cache line of the slots would travel from the other threads' caches and back.
 struct DeferredActions {
-  // For rows begin to end - 1 of the batch.
+  // Stores the actions of rows begin to end - 1 of the batch.
   void (*store)(const void* context, std::int64_t begin, std::int64_t end);
   const void* context;
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
-  // configs: one set of parameter values, or one an env.
+  // configs: one set of parameter values for all envs, or one per env.
   static std::shared_ptr<Engine> make(const ef_env_type& type, const EngineOptions& options,
                                       const std::vector<const ef_value*>& configs);
   ~Engine();
 
   // --- synchronous -----------------------------------------------------------------
-  // env_ids null: all envs. The batch runs in the caller's thread when that is expected to be faster and may_run_here:
-  // a caller with a time limit must get away from an env that was quick so far and now hangs.
+  // env_ids null: all envs. The batch runs in the caller's thread if that is expected to be faster and may_run_here is
+  // set: a caller with a time limit must not be stuck in an env that was fast so far and now hangs.
   void start(Request request, const std::int32_t* env_ids, std::int64_t num_rows, bool may_run_here = true);
-  // The batch that was started; null when it is not done after timeout_ns (negative: no
-  // limit). The caller's thread helps unless it may have to leave early.
+  // Returns the batch that was started, or null if it is not done after timeout_ns (negative: no limit). may_help: the
+  // caller's thread may run envs too.
   BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);
-  // start() + finish() in one, with as many threads as measured best. actions null: they are in their slots.
+  // start() and finish() in one, with the number of threads that was measured to be best. actions null: they are in their
+  // slots already.
   BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
                    const DeferredActions* actions = nullptr);
   bool has_started() const { return started_ != nullptr; }
@@ -85,19 +84,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void post(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
   BatchBuffer* take(std::int64_t timeout_ns);
 
-  // Waits for all that is in flight and throws it away; false after timeout_ns.
+  // Waits for everything in flight and drops it. Returns false after timeout_ns.
   bool abandon(std::int64_t timeout_ns);
 
   // --- between batches ---------------------------------------------------------------
   void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
-  // Leaves the env in this phase: ENDED makes the next step start its episode.
+  // Leaves the env in this phase; with ENDED, the next step starts its episode (step_rule.h).
   void rebuild(std::int32_t env_id, std::uint8_t phase);
   std::string get_state(std::int32_t env_id) { return fleet_->get_state(env_id); }
-  // A state that does not fit leaves the env broken.
+  // A state that the env refuses leaves it broken.
   void set_state(std::int32_t env_id, const void* data, std::int64_t size);
   // The env may not be stepped until it is rebuilt.
   void mark_broken(std::int32_t env_id);
-  // For the resets to come; those in flight keep what they were given. An autoreset has none, as in Gymnasium.
+  // For later resets; those in flight keep their options. Autoresets have none, as in Gymnasium.
   void set_reset_options(std::vector<std::pair<std::string, double>> options);
   const FleetHandle& fleet() const { return *fleet_; }
 
@@ -110,24 +109,24 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t action_bytes() const { return action_bytes_; }
   const std::uint8_t* phases() const { return phases_.data(); }
   std::uint8_t* in_flight() { return in_flight_.data(); }
-  std::atomic<std::int64_t> num_in_flight{0};  // kept with in_flight(); read by anyone
-  // True: some env may not be steppable, look at phases(). Otherwise all are.
+  std::atomic<std::int64_t> num_in_flight{0};  // the number of flags set in in_flight(); read by any thread
+  // True if some env may not be steppable: phases() tells. Otherwise all are.
   bool needs_attention() const { return needs_attention_.load(std::memory_order_relaxed); }
   void set_attention(bool needed) { needs_attention_.store(needed, std::memory_order_relaxed); }
-  // What so many envs are expected to take in one thread, as measured; 0: nothing is known yet.
+  // The time that num_rows envs are expected to take in one thread, as measured; 0 until something was measured.
   double expected_ns(Request request, std::int64_t num_rows) {
     return meter(request).estimate() * static_cast<double>(num_rows);
   }
   std::int64_t num_buffers() const { return sync_buffers_->num_allocated(); }
-  // By env; rows that were run count, received or not.
-  std::vector<EnvTally> tally() { return tally_.read(); }
+  // By env. Rows that were run are counted whether or not they have been received.
+  std::vector<EnvStatistics> statistics() { return counters_.read(); }
 
-  // Faults of these envs since they were last asked for.
+  // Returns and clears the faults of these envs.
   bool has_faults() const { return num_faults_.load(std::memory_order_acquire) > 0; }
   std::vector<Fault> take_faults(const std::int32_t* env_ids, std::int64_t count);
 
   // --- life ----------------------------------------------------------------------------
-  // Stops the threads; false: an env did not return within the limit, its thread is left behind.
+  // Stops the threads. Returns false if an env did not return within the limit; its thread is left behind.
   bool close(std::int64_t timeout_ns);
   bool is_closed() const { return closed_; }
 
@@ -146,16 +145,16 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void publish(double ns_per_row, int num_threads);
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
-  // seat: the thread's place in the tally.
-  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat,
+  // shard: the thread's shard of the counters.
+  void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
                  const DeferredActions* actions = nullptr);
-  void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int seat);
-  // Blocks of the started batch, this share's first. True: there were some.
-  bool run_share(int own_share);
+  void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard);
+  // Runs blocks of the started batch, those of this part first. Returns true if there were any.
+  bool run_part(int own_part);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
   void start_threads();
-  void start_stand_in();
+  void start_helper_thread();
   std::int64_t async_block_rows(double ns_per_row, std::int64_t num_rows) const;
   template <Request request>
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what) noexcept;
@@ -164,20 +163,20 @@ class Engine : public std::enable_shared_from_this<Engine> {
   const bool may_spin_;
   std::shared_ptr<const ef_spec> spec_;
 
-  // Touched by the caller while no env of theirs runs, by a worker while it does.
+  // Entries are used by the caller while their env is idle, and by a worker while it runs.
   std::vector<char> actions_;
   std::vector<std::uint8_t> phases_;
   std::unique_ptr<FleetHandle> fleet_;
-  Tally tally_;
+  Counters counters_;
 
-  // The caller's alone.
+  // Used by the caller's thread only.
   std::int64_t action_bytes_ = 0;
   std::vector<std::uint8_t> in_flight_;
   ThreadCountController thread_counts_;
   std::shared_ptr<const ResetOptions> reset_options_ = std::make_shared<ResetOptions>();
   std::vector<std::int32_t> entries_;
 
-  // The batch that start() began; read by whoever claimed a block of it.
+  // The batch that start() began; read by threads that have claimed a block of it.
   BatchBuffer* started_ = nullptr;
   std::shared_ptr<const ResetOptions> started_options_;
   Request started_request_ = Request::step;
@@ -186,11 +185,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::shared_ptr<BufferPool> sync_buffers_, async_buffers_;
   SyncJob job_;
   std::unique_ptr<AsyncQueue> queue_;
-  std::vector<std::shared_ptr<const ResetOptions>> posted_options_;  // by env: of the last reset posted
-  std::vector<std::unique_ptr<BatchBuffer>> staging_;                // one a worker, the last for the caller
+  std::vector<std::shared_ptr<const ResetOptions>> posted_options_;  // by env: the options of the last reset that was posted
+  std::vector<std::unique_ptr<BatchBuffer>> staging_;                // one per worker, the last for the caller
   std::atomic<std::int64_t> async_block_{1};
 
-  // Any thread's.
+  // Used by any thread.
   std::array<CostMeter, 3> costs_;  // by Request
   std::atomic<bool> closed_{false};
   std::atomic<bool> needs_attention_{true};
@@ -198,11 +197,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::mutex faults_mutex_;  // taken only when an env threw
   std::vector<Fault> faults_;
 
-  // The thread pool works beside the caller. The stand-in takes the caller's share of batches that the
-  // caller does not help with: it goes off to compute, or waits where Ctrl-C reaches it. It is not one
-  // of the pool's: one thread more than there are cores would spin, and the caller starve.
+  // The thread pool works beside the caller. The helper thread takes the caller's part of batches that the caller does
+  // not help with, because it computes something else or waits where Ctrl-C reaches it. It does not belong to the pool:
+  // one spinning thread more than there are cores would starve the caller.
   ThreadPool thread_pool_;
-  ThreadPool stand_in_;
+  ThreadPool helper_thread_;
 };
 
 }  // namespace envfleet::engine

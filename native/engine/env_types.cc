@@ -1,4 +1,4 @@
-#include "env_types.h"
+#include "engine/env_types.h"
 
 #include <dlfcn.h>
 

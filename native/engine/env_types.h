@@ -1,7 +1,7 @@
-// The env types this process knows: the built-in ones and those of loaded plug-ins.
+// The env types of this process: the built-in ones and those of loaded plug-ins.
 //
 // Thread safety: all functions from any thread.
-// Invariant: a type that was handed out stays valid; plug-ins are never unloaded.
+// Invariant: a type that was returned stays valid; plug-ins are never unloaded.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@
 
 namespace envfleet::engine {
 
-// Null when there is none of that id. A plug-in loaded later wins over an earlier one.
+// Null if no type has this id. A plug-in that is loaded later overrides an earlier one.
 const ef_env_type* find_env_type(const std::string& id);
 std::vector<std::string> list_env_types();
 std::vector<std::string> built_in_ids();

@@ -1,4 +1,4 @@
-#include "numpy_host.h"
+#include "engine/numpy_host.h"
 
 #include <cmath>
 

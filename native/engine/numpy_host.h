@@ -1,4 +1,4 @@
-// What the engine lends to envs of numpy: its distributions, and its elementary functions.
+// numpy's distributions and elementary functions, as the engine provides them to envs.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct UfuncLoops {
 
 enum Function { kSin, kCos, kSinF, kCosF, kExp, kLog1p, kTanh, kArcsinh, kArctan2, kNumFunctions };
 
-// Replaces the C library's function, which serves until then, with numpy's own inner loop. Once for each, before
+// Replaces the C library's function, the default, with numpy's own inner loop. Called once per function, before
 // any env is made.
 void use_numpy_loop(Function function, UfuncLoops loops);
 

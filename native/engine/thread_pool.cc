@@ -1,9 +1,9 @@
-#include "thread_pool.h"
+#include "engine/thread_pool.h"
 
 #include <algorithm>
 
-#include "cores.h"
-#include "wait.h"
+#include "engine/cores.h"
+#include "engine/wait.h"
 
 namespace envfleet::engine {
 
@@ -14,18 +14,17 @@ constexpr int kWakesPerThread = 2;
 
 int num_threads_of(std::uint64_t notice) { return static_cast<int>(notice & (kOneNotice - 1)); }
 
-// Watches for a change for a while that follows what paid off lately: a training loop
-// that comes back in microseconds finds the thread awake, one that computes for
-// milliseconds finds the core free.
+// Spins for a change, for a time that adapts to what paid off recently: a training loop that comes back within microseconds
+// finds the thread awake, and one that computes for milliseconds finds the core free.
 class AdaptiveSpin {
  public:
   explicit AdaptiveSpin(bool allowed) : budget_ns_(allowed ? kLongest : 0), allowed_(allowed) {}
 
-  // True: the word changed while watched, and concerns(its value).
+  // Returns true if the word changed meanwhile, and concerns(its value).
   template <class Concerns>
   bool watch(const std::atomic<std::uint64_t>& word, std::uint64_t seen, Concerns&& concerns) {
     if (!allowed_) return false;
-    // A thread that gave up looks again now and then: the caller's rhythm may have changed.
+    // A thread that stopped spinning tries again now and then: the caller's pace may have changed.
     const std::int64_t budget = budget_ns_ > 0 ? budget_ns_ : (++skipped_ % kRetryEvery == 0 ? kLongest : 0);
     if (budget == 0) return false;
     const std::int64_t deadline = now_ns() + budget;
@@ -43,8 +42,8 @@ class AdaptiveSpin {
     return false;
   }
 
-  // A caller who notifies once may do so again at once: a trial of more threads would otherwise find all
-  // of them asleep every time, and never show what they can do.
+  // After a wake-up another may follow at once: a trial of more threads would otherwise find them asleep every time and
+  // never show their speed.
   void woken() { budget_ns_ = std::max(budget_ns_, kAfterWake); }
 
  private:
@@ -129,14 +128,14 @@ void ThreadPool::run(const std::shared_ptr<Shared>& shared, const Work& work, in
   std::atomic<std::uint32_t>& is_asleep = shared->sleepers[worker_index].is_asleep;
   const auto concerns = [&](std::uint64_t notice) { return worker_index < num_threads_of(notice); };
   for (;;) {
-    // Read before the flag: the other way round a stop() in between gives a notice that this
-    // thread then takes for an old one, and it sleeps on for ever.
+    // Read before the flag: in the other order, this thread would take the notification of a stop() in between for an old
+    // one, and sleep forever.
     const std::uint64_t seen = shared->notice.load(std::memory_order_acquire);
     if (shared->stopping.load(std::memory_order_acquire)) break;
     if ((concerns(seen) && work(worker_index)) || spin.watch(shared->notice, seen, concerns)) continue;
     shared->num_asleep.fetch_add(1, std::memory_order_seq_cst);
     is_asleep.store(1, std::memory_order_seq_cst);
-    // Looked at again after the store: a notify() in between saw no sleeper and woke nobody.
+    // Checked again after the store: a notify() in between saw no sleeping thread and woke none.
     const std::uint64_t now = shared->notice.load(std::memory_order_seq_cst);
     if (now != seen && concerns(now)) {
       if (is_asleep.exchange(0, std::memory_order_seq_cst) != 0) shared->num_asleep.fetch_sub(1, std::memory_order_relaxed);

@@ -1,11 +1,10 @@
 // ThreadPool: the threads of one engine.
 //
-// A thread asks its work function for something to do, again and again; when there is nothing it watches for the next
-// call of notify() for a short while and then sleeps.
+// A thread calls its work function again and again; when there is no work it spins for a short time, until the next
+// notify(), and then sleeps.
 //
 // Thread safety: start(), notify() and stop() from the caller's thread, wake_more() from any.
-// Invariant: work that was published before notify() is seen by every thread that notify() was meant for, awake or
-// asleep.
+// Invariant: work that was published before notify() is seen by every thread that notify() was meant for, awake or asleep.
 #pragma once
 
 #include <atomic>
@@ -19,11 +18,11 @@ namespace envfleet::engine {
 
 class ThreadPool {
  public:
-  // work(worker_index) does a piece of work and says whether there was any. It must keep
-  // alive what it uses: a thread that is stuck in an env outlives the engine.
+  // work(worker_index) does a piece of work and returns whether there was any. It must keep alive what it uses: a thread
+  // that is stuck in an env outlives the engine.
   using Work = std::function<bool(int worker_index)>;
 
-  // A pool that never needs a thread never has one: see start().
+  // No thread is created before start().
   ThreadPool(int max_threads, int affinity_offset, bool may_spin);
   ~ThreadPool();
 
@@ -31,20 +30,20 @@ class ThreadPool {
   void start(const Work& work);
   int size() const { return static_cast<int>(threads_.size()); }
 
-  // There is work for the first num_threads threads. One or two that sleep are woken by this call, the others by
-  // wake_more(): to wake 15 threads takes longer than to step a thousand cheap envs.
+  // There is work for the first num_threads threads. This call wakes one or two sleeping threads, and wake_more() the
+  // others: waking 15 threads takes longer than stepping a thousand cheap envs.
   void notify(int num_threads);
-  // For a thread that found work and left some: wakes one or two of those that the last notify() was meant for.
+  // Called by a thread that found work and left some: wakes one or two of those that the last notify() was meant for.
   void wake_more();
 
   bool has_sleepers() const { return shared_->num_asleep.load(std::memory_order_relaxed) > 0; }
 
-  // Asks all threads to leave after the piece of work in hand and waits for them.
-  // False: some did not within the limit; they are left to themselves.
+  // Asks all threads to leave after their current piece of work, and waits for them. Returns false if some did not leave
+  // within the limit; they are left behind.
   bool stop(std::int64_t timeout_ns);
 
  private:
-  // A thread's own word: it sleeps on it, and whoever sets it to 0 wakes the thread.
+  // Each thread sleeps on a word of its own; setting it to 0 and waking it ends the sleep.
   struct alignas(64) Sleeper {
     std::atomic<std::uint32_t> is_asleep{0};
   };

@@ -1,4 +1,4 @@
-#include "wait.h"
+#include "engine/wait.h"
 
 #include <chrono>
 #include <climits>
@@ -37,7 +37,7 @@ void wake(std::atomic<std::uint32_t>& word, int waiters) {
 
 void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
                              std::uint32_t bits) {
-  // With bits, the limit is a point in time and not a span.
+  // With bits, the limit is a point in time and not a duration.
   const std::int64_t end = timeout_ns < 0 ? 0 : now_ns() + timeout_ns;
   timespec limit{end / 1'000'000'000, end % 1'000'000'000};
   syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, timeout_ns < 0 ? nullptr : &limit, nullptr, bits);
@@ -56,9 +56,9 @@ struct ParkingPlace {
   std::condition_variable woken;
 };
 
-// Words share a few places by address: a wake-up may reach a stranger, who looks and waits again.
+// Words share a few condition variables by address: a wake-up may reach another waiter, which checks and waits again.
 ParkingPlace& place_of(const void* word) {
-  // Never destroyed: at exit a crew may still sleep in one.
+  // Never destroyed: at exit a thread may still wait on one.
   static auto& places = *new std::array<ParkingPlace, 64>;
   return places[(reinterpret_cast<std::uintptr_t>(word) >> 6) % places.size()];
 }
@@ -78,15 +78,15 @@ void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, 
 
 void wake(std::atomic<std::uint32_t>& word, int) {
   ParkingPlace& place = place_of(&word);
-  // Empty on purpose: a waiter between its look and its sleep holds the mutex.
+  // Empty on purpose: a waiter between its check and its wait holds the mutex.
   {
     std::lock_guard lock(place.mutex);
   }
   place.woken.notify_all();
 }
 
-// A condition variable of one process cannot be reached from another: short sleeps and a look, until
-// this platform's own call for it (os_sync_wait_on_address on macOS 14.4) is put in its place.
+// A condition variable of one process cannot be reached from another: polls with short sleeps, until the platform's own
+// call (os_sync_wait_on_address on macOS 14.4) is used here.
 void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
                              std::uint32_t) {
   constexpr std::int64_t kNap = 50'000;

@@ -7,7 +7,7 @@
 #include <numbers>
 
 #include "envfleet/env.h"
-#include "reset_bounds.h"
+#include "envs/reset_bounds.h"
 
 namespace {
 

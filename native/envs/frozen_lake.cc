@@ -12,8 +12,8 @@
 #include <string_view>
 #include <vector>
 
-#include "categorical.h"
 #include "envfleet/env.h"
+#include "envs/categorical.h"
 
 namespace {
 

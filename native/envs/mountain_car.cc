@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "envfleet/env.h"
-#include "reset_bounds.h"
+#include "envs/reset_bounds.h"
 
 namespace {
 

@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "categorical.h"
 #include "envfleet/env.h"
+#include "envs/categorical.h"
 
 namespace {
 

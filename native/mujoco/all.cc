@@ -1,5 +1,5 @@
-// The whole plug-in as one source: what envfleet.compile() builds where the installed MuJoCo is of
-// another version than the plug-in that was shipped.
+// The whole plug-in as one source file: envfleet.compile() builds it if the installed MuJoCo has another version than the
+// plug-in that was shipped.
 #include "ant.cc"
 #include "dm_control/arms.cc"
 #include "dm_control/dog.cc"
@@ -11,6 +11,7 @@
 #include "dm_control/targets.cc"
 #include "dm_control/task.cc"
 #include "dm_control/walkers.cc"
+#include "error_handler.cc"
 #include "half_cheetah.cc"
 #include "hopper.cc"
 #include "humanoid.cc"
@@ -24,5 +25,4 @@
 #include "reacher.cc"
 #include "simulation.cc"
 #include "swimmer.cc"
-#include "trap.cc"
 #include "walker2d.cc"

@@ -1,5 +1,5 @@
-// HumanoidEnv<Self, kVersion>: what Humanoid and HumanoidStandup share. An env derives from it, and
-// has beside task, params() and infos():
+// HumanoidEnv<Self, kVersion>: the common base of Humanoid and HumanoidStandup. An env derives from it and has, besides
+// task, params() and infos():
 //
 //   static bool excludes_positions(const Config&); // x and y, from the observation
 //   InfoRow tell_place(Out&) const;                // the infos of a reset, in version 5
@@ -10,7 +10,7 @@
 
 namespace envfleet::mujoco {
 
-// What the cost of contacts is clipped to, where the user does not say.
+// The default range to which the contact cost is clipped.
 inline constexpr double kHumanoidCosts[2] = {-infinity, 10.0};
 
 template <class Self, int kVersion>
@@ -37,7 +37,7 @@ class HumanoidEnv : public MujocoEnv<Self> {
         contact_cost_range_(contact_cost_range),
         parts_(parts(config)) {}
 
-  // Of the controls as the simulation has them, not of the action.
+  // The cost of the controls in the simulation, not of the action.
   double control_cost() const { return ctrl_cost_weight_ * sum_of_squares(sim_.data().ctrl, sim_.model()->nu); }
   double contact_cost() const {
     const std::span<const double> forces = sim_.contact_forces();

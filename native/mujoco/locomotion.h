@@ -1,13 +1,13 @@
-// What envs share that are paid for getting somewhere: one rule of their rewards and infos each.
+// Reward terms and infos that the locomotion envs share.
 //
-// Sums and products are in Gymnasium's order: rewards equal its own to the last bit.
+// Sums and products are in Gymnasium's order, so that rewards equal Gymnasium's to the last bit.
 #pragma once
 
 #include "mujoco_env.h"
 
 namespace envfleet::mujoco {
 
-// How many of the `count` positions that tell where a robot is are left out of its observation.
+// How many of the `count` root positions are excluded from the observation.
 inline int skipped_positions(const Config& config, int count) {
   return config.flag("exclude_current_positions_from_observation") ? count : 0;
 }
@@ -17,14 +17,14 @@ inline float control_cost(double weight, const float* action, const Simulation& 
   return static_cast<float>(weight) * sum_of_squares(action, sim.model()->nu);
 }
 
-// What a step pays and ends for a robot's health.
+// The reward and termination that depend on a robot's health.
 template <int kVersion>
 struct HealthTerms {
   explicit HealthTerms(const Config& config)
       : reward(config.real("healthy_reward")), terminate_when_unhealthy(config.flag("terminate_when_unhealthy")) {}
 
   double survive(bool is_healthy) const {
-    // Versions before 5 pay for an unhealthy step too, when it is the last.
+    // Versions before 5 also reward an unhealthy step if it is the last one.
     const bool counts = is_healthy || (kVersion < 5 && terminate_when_unhealthy);
     return counts ? reward : 0.0 * reward;
   }
@@ -34,12 +34,12 @@ struct HealthTerms {
   bool terminate_when_unhealthy;
 };
 
-// Where a robot is in the plane of x and y: three info columns.
+// A robot's position in the plane of x and y: three info columns.
 inline InfoRow& tell_place(InfoRow& row, const double* place) {
   return row.real(place[0]).real(place[1]).real(norm(place, 2));
 }
 
-// A step's way in that plane, of which x is forward.
+// A step's displacement in that plane; x is forward.
 struct Travel {
   Travel(const double* after, const std::array<double, 3>& before, double dt, double forward_reward_weight)
       : x_velocity((after[0] - before[0]) / dt),

@@ -8,21 +8,21 @@
 #include <stdexcept>
 #include <utility>
 
-#include "trap.h"
+#include "error_handler.h"
 
 namespace envfleet::mujoco {
 
 Model::Model(const std::string& path, bool is_own) : path_(path) {
   struct stat found;
   const bool is_there = stat(path.c_str(), &found) == 0;
-  // A pipe would be waited for.
+  // Reading a pipe would block.
   if (!is_there || !S_ISREG(found.st_mode)) {
     const char* what = !is_there ? "is not there" : S_ISDIR(found.st_mode) ? "is a folder" : "is no file";
     throw std::invalid_argument("xml_file expected a MuJoCo XML file, got " + path + ", which " + what);
   }
   char problem[1024] = "";
   try {
-    trapped([&] { raw_ = mj_loadXML(path.c_str(), nullptr, problem, sizeof(problem)); }, is_own);
+    with_error_handler([&] { raw_ = mj_loadXML(path.c_str(), nullptr, problem, sizeof(problem)); }, is_own);
   } catch (const std::runtime_error& error) {
     throw std::invalid_argument("xml_file " + path + " cannot be loaded: " + error.what());
   }
@@ -45,18 +45,18 @@ void Model::expect_sizes(int num_positions, int num_velocities) const {
 
 namespace {
 
-// A file as it was when a pool was made: one that was written anew is loaded anew.
+// A file with the contents that it had when a pool was made: a file that has changed is loaded again.
 using FileKey = std::pair<std::string, std::string>;
 
 struct Known {
   std::mutex mutex;
   std::string asset_folder;
   std::map<FileKey, std::weak_ptr<const Model>> models;
-  // Between describing envs and building them, nobody else holds their models.
+  // Between describing envs and building them, nothing else holds their models.
   std::set<SharedModel> recent;
 };
 
-// Never destroyed: a pool that lives until the process ends gives its models back after statics are gone.
+// Never destroyed: a pool that lives until the process ends releases its models after statics are gone.
 Known& known() {
   static Known& all = *new Known;
   return all;

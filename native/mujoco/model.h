@@ -12,7 +12,7 @@ namespace envfleet::mujoco {
 
 class Model {
  public:
-  // is_own: the user can do nothing about what MuJoCo warns of.
+  // is_own: one of Gymnasium's models; MuJoCo's warnings about it are not shown, since the user cannot fix them.
   Model(const std::string& path, bool is_own);
   ~Model() { mj_deleteModel(raw_); }
   Model(const Model&) = delete;
@@ -22,9 +22,9 @@ class Model {
   const mjModel* raw() const { return raw_; }
   const std::string& path() const { return path_; }
 
-  // The id of a body; throws when the model has none of that name.
+  // The id of a body; throws if the model has no body with this name.
   int body(const char* name) const;
-  // Throws unless the model has at least so many positions and velocities.
+  // Throws unless the model has at least this many positions and velocities.
   void expect_sizes(int num_positions, int num_velocities) const;
 
  private:
@@ -34,15 +34,15 @@ class Model {
 
 using SharedModel = std::shared_ptr<const Model>;
 
-// xml_file: a path, or the name of a file in the folder of Gymnasium's own. stamp: what the file, and what it names,
-// was when the pool was made (envfleet/envs/mujoco_files.py); empty for Gymnasium's own.
+// xml_file: a path, or the name of one of Gymnasium's files. stamp: identifies the contents of the file, and of the files
+// that it refers to, when the pool was made (envfleet/envs/mujoco_files.py); empty for Gymnasium's files.
 SharedModel shared_model(const std::string& xml_file, const std::string& stamp);
 
-// Holds the model of the env that this thread destroyed last. An env that is rebuilt must not find other
-// shapes than its pool has, whatever its file is now: it is destroyed, and asks for its model right after.
+// Keeps the model of the env that this thread destroyed last. An env that is rebuilt requests its model right after it was
+// destroyed, and must get the shapes that its pool has, even if the file has changed.
 void keep_for_rebuild(SharedModel model);
 
-// The folder of Gymnasium's own files.
+// The folder of Gymnasium's model files.
 void set_asset_folder(const char* folder);
 
 }  // namespace envfleet::mujoco

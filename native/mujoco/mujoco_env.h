@@ -1,4 +1,4 @@
-// MujocoEnv<Self>: what Gymnasium's MuJoCo envs share. An env derives from it and has:
+// MujocoEnv<Self>: the common base of Gymnasium's MuJoCo envs. An env derives from it and has:
 //
 //   static Params params();
 //   static int observation_size(const Model&, const Config&);
@@ -9,8 +9,8 @@
 //   void write(double* observation) const;
 //   void score(const float* action, Out&);         // after the substeps: reward, end, infos
 //
-// and where it needs them: tell_start(Out&), the infos of a reset; remember(), which puts into
-// marks_ what the next step compares with.
+// and, if it needs them: tell_start(Out&), the infos of a reset; remember(), which stores in marks_ what the next step
+// compares with.
 #pragma once
 
 #include <array>
@@ -20,15 +20,15 @@
 #include <vector>
 
 #include "envfleet/env.h"
-#include "numpy_math.h"
+#include "numpy_sums.h"
 #include "simulation.h"
 
 namespace envfleet::mujoco {
 
-// What Gymnasium registers an env with.
+// How Gymnasium registers an env.
 struct Task {
   int version;
-  // Defaults, which version 4 alone does not let the user change.
+  // Defaults that the user can change in all versions but 4.
   const char* xml_file;
   int frame_skip;
   int max_episode_steps;
@@ -54,7 +54,7 @@ struct Range {
 };
 
 double checked_scale(const Config& config, const char* name = "reset_noise_scale");
-// Throws over a camera or a size that a renderer cannot take: MuJoCo ends the process over a camera that is not there.
+// Throws for a camera or a size that the renderer cannot handle: MuJoCo ends the process for a camera that does not exist.
 void check_pictures(const Model& model, const Config& config);
 Space action_space(const Model& model);
 
@@ -63,7 +63,7 @@ class InfoRow {
  public:
   explicit InfoRow(Out& out) : out_(out) {}
   InfoRow& real(double value) { return put(value); }
-  // What Gymnasium computes from the action alone, in the action's float32.
+  // A value that Gymnasium computes from the action alone, in the action's float32.
   InfoRow& real32(float value) { return put(value); }
   InfoRow& integer(std::int64_t value) { return put(value); }
   InfoRow& reals(const double* values, int count) {
@@ -193,7 +193,7 @@ class MujocoEnv {
     return to;
   }
 
-  // What Hopper and Walker2d have alike.
+  // Shared by Hopper and Walker2d.
   static void walker_infos(Spec& spec, int version) {
     if (version == 2) return;
     if (version < 5) {
@@ -211,7 +211,7 @@ class MujocoEnv {
     const double x = sim_.data().qpos[0];
     const double velocity = (x - marks_[0]) / sim_.dt();
     const double forward = forward_reward_weight * velocity;
-    // Versions before 5 pay for an unhealthy step too, when it is the last.
+    // Versions before 5 also reward an unhealthy step if it is the last one.
     const bool counts = is_healthy || (kVersion < 5 && terminate_when_unhealthy);
     const double survive = counts ? healthy_reward : 0.0 * healthy_reward;
     const float ctrl_cost = static_cast<float>(ctrl_cost_weight) * sum_of_squares(action, sim_.model()->nu);
@@ -240,7 +240,7 @@ class MujocoEnv {
     self().write(observation_.data());
     is_stale_ = false;
   }
-  // After fields were written: what is derived from them, as Gymnasium's set_state() leaves it.
+  // After fields were written: recomputes what depends on them, as Gymnasium's set_state() does.
   void settle() {
     if (!is_stale_) return;
     sim_.forward();

@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "trap.h"
+#include "error_handler.h"
 
 namespace envfleet::mujoco {
 
@@ -14,7 +14,7 @@ Simulation::Simulation(SharedModel model, std::int64_t frame_skip) : model_(std:
     throw std::invalid_argument("frame_skip expected at least 1, got " + std::to_string(frame_skip));
   }
   mjData* made = nullptr;
-  trapped([&] { made = mj_makeData(model_->raw()); });
+  with_error_handler([&] { made = mj_makeData(model_->raw()); });
   if (made == nullptr) throw std::runtime_error("MuJoCo cannot allocate the mjData of " + model_->path());
   data_.reset(made);
   init_qpos_.assign(data_->qpos, data_->qpos + this->model()->nq);
@@ -22,11 +22,11 @@ Simulation::Simulation(SharedModel model, std::int64_t frame_skip) : model_(std:
 }
 
 void Simulation::reset() {
-  trapped([&] { mj_resetData(model_->raw(), data_.get()); });
+  with_error_handler([&] { mj_resetData(model_->raw(), data_.get()); });
 }
 
 void Simulation::forward() {
-  trapped([&] { mj_forward(model_->raw(), data_.get()); });
+  with_error_handler([&] { mj_forward(model_->raw(), data_.get()); });
 }
 
 void Simulation::advance(const float* control, bool with_contact_forces) {
@@ -35,7 +35,7 @@ void Simulation::advance(const float* control, bool with_contact_forces) {
   mjData* const data = data_.get();
   const std::int64_t substeps = frame_skip_;
   if (substeps < 1) throw std::invalid_argument("frame_skip expected at least 1, got " + std::to_string(substeps));
-  trapped([=] {
+  with_error_handler([=] {
     for (std::int64_t i = 0; i < substeps; ++i) mj_step(raw, data);
     // MuJoCo leaves it out unless a sensor asks.
     if (with_contact_forces) mj_rnePostConstraint(raw, data);
@@ -71,7 +71,7 @@ void Simulation::load(StateReader& reader) {
     throw std::invalid_argument("the state holds " + std::to_string(state.size()) + " numbers, this model has " +
                                 std::to_string(expected));
   }
-  trapped([&] { mj_setState(model_->raw(), data_.get(), state.data(), mjSTATE_INTEGRATION); });
+  with_error_handler([&] { mj_setState(model_->raw(), data_.get(), state.data(), mjSTATE_INTEGRATION); });
   viewed_.clear();  // of an earlier get_attr: the difference is not one that a visitor wrote
 }
 

@@ -1,11 +1,11 @@
-// Simulation: one env's mjData over a shared model, with what all MuJoCo envs do to it.
+// Simulation: one env's mjData for a shared model, and the operations that all MuJoCo envs need.
 //
-// The calls and their order are Gymnasium's MujocoEnv's: with the same start and controls, the
-// same library gives the same numbers.
+// The calls and their order are those of Gymnasium's MujocoEnv: from the same start and controls, the same library computes
+// the same numbers.
 //
 // Thread safety: one thread at a time.
-// Invariant: after reset(), forward() or advance() what is derived from the state (body positions,
-// contact forces) is as Gymnasium's mjData holds it: after a step, that of before the last substep.
+// Invariant: after reset(), forward() or advance() the derived quantities (body positions, contact forces) are those of
+// Gymnasium's mjData: after a step, those from before the last substep.
 #pragma once
 
 #include <memory>
@@ -34,17 +34,17 @@ class Simulation {
   const std::vector<double>& init_qvel() const { return init_qvel_; }
   double dt() const { return model()->opt.timestep * static_cast<double>(frame_skip_); }
   std::span<double> contact_forces() const { return per_body(data_->cfrc_ext, 6); }
-  // `width` values a body.
+  // `width` values per body.
   std::span<double> per_body(double* values, int width) const {
     return {values, static_cast<std::size_t>(model()->nbody) * width};
   }
 
   void reset();
   void forward();
-  // frame_skip substeps under one control; then the contact forces, where somebody reads them.
+  // frame_skip substeps with one control; then the contact forces, if the env reads them.
   void advance(const float* control, bool with_contact_forces);
 
-  // All that the next step depends on. load() throws when the bytes are another model's.
+  // Everything that the next step depends on. load() throws if the bytes belong to another model.
   void save(StateWriter& writer);
   void load(StateReader& reader);
 

@@ -1,5 +1,5 @@
-// WalkerEnv<Self, kVersion>: what Hopper and Walker2d share: robots that go along x, upright in the
-// plane of x and z. An env derives from it, and has beside task and params():
+// WalkerEnv<Self, kVersion>: the common base of Hopper and Walker2d, robots that move along x, upright in the plane of x
+// and z. An env derives from it and has, besides task and params():
 //
 //   bool is_healthy() const;
 #pragma once
@@ -44,7 +44,7 @@ class WalkerEnv : public MujocoEnv<Self> {
         healthy_angle_(config, "healthy_angle_range"),
         skipped_(skipped_positions(config, 1)) {}
 
-  // What health is in both of them.
+  // The definition of health that both share.
   bool stands() const { return healthy_z_.encloses(sim_.data().qpos[1]) && healthy_angle_.encloses(sim_.data().qpos[2]); }
 
   using Base::sim_;

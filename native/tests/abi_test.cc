@@ -2,8 +2,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "numpy_host.h"
-#include "test_envs.h"
+#include "engine/numpy_host.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 
@@ -265,7 +265,7 @@ TEST(frames_have_a_size) {
 }
 
 TEST(numpys_functions_before_an_env_is_constructed) {
-  const ef_host* lent = envfleet::detail::lent_by.exchange(nullptr);
+  const ef_host* lent = envfleet::detail::engine_host.exchange(nullptr);
   CHECK_THROWS(envfleet::numpy::sin(1.0), std::logic_error, "before an env was constructed");
-  envfleet::detail::lent_by = lent;
+  envfleet::detail::engine_host = lent;
 }

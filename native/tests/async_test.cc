@@ -1,7 +1,7 @@
 // post() + take(): every env that was posted comes back exactly once, with its own row.
 #include <algorithm>
 
-#include "test_envs.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 

@@ -3,7 +3,7 @@
 #include <deque>
 #include <mutex>
 
-#include "test_envs.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 

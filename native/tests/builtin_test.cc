@@ -1,6 +1,6 @@
 // The built-in envs under the sanitizers: each is reset and stepped with actions of its space.
-#include "env_types.h"
-#include "test_envs.h"
+#include "engine/env_types.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 

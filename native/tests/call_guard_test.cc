@@ -1,9 +1,9 @@
 // CallGuard: who gets in, who nests, and how closing goes on.
-#include "call_guard.h"
+#include "engine/call_guard.h"
 
 #include <thread>
 
-#include "check.h"
+#include "tests/check.h"
 
 using envfleet::engine::CallGuard;
 using Entry = CallGuard::Entry;

@@ -1,6 +1,6 @@
 #include <cstring>
 
-#include "check.h"
+#include "tests/check.h"
 
 int main(int argc, char** argv) {
   int num_run = 0;

@@ -1,7 +1,7 @@
 // What an env throws: a fault and a completed, cleared row; the others go on.
 #include <algorithm>
 
-#include "test_envs.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 

@@ -2,7 +2,7 @@
 //
 // A debugger's view: the worker is stepped through one request, instruction by instruction, from asleep to finished.
 // After each instruction the memory is copied, and on the copy the worker is dead.
-#include "queue_workers.h"
+#include "tests/queue_workers.h"
 
 #if defined(__linux__)
 #include <sys/ptrace.h>
@@ -12,45 +12,45 @@
 
 namespace {
 
-using namespace envfleet::rows;
+using namespace envfleet::shm;
 using namespace queues;
 
 constexpr std::int32_t kNumEnvs = 4;  // 0 and 1 are the stepped worker's, 2 and 3 another's
 
-void post(Desk& desk, SharedMemory& memory, std::vector<std::int32_t> env_ids, std::uint64_t token) {
+void post(CallerQueue& queue, SharedMemory& memory, std::vector<std::int32_t> env_ids, std::uint64_t token) {
   for (const std::int32_t env_id : env_ids) memory.requests[env_id].write(token + static_cast<std::uint64_t>(env_id), 0);
-  desk.post(env_ids.data(), std::ssize(env_ids));
+  queue.post(env_ids.data(), std::ssize(env_ids));
 }
 
-void serve_by_hand(WorkerDesk& worker, SharedMemory& memory, std::int32_t env_id) {
+void serve_by_hand(WorkerQueue& worker, SharedMemory& memory, std::int32_t env_id) {
   CHECK_EQUAL(worker.take_request(), env_id);
   memory.rows[env_id].write(memory.requests[env_id].token, 0);
   worker.slot(env_id).kind = kGoodRow;
   worker.finish(env_id);
 }
 
-void take_good(Desk& desk, SharedMemory& memory, std::int32_t env_id, std::uint64_t token) {
-  CHECK(desk.has_arrived(env_id));
-  CHECK_EQUAL(desk.slot(env_id).kind, kGoodRow);
+void take_good(CallerQueue& queue, SharedMemory& memory, std::int32_t env_id, std::uint64_t token) {
+  CHECK(queue.is_collected(env_id));
+  CHECK_EQUAL(queue.slot(env_id).kind, kGoodRow);
   CHECK(memory.rows[env_id].is_whole());
   CHECK_EQUAL(memory.rows[env_id].token, token);
-  desk.take(env_id);
+  queue.take(env_id);
 }
 
 // The caller's part up to the worker's death; the same each time, so a copy has the same caller.
 struct Caller {
   explicit Caller(SharedMemory& own)
-      : memory(own), desk(own.base, own.geometry, false, -1), other(own.base, own.geometry, 1, 1) {}
+      : memory(own), queue(own.base, own.layout, false, -1), other(own.base, own.layout, 1, 1) {}
 
   void post_to_other() {
-    post(desk, memory, {2, 3}, 100);
+    post(queue, memory, {2, 3}, 100);
     serve_by_hand(other, memory, 2);
   }
-  void post_to_stepped() { post(desk, memory, {1, 0}, 200); }
+  void post_to_stepped() { post(queue, memory, {1, 0}, 200); }
 
   SharedMemory& memory;
-  Desk desk;
-  WorkerDesk other;
+  CallerQueue queue;
+  WorkerQueue other;
 };
 
 // Returns whether the row of env 1, the first that is asked for, arrived.
@@ -60,40 +60,40 @@ bool check_death(const SharedMemory& stepped, bool is_posted) {
   caller.post_to_other();
   if (is_posted) caller.post_to_stepped();
   std::memcpy(memory.base, stepped.base, stepped.num_bytes());
-  Desk& desk = caller.desk;
-  desk.mark_dead(0);
-  desk.wait(4, -1, true);  // returns: the death is news
-  desk.collect();
+  CallerQueue& queue = caller.queue;
+  queue.mark_dead(0);
+  queue.wait(4, -1, true);  // returns: the death is news
+  queue.collect();
   // The other worker goes on.
   serve_by_hand(caller.other, memory, 3);
-  desk.collect();
-  CHECK_EQUAL(desk.num_arrived(), is_posted ? 4 : 2);
-  take_good(desk, memory, 2, 102);
-  take_good(desk, memory, 3, 103);
+  queue.collect();
+  CHECK_EQUAL(queue.num_collected(), is_posted ? 4 : 2);
+  take_good(queue, memory, 2, 102);
+  take_good(queue, memory, 3, 103);
   bool is_finished = false;
   if (is_posted) {
-    CHECK_EQUAL(desk.slot(0).kind, kLostRow);
-    is_finished = desk.slot(1).kind == kGoodRow;
+    CHECK_EQUAL(queue.slot(0).kind, kLostRow);
+    is_finished = queue.slot(1).kind == kGoodRow;
     if (is_finished) {
-      take_good(desk, memory, 1, 201);
+      take_good(queue, memory, 1, 201);
     } else {
-      CHECK_EQUAL(desk.slot(1).kind, kLostRow);
-      desk.take(1);
+      CHECK_EQUAL(queue.slot(1).kind, kLostRow);
+      queue.take(1);
     }
-    desk.take(0);
+    queue.take(0);
   }
-  CHECK_EQUAL(desk.num_in_flight(), 0);
+  CHECK_EQUAL(queue.num_in_flight(), 0);
   // And so does a successor.
-  desk.revive(0);
-  CHECK_EQUAL(memory.geometry.header(memory.base).spinners.load(), 0u);
-  WorkerDesk successor(memory.base, memory.geometry, 0, 1);
+  queue.revive(0);
+  CHECK_EQUAL(memory.layout.header(memory.base).spinners.load(), 0u);
+  WorkerQueue successor(memory.base, memory.layout, 0, 1);
   CHECK(!successor.has_request());
-  post(desk, memory, {0, 1, 2}, 300);
+  post(queue, memory, {0, 1, 2}, 300);
   serve_by_hand(successor, memory, 0);
   serve_by_hand(successor, memory, 1);
   serve_by_hand(caller.other, memory, 2);
-  desk.collect();
-  for (const std::int32_t env_id : {0, 1, 2}) take_good(desk, memory, env_id, 300 + static_cast<std::uint64_t>(env_id));
+  queue.collect();
+  for (const std::int32_t env_id : {0, 1, 2}) take_good(queue, memory, env_id, 300 + static_cast<std::uint64_t>(env_id));
   return is_finished;
 }
 
@@ -133,17 +133,17 @@ TEST(a_worker_may_die_at_any_instruction) {
   CHECK(WIFSTOPPED(status));
   // A check that fails here ends the worker too.
   CHECK_EQUAL(ptrace(PTRACE_SETOPTIONS, pid, nullptr, PTRACE_O_EXITKILL), 0);
-  Header& header = memory.geometry.header(memory.base);
+  Header& header = memory.layout.header(memory.base);
   // As while the caller waits: the worker rings too.
-  header.caller_waits.store(1);
-  header.wanted.store(header.completed.load() + 1);
+  header.is_caller_waiting.store(1);
+  header.wanted.store(header.num_finished.load() + 1);
   std::int64_t num_steps = 0, num_steps_asleep = 0, num_finished = 0;
   bool is_posted = false;
   while (step_once(pid)) {
     ++num_steps;
-    if (memory.geometry.worker(memory.base, 0).sleeps.load() != 0 && !is_posted) {
+    if (memory.layout.worker(memory.base, 0).is_sleeping.load() != 0 && !is_posted) {
       // Another bell each time: the worker looks again instead of falling asleep for good.
-      header.work_bell.fetch_add(1);
+      header.worker_wakeups.fetch_add(1);
       if (++num_steps_asleep == 1000) {
         caller.post_to_stepped();
         is_posted = true;

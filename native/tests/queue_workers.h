@@ -21,18 +21,18 @@
 #include <thread>
 #include <vector>
 
-#include "board.h"
-#include "check.h"
-#include "desk.h"
-#include "slot_counts.h"
-#include "wait.h"
-#include "worker_desk.h"
+#include "engine/wait.h"
+#include "shm/caller_queue.h"
+#include "shm/segment.h"
+#include "shm/slot_updates.h"
+#include "shm/worker_queue.h"
+#include "tests/check.h"
 
 namespace queues {
 
-using envfleet::rows::Desk;
-using envfleet::rows::Geometry;
-using envfleet::rows::WorkerDesk;
+using envfleet::shm::CallerQueue;
+using envfleet::shm::SegmentLayout;
+using envfleet::shm::WorkerQueue;
 
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kIsThreadSanitized = true;
@@ -74,8 +74,8 @@ struct Message {
 
 class SharedMemory {
  public:
-  SharedMemory(std::int32_t num_envs, std::int32_t num_workers) : geometry(num_envs, num_workers) {
-    const auto queue_bytes = static_cast<std::size_t>((geometry.bytes() + 63) / 64 * 64);
+  SharedMemory(std::int32_t num_envs, std::int32_t num_workers) : layout(num_envs, num_workers) {
+    const auto queue_bytes = static_cast<std::size_t>((layout.num_bytes() + 63) / 64 * 64);
     num_bytes_ = queue_bytes + 2 * sizeof(Message) * num_envs + sizeof(Count) * num_workers;
     void* data = mmap(nullptr, num_bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(data != MAP_FAILED);
@@ -91,7 +91,7 @@ class SharedMemory {
   using Count = std::atomic<std::int64_t>;
   std::size_t num_bytes() const { return num_bytes_; }
 
-  Geometry geometry;
+  SegmentLayout layout;
   std::byte* base;
   Message *requests, *rows;  // by env
   Count* num_finished;       // by worker: rows whose finish() returned
@@ -106,29 +106,29 @@ enum class Moment { taken, half_written, written, finished };
 // Serves until the queues say stop. disturb(moment) is called at each moment; true ends the worker there.
 template <class Disturb>
 void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation, int max_spinners, Disturb&& disturb) {
-  WorkerDesk desk(memory.base, memory.geometry, worker, max_spinners);
-  while (!desk.is_stopped()) {
+  WorkerQueue queue(memory.base, memory.layout, worker, max_spinners);
+  while (!queue.is_stopped()) {
     const std::int64_t now = envfleet::engine::now_ns();
-    desk.words().progress_ns.store(now, std::memory_order_relaxed);
-    if (!desk.has_request()) {
-      desk.sleep(now);
+    queue.state().progress_ns.store(now, std::memory_order_relaxed);
+    if (!queue.has_request()) {
+      queue.sleep(now);
       continue;
     }
-    const std::int32_t env_id = desk.take_request();
-    CHECK(env_id >= desk.first_env() && env_id < desk.end_env());
+    const std::int32_t env_id = queue.take_request();
+    CHECK(env_id >= queue.first_env() && env_id < queue.end_env());
     if (disturb(Moment::taken)) return;
     const Message request = memory.requests[env_id];
     CHECK(request.is_whole());
     CHECK_EQUAL(request.incarnation, incarnation);
-    desk.slot(env_id).kind = envfleet::rows::kGoodRow;
+    queue.slot(env_id).kind = envfleet::shm::kGoodRow;
     memory.rows[env_id].token = request.token;
     if (disturb(Moment::half_written)) return;
     memory.rows[env_id].write(request.token, incarnation);
-    envfleet::rows::count_step(desk.slot(env_id), 0, 1.0, request.token % 5 == 0, false);
-    desk.words().busy_ns += 1;
+    envfleet::shm::count_step(queue.slot(env_id), 0, 1.0, request.token % 5 == 0, false);
+    queue.state().busy_ns += 1;
     if (disturb(Moment::written)) return;
-    desk.words().progress_ns.store(envfleet::engine::now_ns(), std::memory_order_relaxed);
-    desk.finish(env_id);
+    queue.state().progress_ns.store(envfleet::engine::now_ns(), std::memory_order_relaxed);
+    queue.finish(env_id);
     memory.num_finished[worker].fetch_add(1);
     if (disturb(Moment::finished)) return;
   }
@@ -146,12 +146,12 @@ class ThreadWorkers {
  public:
   static constexpr bool is_exact = true;  // num_finished counts every finished row
 
-  ThreadWorkers(SharedMemory& memory, Desk& desk, Disturbance disturbance, unsigned seed)
-      : memory_(memory), desk_(desk), disturbance_(disturbance), seed_(seed), own_(memory.geometry.num_workers) {}
+  ThreadWorkers(SharedMemory& memory, CallerQueue& queue, Disturbance disturbance, unsigned seed)
+      : memory_(memory), queue_(queue), disturbance_(disturbance), seed_(seed), own_(memory.layout.num_workers) {}
   ~ThreadWorkers() { end(); }
   // Ends all; none of them may be asleep unless the queues said stop.
   void end() {
-    for (std::int32_t worker = 0; worker < memory_.geometry.num_workers; ++worker) kill(worker);
+    for (std::int32_t worker = 0; worker < memory_.layout.num_workers; ++worker) kill(worker);
     for (Own& own : own_) {
       if (own.thread.joinable()) own.thread.join();
     }
@@ -171,7 +171,7 @@ class ThreadWorkers {
       });
       if (!has_died) return;
       own.num_ended.store(incarnation + 1);
-      desk_.mark_dead(worker);
+      queue_.mark_dead(worker);
     });
   }
   // What waitpid() is for processes: from here on the worker writes nothing.
@@ -190,7 +190,7 @@ class ThreadWorkers {
     std::atomic<std::uint64_t> num_ended{0};
   };
   SharedMemory& memory_;
-  Desk& desk_;
+  CallerQueue& queue_;
   Disturbance disturbance_;
   unsigned seed_;
   std::vector<Own> own_;
@@ -201,11 +201,11 @@ class ProcessWorkers {
  public:
   static constexpr bool is_exact = false;  // a process may die between finish() and the count
 
-  ProcessWorkers(SharedMemory& memory, Desk& desk, Disturbance disturbance, unsigned seed)
-      : memory_(memory), desk_(desk), disturbance_(disturbance), seed_(seed), own_(memory.geometry.num_workers) {}
+  ProcessWorkers(SharedMemory& memory, CallerQueue& queue, Disturbance disturbance, unsigned seed)
+      : memory_(memory), queue_(queue), disturbance_(disturbance), seed_(seed), own_(memory.layout.num_workers) {}
   ~ProcessWorkers() { end(); }
   void end() {
-    for (std::int32_t worker = 0; worker < memory_.geometry.num_workers; ++worker) {
+    for (std::int32_t worker = 0; worker < memory_.layout.num_workers; ++worker) {
       kill(worker);
       if (own_[worker].reaper.joinable()) own_[worker].reaper.join();
     }
@@ -234,7 +234,7 @@ class ProcessWorkers {
       CHECK_EQUAL(waitpid(pid, nullptr, 0), pid);
       CHECK(end.si_code == CLD_KILLED ? end.si_status == SIGKILL : end.si_status == 0);
       own.num_ended.store(incarnation + 1);
-      desk_.mark_dead(worker);
+      queue_.mark_dead(worker);
     });
   }
   void wait(std::int32_t worker) { own_[worker].reaper.join(); }
@@ -251,7 +251,7 @@ class ProcessWorkers {
     std::atomic<std::uint64_t> num_ended{0};
   };
   SharedMemory& memory_;
-  Desk& desk_;
+  CallerQueue& queue_;
   Disturbance disturbance_;
   unsigned seed_;
   std::vector<Own> own_;

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <cinttypes>
 
-#include "queue_workers.h"
+#include "tests/queue_workers.h"
 
 namespace {
 
 using envfleet::engine::now_ns;
-using namespace envfleet::rows;
+using namespace envfleet::shm;
 using namespace queues;
 
 struct RunOptions {
@@ -28,8 +28,8 @@ class RandomRun {
   RandomRun(const RunOptions& options, unsigned seed)
       : options_(options),
         memory_(options.num_envs, options.num_workers),
-        desk_(memory_.base, memory_.geometry, options.may_spin, options.step_timeout_ns, kHourNs),
-        workers_(memory_, desk_, options.disturbance, seed),
+        queue_(memory_.base, memory_.layout, options.may_spin, options.step_timeout_ns, kHourNs),
+        workers_(memory_, queue_, options.disturbance, seed),
         random_(seed),
         pending_(options.num_envs),
         incarnation_(options.num_workers, 0) {
@@ -41,14 +41,14 @@ class RandomRun {
       if (chance(options_.kills_per_10000)) workers_.kill(draw(options_.num_workers));
       // Sometimes long after the death, sometimes before the caller collected what the death left behind.
       for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
-        if (desk_.is_dead(worker) && random_() % 3 == 0) revive(worker);
+        if (queue_.is_dead(worker) && random_() % 3 == 0) revive(worker);
       }
       if (chance(500)) read_statistics();
       const bool is_async = options_.batch_size < options_.num_envs && random_() % 4 != 0;
       is_async ? run_async() : run_ordered();
     }
     drain();
-    desk_.stop();
+    queue_.stop();
     workers_.end();
     check_counts();
   }
@@ -77,26 +77,26 @@ class RandomRun {
 
   void post(const std::vector<std::int32_t>& env_ids) {
     for (const std::int32_t env_id : env_ids) {
-      CHECK(!desk_.is_in_flight(env_id));
-      const std::uint64_t incarnation = incarnation_[memory_.geometry.worker_of(env_id)];
+      CHECK(!queue_.is_in_flight(env_id));
+      const std::uint64_t incarnation = incarnation_[memory_.layout.worker_of(env_id)];
       pending_[env_id] = {true, ++num_posted_, incarnation};
       memory_.requests[env_id].write(num_posted_, incarnation);
-      desk_.slot(env_id).op = kStep;
+      queue_.slot(env_id).op = kStep;
     }
     // Null stands for all envs in their order.
     const bool is_whole = std::ssize(env_ids) == options_.num_envs && std::is_sorted(env_ids.begin(), env_ids.end());
-    desk_.post(is_whole ? nullptr : env_ids.data(), std::ssize(env_ids));
+    queue_.post(is_whole ? nullptr : env_ids.data(), std::ssize(env_ids));
   }
 
   void take(std::int32_t env_id) {
-    CHECK(desk_.is_in_flight(env_id) && desk_.has_arrived(env_id));
-    desk_.take(env_id);
+    CHECK(queue_.is_in_flight(env_id) && queue_.is_collected(env_id));
+    queue_.take(env_id);
     Pending& own = pending_[env_id];
     CHECK(own.is_pending);
     own.is_pending = false;
-    const Slot& slot = desk_.slot(env_id);
+    const Slot& slot = queue_.slot(env_id);
     if (slot.kind == kLostRow) {
-      CHECK(workers_.num_ended(memory_.geometry.worker_of(env_id)) > own.incarnation);
+      CHECK(workers_.num_ended(memory_.layout.worker_of(env_id)) > own.incarnation);
       ++num_lost_;
       return;
     }
@@ -113,18 +113,18 @@ class RandomRun {
   bool wait_for(Missing&& missing, std::int64_t timeout_ns) {
     const std::int64_t deadline = timeout_ns < 0 ? -1 : now_ns() + timeout_ns;
     end_overdue();
-    desk_.collect();
+    queue_.collect();
     while (missing() > 0) {
       const std::int64_t rest = deadline < 0 ? -1 : deadline - now_ns();
       if (deadline >= 0 && rest <= 0) return false;
-      desk_.wait(missing(), rest, true);
+      queue_.wait(missing(), rest, true);
       end_overdue();
-      desk_.collect();
+      queue_.collect();
     }
     return true;
   }
   void end_overdue() {
-    for (const std::int32_t worker : desk_.overdue()) workers_.kill(worker);
+    for (const std::int32_t worker : queue_.overdue()) workers_.kill(worker);
   }
   std::int64_t random_timeout() {
     const std::int64_t limits[] = {-1, -1, 0, 20'000, 1'000'000};
@@ -135,7 +135,7 @@ class RandomRun {
     const std::vector<std::int32_t> env_ids = random_() % 3 == 0 ? all_if_idle() : random_idle();
     post(env_ids);
     const auto missing = [&] {
-      return std::count_if(env_ids.begin(), env_ids.end(), [&](std::int32_t id) { return !desk_.has_arrived(id); });
+      return std::count_if(env_ids.begin(), env_ids.end(), [&](std::int32_t id) { return !queue_.is_collected(id); });
     };
     // A batch that is late is asked for again.
     while (!wait_for(missing, random_timeout())) {
@@ -154,35 +154,35 @@ class RandomRun {
     do {
       post(random_idle());
     } while (num_pending() < options_.batch_size);
-    if (!wait_for([&] { return options_.batch_size - desk_.num_arrived(); }, random_timeout())) return;
-    for (std::int32_t i = 0; i < options_.batch_size; ++i) take(desk_.first_arrived());
+    if (!wait_for([&] { return options_.batch_size - queue_.num_collected(); }, random_timeout())) return;
+    for (std::int32_t i = 0; i < options_.batch_size; ++i) take(queue_.first_collected());
   }
 
   // At any time, while workers count.
   void read_statistics() {
     for (std::int32_t env_id = 0; env_id < options_.num_envs; ++env_id) {
-      const Statistics& own = desk_.slot(env_id).statistics;
-      CHECK(own.num_steps >= 0 && own.num_episodes >= 0 && own.return_now >= 0 && own.length_max >= 0);
+      const SlotStatistics& own = queue_.slot(env_id).statistics;
+      CHECK(own.num_steps >= 0 && own.num_episodes >= 0 && own.current_return >= 0 && own.length_max >= 0);
     }
     for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
-      CHECK(memory_.geometry.worker(memory_.base, worker).busy_ns >= 0);
+      CHECK(memory_.layout.worker(memory_.base, worker).busy_ns >= 0);
     }
   }
 
   void revive(std::int32_t worker) {
     workers_.wait(worker);
-    desk_.revive(worker);
+    queue_.revive(worker);
     workers_.start(worker, ++incarnation_[worker]);
   }
 
   void drain() {
-    wait_for([&] { return desk_.num_in_flight() - desk_.num_arrived(); }, -1);
-    while (desk_.num_arrived() > 0) take(desk_.first_arrived());
+    wait_for([&] { return queue_.num_in_flight() - queue_.num_collected(); }, -1);
+    while (queue_.num_collected() > 0) take(queue_.first_collected());
   }
 
   void check_counts() {
     CHECK_EQUAL(num_pending(), 0);
-    CHECK_EQUAL(desk_.num_in_flight(), 0);
+    CHECK_EQUAL(queue_.num_in_flight(), 0);
     CHECK_EQUAL(num_good_ + num_lost_, static_cast<std::int64_t>(num_posted_));
     std::int64_t num_finished = 0, num_deaths = 0;
     for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
@@ -197,7 +197,7 @@ class RandomRun {
 
   const RunOptions options_;
   SharedMemory memory_;
-  Desk desk_;
+  CallerQueue queue_;
   Workers workers_;
   std::minstd_rand random_;
   std::vector<Pending> pending_;
@@ -225,28 +225,28 @@ void run_at_random(RunOptions options, int num_rounds) {
 // One worker, served by hand: for what depends on an exact order of events.
 struct ByHand {
   explicit ByHand(std::int32_t num_envs, std::int64_t step_timeout_ns = -1)
-      : memory(num_envs, 1), desk(memory.base, memory.geometry, false, step_timeout_ns), worker(start()) {}
+      : memory(num_envs, 1), queue(memory.base, memory.layout, false, step_timeout_ns), worker(start()) {}
 
-  WorkerDesk start() { return WorkerDesk(memory.base, memory.geometry, 0, 0); }
+  WorkerQueue start() { return WorkerQueue(memory.base, memory.layout, 0, 0); }
   void post(std::vector<std::int32_t> env_ids) {
-    for (const std::int32_t env_id : env_ids) desk.slot(env_id).kind = kGoodRow;
-    desk.post(env_ids.data(), std::ssize(env_ids));
+    for (const std::int32_t env_id : env_ids) queue.slot(env_id).kind = kGoodRow;
+    queue.post(env_ids.data(), std::ssize(env_ids));
   }
   std::int32_t work() {
     CHECK(worker.has_request());
     const std::int32_t env_id = worker.take_request();
-    worker.words().progress_ns.store(now_ns());
+    worker.state().progress_ns.store(now_ns());
     worker.finish(env_id);
     return env_id;
   }
   // What arrived, in its order; kind by kind.
   void expect_arrived(std::vector<std::int32_t> env_ids, RowKind kind) {
-    desk.collect();
-    CHECK_EQUAL(desk.num_arrived(), std::ssize(env_ids));
+    queue.collect();
+    CHECK_EQUAL(queue.num_collected(), std::ssize(env_ids));
     for (const std::int32_t env_id : env_ids) {
-      CHECK_EQUAL(desk.first_arrived(), env_id);
-      CHECK_EQUAL(desk.slot(env_id).kind, kind);
-      desk.take(env_id);
+      CHECK_EQUAL(queue.first_collected(), env_id);
+      CHECK_EQUAL(queue.slot(env_id).kind, kind);
+      queue.take(env_id);
     }
   }
   void spend(std::int64_t ns) {
@@ -254,8 +254,8 @@ struct ByHand {
   }
 
   SharedMemory memory;
-  Desk desk;
-  WorkerDesk worker;
+  CallerQueue queue;
+  WorkerQueue worker;
 };
 
 }  // namespace
@@ -293,15 +293,15 @@ TEST(a_worker_revived_before_its_rows_were_collected_loses_none) {
   bench.post({0, 1, 2, 3});
   bench.work();
   bench.worker.take_request();
-  bench.desk.mark_dead(0);
-  bench.desk.revive(0);
+  bench.queue.mark_dead(0);
+  bench.queue.revive(0);
   bench.worker = bench.start();
   CHECK(!bench.worker.has_request());
-  CHECK_EQUAL(bench.desk.num_arrived(), 4);
-  CHECK_EQUAL(bench.desk.slot(0).kind, kGoodRow);
-  CHECK_EQUAL(bench.desk.slot(1).kind, kLostRow);
-  for (const std::int32_t env_id : {0, 1, 2, 3}) bench.desk.take(env_id);
-  CHECK_EQUAL(bench.desk.num_in_flight(), 0);
+  CHECK_EQUAL(bench.queue.num_collected(), 4);
+  CHECK_EQUAL(bench.queue.slot(0).kind, kGoodRow);
+  CHECK_EQUAL(bench.queue.slot(1).kind, kLostRow);
+  for (const std::int32_t env_id : {0, 1, 2, 3}) bench.queue.take(env_id);
+  CHECK_EQUAL(bench.queue.num_in_flight(), 0);
   bench.post({2});
   bench.work();
   bench.expect_arrived({2}, kGoodRow);
@@ -312,17 +312,17 @@ TEST(a_row_finished_before_the_death_counts) {
   bench.post({2, 0, 1});
   bench.work();
   bench.work();
-  bench.desk.mark_dead(0);
-  bench.desk.collect();
-  CHECK_EQUAL(bench.desk.num_arrived(), 3);
-  CHECK_EQUAL(bench.desk.slot(2).kind, kGoodRow);
-  CHECK_EQUAL(bench.desk.slot(0).kind, kGoodRow);
-  CHECK_EQUAL(bench.desk.slot(1).kind, kLostRow);
+  bench.queue.mark_dead(0);
+  bench.queue.collect();
+  CHECK_EQUAL(bench.queue.num_collected(), 3);
+  CHECK_EQUAL(bench.queue.slot(2).kind, kGoodRow);
+  CHECK_EQUAL(bench.queue.slot(0).kind, kGoodRow);
+  CHECK_EQUAL(bench.queue.slot(1).kind, kLostRow);
 }
 
 TEST(what_is_posted_to_a_dead_worker_is_lost_at_once) {
   ByHand bench(3);
-  bench.desk.mark_dead(0);
+  bench.queue.mark_dead(0);
   bench.post({1, 2});
   bench.expect_arrived({1, 2}, kLostRow);
   CHECK(!bench.worker.has_request());
@@ -338,16 +338,16 @@ TEST(nonsense_from_a_worker_is_its_death) {
   for (const Nonsense& nonsense : all) {
     ByHand bench(4);
     bench.post({0, 1, 2});
-    for (std::uint32_t i = 0; i < bench.memory.geometry.ring_size; ++i) {
-      bench.memory.geometry.done(bench.memory.base, 0)[i] = {nonsense.env_id, i};
+    for (std::uint32_t i = 0; i < bench.memory.layout.ring_size; ++i) {
+      bench.memory.layout.finished(bench.memory.base, 0)[i] = {nonsense.env_id, i};
     }
-    bench.worker.words().done_head.store(nonsense.head);
-    bench.desk.wait(3, -1, true);
-    bench.desk.collect();
-    CHECK(bench.desk.is_dead(0));
-    CHECK_EQUAL(bench.desk.num_arrived(), 3);
-    for (int i = 0; i < 3; ++i) bench.desk.take(bench.desk.first_arrived());
-    bench.desk.revive(0);
+    bench.worker.state().done_head.store(nonsense.head);
+    bench.queue.wait(3, -1, true);
+    bench.queue.collect();
+    CHECK(bench.queue.is_dead(0));
+    CHECK_EQUAL(bench.queue.num_collected(), 3);
+    for (int i = 0; i < 3; ++i) bench.queue.take(bench.queue.first_collected());
+    bench.queue.revive(0);
     bench.worker = bench.start();
     bench.post({3});
     bench.work();
@@ -359,18 +359,18 @@ TEST(an_overdue_worker_is_named_once) {
   constexpr std::int64_t kTimeoutNs = 1'000'000;
   ByHand bench(2, kTimeoutNs);
   bench.spend(2 * kTimeoutNs);
-  CHECK(bench.desk.overdue().empty());  // nothing was asked of it
+  CHECK(bench.queue.overdue().empty());  // nothing was asked of it
   bench.post({0, 1});
   bench.spend(2 * kTimeoutNs);
-  CHECK_EQUAL(bench.desk.overdue().size(), 1u);
-  CHECK(bench.desk.overdue().empty());
-  bench.desk.mark_dead(0);
+  CHECK_EQUAL(bench.queue.overdue().size(), 1u);
+  CHECK(bench.queue.overdue().empty());
+  bench.queue.mark_dead(0);
   bench.expect_arrived({0, 1}, kLostRow);
-  bench.desk.revive(0);
+  bench.queue.revive(0);
   bench.worker = bench.start();
   bench.post({1});
   bench.spend(2 * kTimeoutNs);
-  CHECK_EQUAL(bench.desk.overdue().size(), 1u);
+  CHECK_EQUAL(bench.queue.overdue().size(), 1u);
 }
 
 TEST(a_worker_that_finished_in_time_is_not_overdue_when_the_caller_looks_late) {
@@ -379,7 +379,7 @@ TEST(a_worker_that_finished_in_time_is_not_overdue_when_the_caller_looks_late) {
   bench.post({0});
   bench.work();
   bench.spend(2 * kTimeoutNs);
-  CHECK(bench.desk.overdue().empty());
+  CHECK(bench.queue.overdue().empty());
   bench.expect_arrived({0}, kGoodRow);
 }
 
@@ -390,7 +390,7 @@ TEST(more_requests_give_a_stuck_worker_no_more_time) {
   CHECK_EQUAL(bench.worker.take_request(), 0);
   bench.spend(2 * kTimeoutNs);
   bench.post({1});
-  CHECK_EQUAL(bench.desk.overdue().size(), 1u);
+  CHECK_EQUAL(bench.queue.overdue().size(), 1u);
 }
 
 TEST(a_request_to_an_idle_worker_starts_its_time) {
@@ -399,7 +399,7 @@ TEST(a_request_to_an_idle_worker_starts_its_time) {
   ByHand bench(2, kTimeoutNs);
   bench.post({0});
   bench.work();
-  bench.worker.words().progress_ns.store(now_ns() - 2 * kTimeoutNs);
+  bench.worker.state().progress_ns.store(now_ns() - 2 * kTimeoutNs);
   bench.post({1});
-  CHECK(bench.desk.overdue().empty());
+  CHECK(bench.queue.overdue().empty());
 }

@@ -4,8 +4,8 @@
 //   g = lambda seed=0: Generator(PCG64(seed))
 #include "envfleet/rng.h"
 
-#include "check.h"
-#include "numpy_host.h"
+#include "engine/numpy_host.h"
+#include "tests/check.h"
 
 using envfleet::Rng;
 

@@ -1,6 +1,6 @@
 // get_state and set_state: an env goes on, bit for bit, from where it was saved, in this engine or another.
-#include "fleet.h"
-#include "test_envs.h"
+#include "engine/fleet_handle.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 using envfleet::StateReader;

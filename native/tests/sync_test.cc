@@ -1,7 +1,7 @@
 // A batch in a fixed order: run(), start() + finish(), by any number of threads.
 #include <algorithm>
 
-#include "test_envs.h"
+#include "tests/test_envs.h"
 
 using namespace test;
 

@@ -22,11 +22,11 @@
 #include <utility>
 #include <vector>
 
-#include "batch_buffer.h"
-#include "check.h"
-#include "engine.h"
+#include "engine/batch_buffer.h"
+#include "engine/engine.h"
+#include "engine/wait.h"
 #include "envfleet/env.h"
-#include "wait.h"
+#include "tests/check.h"
 
 namespace test {
 

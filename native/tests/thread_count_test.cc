@@ -1,12 +1,12 @@
 // ThreadCountController against machines that are made up: how long a batch takes with so many threads is a function
 // of the thread count and of the (simulated) time.
-#include "thread_count.h"
+#include "engine/thread_count.h"
 
 #include <cmath>
 #include <functional>
 #include <random>
 
-#include "check.h"
+#include "tests/check.h"
 
 using envfleet::engine::ThreadCountController;
 

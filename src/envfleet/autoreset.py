@@ -1,15 +1,15 @@
-"""The one table of what a step does at and after an episode's end.
+"""The step rule: what a step does at and after the end of an episode.
 
 | mode      | the step that ends an episode                     | the next step of that env        |
 |-----------|---------------------------------------------------|----------------------------------|
-| next_step | gives the last observation                        | resets, ignores the action:      |
+| next_step | returns the last observation                      | resets and ignores the action:   |
 |           |                                                   | reward 0, elapsed_step 0         |
-| same_step | gives the new episode's first observation, and    | steps                            |
-|           | the last one beside it as final                   |                                  |
-| disabled  | gives the last observation                        | refused until the env is reset   |
+| same_step | returns the new episode's first observation, and  | steps                            |
+|           | the last one as final                             |                                  |
+| disabled  | returns the last observation                      | is refused until the env is reset|
 
-Executors in Python call decide(); native code mirrors it in include/envfleet/fleet.h and
-tests/test_autoreset.py holds the two together.
+The code that runs envs follows native/include/envfleet/step_rule.h, the same table in C++. This one is for the code
+that explains or predicts a step. tests/test_autoreset.py compares it with what every executor does.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from envfleet.errors import ConfigError
 
 
 class Phase(IntEnum):
-    """Where an env stands between two calls. Same values as ef_phase in abi.h."""
+    """The state of an env between two calls, with the values of ef_phase in abi.h."""
 
     UNSTARTED = 0
     RUNNING = 1
@@ -30,23 +30,23 @@ class Phase(IntEnum):
     BROKEN = 3
 
 
-class Deed(Enum):
-    """What the executor does with one env in a step() call."""
+class StepRule(Enum):
+    """What an executor does with one env in a step() call."""
 
     STEP = "step"
-    STEP_THEN_RESET = "step, and reset when that ends the episode"
+    STEP_THEN_RESET = "step, then reset if that ended the episode"
     RESET = "reset"
     REFUSE = "refuse"
 
 
-_DEEDS = {
-    (AutoresetMode.NEXT_STEP, Phase.RUNNING): Deed.STEP,
-    (AutoresetMode.NEXT_STEP, Phase.ENDED): Deed.RESET,
-    (AutoresetMode.SAME_STEP, Phase.RUNNING): Deed.STEP_THEN_RESET,
+_RULES = {
+    (AutoresetMode.NEXT_STEP, Phase.RUNNING): StepRule.STEP,
+    (AutoresetMode.NEXT_STEP, Phase.ENDED): StepRule.RESET,
+    (AutoresetMode.SAME_STEP, Phase.RUNNING): StepRule.STEP_THEN_RESET,
     # Only after set_state() from a pool in another mode.
-    (AutoresetMode.SAME_STEP, Phase.ENDED): Deed.STEP_THEN_RESET,
-    (AutoresetMode.DISABLED, Phase.RUNNING): Deed.STEP,
-    (AutoresetMode.DISABLED, Phase.ENDED): Deed.REFUSE,
+    (AutoresetMode.SAME_STEP, Phase.ENDED): StepRule.STEP_THEN_RESET,
+    (AutoresetMode.DISABLED, Phase.RUNNING): StepRule.STEP,
+    (AutoresetMode.DISABLED, Phase.ENDED): StepRule.REFUSE,
 }
 
 # The numbers of ef_autoreset in abi.h.
@@ -59,13 +59,13 @@ _NAMES = {
 }
 
 
-def decide(mode: AutoresetMode, phase: Phase) -> Deed:
-    """What a step() does with an env that stands in this phase."""
-    return _DEEDS.get((mode, phase), Deed.REFUSE)
+def step_rule(mode: AutoresetMode, phase: Phase) -> StepRule:
+    """Return what a step() does with an env in this phase."""
+    return _RULES.get((mode, phase), StepRule.REFUSE)
 
 
 def parse_mode(given: AutoresetMode | str) -> AutoresetMode:
-    """An AutoresetMode from itself, Gymnasium's value ("NextStep") or our name ("next_step")."""
+    """Return the AutoresetMode for itself, Gymnasium's value ("NextStep") or envfleet's name ("next_step")."""
     if isinstance(given, AutoresetMode):
         return given
     for name, mode in _NAMES.items():

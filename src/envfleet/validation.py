@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.autoreset import Deed, Phase, decide
+from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.errors import ActionError, CallOrderError, EnvIdError
 from envfleet.spaces import Leaf, leaves_of, path_text, split
 
@@ -99,7 +99,7 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
     phases = executor.phases()
     asked = phases if ids is None else phases[ids]
     for phase in Phase:
-        if decide(config.autoreset_mode, phase) is not Deed.REFUSE:
+        if step_rule(config.autoreset_mode, phase) is not StepRule.REFUSE:
             continue
         where = np.flatnonzero(asked == phase)
         if not where.size:

@@ -104,7 +104,7 @@ def test_headers_of_another_version_than_the_library_are_refused(tmp_path: Path,
     mujoco = installed_mujoco()
     source = tmp_path / "small.cc"
     sources = plugin_folder() / "mujoco"
-    source.write_text("".join(f'#include "{sources / name}.cc"\n' for name in ("plugin", "model", "trap")))
+    source.write_text("".join(f'#include "{sources / name}.cc"\n' for name in ("plugin", "model", "error_handler")))
     other = replace(mujoco, include=folder / "mujoco" / "include")
     with (
         build(source, flags=["-O0", *flags_for(other)]) as plugin,

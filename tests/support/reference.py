@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envfleet.autoreset import Deed, Phase, decide
+from envfleet.autoreset import Phase, StepRule, step_rule
 
 
 @dataclass
@@ -37,16 +37,16 @@ class ReferenceEnv:
         return Row(obs, info=info)
 
     def step(self, action: Any) -> Row:
-        deed = decide(self.mode, self.phase)
-        assert deed is not Deed.REFUSE
-        if deed is Deed.RESET:
+        rule = step_rule(self.mode, self.phase)
+        assert rule is not StepRule.REFUSE
+        if rule is StepRule.RESET:
             return self.reset()
         obs, reward, terminated, truncated, info = self.env.step(action)
         self.elapsed_step += 1
         row = Row(obs, float(reward), terminated, truncated, self.elapsed_step, info)
         if terminated or truncated:
             self.phase = Phase.ENDED
-            if deed is Deed.STEP_THEN_RESET:
+            if rule is StepRule.STEP_THEN_RESET:
                 first = self.reset()
                 row.final_obs, row.final_info = row.obs, row.info
                 row.obs, row.info, row.elapsed_step = first.obs, first.info, 0

@@ -4,7 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "task.h"
+#include "envs/minigrid/task.h"
 
 namespace minigrid {
 

@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "envfleet/env.h"
-#include "picture.h"
-#include "task.h"
-#include "view.h"
+#include "envs/minigrid/picture.h"
+#include "envs/minigrid/task.h"
+#include "envs/minigrid/view.h"
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "task.h"
+#include "envs/minigrid/task.h"
 
 namespace minigrid {
 

@@ -1,4 +1,4 @@
-#include "picture.h"
+#include "envs/minigrid/picture.h"
 
 #include <array>
 #include <atomic>
@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "view.h"
+#include "envs/minigrid/view.h"
 
 namespace minigrid {
 

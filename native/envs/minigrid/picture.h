@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "world.h"
+#include "envs/minigrid/world.h"
 
 namespace minigrid {
 

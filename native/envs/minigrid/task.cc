@@ -1,4 +1,4 @@
-#include "task.h"
+#include "envs/minigrid/task.h"
 
 namespace minigrid {
 

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "world.h"
+#include "envs/minigrid/world.h"
 
 namespace minigrid {
 

@@ -1,4 +1,4 @@
-#include "view.h"
+#include "envs/minigrid/view.h"
 
 #include <cstring>
 

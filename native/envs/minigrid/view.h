@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "world.h"
+#include "envs/minigrid/world.h"
 
 namespace minigrid {
 

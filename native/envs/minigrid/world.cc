@@ -1,4 +1,4 @@
-#include "world.h"
+#include "envs/minigrid/world.h"
 
 #include <algorithm>
 

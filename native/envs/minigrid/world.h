@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "cell.h"
 #include "envfleet/rng.h"
+#include "envs/minigrid/cell.h"
 
 namespace minigrid {
 

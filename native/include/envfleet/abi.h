@@ -2,20 +2,20 @@
  *
  * Everything that crosses the border between the engine and a plug-in is in this
  * file and is plain C: a plug-in built once works with every Python version and
- * every later engine of the same ENVFLEET_ABI_VERSION, whatever compiler built
- * either side. Authors of environments never touch it: env.h makes these tables
- * out of a plain struct.
+ * every later engine with the same ENVFLEET_ABI_VERSION, whatever compiler built
+ * either side. Authors of environments never use it directly: env.h turns a plain
+ * struct into these tables.
  *
  * Thread safety: the engine calls the range functions from several threads at
  * once, never twice at a time for the same env. Every other function is called
  * from one thread with no range function running on the envs it names.
  *
  * Invariant: no exception crosses this border, in either direction: every function type
- * below is noexcept. What an env throws is reported through ef_error or ef_rows.on_fault.
+ * below is noexcept. Exceptions of an env are reported through ef_error or ef_rows.on_fault.
  *
  * Versions: any change of a struct or a signature raises ENVFLEET_ABI_VERSION. Both sides compare
- * it, and ENVFLEET_ABI_LAYOUT, before they read anything else of the other: a plug-in that was built
- * with other headers is refused. The name of the exported function and the position of abi_version
+ * it, and ENVFLEET_ABI_LAYOUT, before they read anything else: a plug-in that was built with other
+ * headers is refused. The name of the exported function and the position of abi_version
  * never change, so that every version can refuse every other.
  */
 #ifndef ENVFLEET_ABI_H_
@@ -53,10 +53,10 @@ typedef enum ef_kind { EF_BOX = 0, EF_DISCRETE = 1, EF_MULTI_DISCRETE = 2, EF_MU
 /* How the observation arrays are presented: alone, by name, or by position. */
 typedef enum ef_structure { EF_SINGLE = 0, EF_DICT = 1, EF_TUPLE = 2 } ef_structure;
 
-/* Mirrors envfleet/autoreset.py; a test holds the two together. */
+/* As in envfleet/autoreset.py; a test compares the two. step_rule.h says what each mode does. */
 typedef enum ef_autoreset { EF_NEXT_STEP = 0, EF_SAME_STEP = 1, EF_DISABLED = 2 } ef_autoreset;
 
-/* Where an env stands between two calls. */
+/* The state of an env between two calls. */
 typedef enum ef_phase {
   EF_UNSTARTED = 0, /* never reset */
   EF_RUNNING = 1,
@@ -76,7 +76,7 @@ typedef struct ef_array {
   int32_t ndim;
   int32_t presence; /* info columns: EF_ON_STEP | EF_ON_RESET */
   int64_t shape[ENVFLEET_MAX_NDIM];
-  int64_t num_bounds; /* 1: low and high hold for every element; else one an element */
+  int64_t num_bounds; /* 1: low and high hold for every element; else one per element */
   const double* low;
   const double* high;
   int64_t start;       /* EF_DISCRETE: the first value */
@@ -161,18 +161,18 @@ typedef struct ef_host {
 typedef struct ef_rows {
   const int32_t* env_ids; /* row -> env; NULL: row r is env r */
   const void* actions;    /* row-major, indexed by env id */
-  void* const* obs;       /* one pointer a column, to its row 0 */
+  void* const* obs;       /* one pointer per column, to its row 0 */
   void* const* info;
   double* reward;
   uint8_t* terminated;
   uint8_t* truncated;
   int32_t* elapsed_step;
-  void* const* final_obs; /* EF_SAME_STEP only: what the ended episode's last row held */
+  void* const* final_obs; /* EF_SAME_STEP only: the last row of the episode that ended */
   void* const* final_info;
   int32_t* final_elapsed_step;
   const ef_option* options; /* reset only */
   int64_t num_options;
-  /* what: the text of what was thrown, in any encoding */
+  /* what: the text of the exception, in any encoding */
   void (*on_fault)(void* context, int64_t row, int32_t env_id, int32_t method, const char* what) EF_NOEXCEPT;
   void* fault_context;
 } ef_rows;
@@ -215,14 +215,14 @@ typedef struct ef_env_type {
 
   void (*reset_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
   void (*step_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
-  /* Writes the present observations alone. */
+  /* Writes the current observations only. */
   void (*observe_range)(void* fleet, const ef_rows* rows, int64_t begin, int64_t end) EF_NOEXCEPT;
 
   int32_t (*get_state)(void* fleet, int32_t env_id, ef_bytes_sink sink, void* context, ef_error* error) EF_NOEXCEPT;
   int32_t (*set_state)(void* fleet, int32_t env_id, const void* data, int64_t size, ef_error* error) EF_NOEXCEPT;
   int32_t (*render)(void* fleet, int32_t env_id, ef_frame_sink sink, void* context, ef_error* error) EF_NOEXCEPT;
   int32_t (*visit_fields)(void* fleet, int32_t env_id, ef_field_visitor visit, void* context, ef_error* error) EF_NOEXCEPT;
-  /* To be called after a visitor has written a field. */
+  /* Called after a visitor has written a field. */
   int32_t (*fields_changed)(void* fleet, int32_t env_id, ef_error* error) EF_NOEXCEPT;
 } ef_env_type;
 
@@ -237,7 +237,7 @@ typedef struct ef_plugin {
 typedef const ef_plugin* (*ef_plugin_entry)(void)EF_NOEXCEPT;
 #define ENVFLEET_PLUGIN_SYMBOL "envfleet_plugin_v1"
 
-/* The sizes of all structs as one number: it differs if someone changed a struct and forgot the version. */
+/* The sizes of all structs as one number: it differs if a struct was changed without a new version. */
 #define EF_ADD_SIZE(sizes, type) ((sizes) * 1000003u + (uint64_t)sizeof(type))
 #define EF_SPEC_SIZES EF_ADD_SIZE(EF_ADD_SIZE((uint64_t)sizeof(ef_plugin), ef_spec), ef_array)
 #define EF_VALUE_SIZES EF_ADD_SIZE(EF_ADD_SIZE(EF_ADD_SIZE(EF_SPEC_SIZES, ef_value), ef_param), ef_option)

@@ -1,4 +1,4 @@
-// How the actions of a space lie in memory, and whether that is what an env's step() takes.
+// How actions are stored in memory, and whether that matches what an env's step() takes.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace envfleet {
 
 namespace detail {
 
-// The dtype in which the engine hands actions of a space to an env.
+// The dtype in which the engine passes actions of a space to an env.
 inline ef_dtype canonical_action_dtype(const ef_array& action) {
   if (action.kind == EF_DISCRETE || action.kind == EF_MULTI_DISCRETE) return EF_INT32;
   return static_cast<ef_dtype>(action.dtype);
@@ -27,7 +27,7 @@ inline std::int64_t action_row_bytes(const ef_array& action) {
   return bytes;
 }
 
-// Throws when step() would read the slots of these actions as something else.
+// Throws if step() would read these actions as another type.
 template <class Env>
 void check_action_type(const ef_array& action) {
   using Action = ActionOf<Env>;

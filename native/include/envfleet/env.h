@@ -1,45 +1,65 @@
-// The one header that an environment's author includes.
+// envfleet's C++ SDK: the one header that the author of an environment includes.
 //
-// An env is a plain struct:
+// An env is a plain struct that is registered under an id:
+//
+//   #include "envfleet/env.h"
 //
 //   struct Catch {
-//     static envfleet::Params params();                        // optional
-//     static void spec(const envfleet::Config&, envfleet::Spec&);
-//     explicit Catch(const envfleet::Config&);                 // or a default constructor
-//     void reset(envfleet::Rng&, envfleet::Out&);
-//     void step(ACTION, envfleet::Out&);                       // or (ACTION, Rng&, Out&)
-//
-//     void observe(envfleet::Out&);                            // optional: writes the observation alone
-//     template <class V> void fields(V&);                      // optional: see fields.h
-//     void save(envfleet::StateWriter&); void load(envfleet::StateReader&);  // instead, for opaque state
-//     void fields_changed();                                   // optional: after set_attr and set_state
-//     void render(envfleet::Frame&);                           // optional
-//     using Random = envfleet::RandomState;                    // optional: what reset() draws from; see random_state.h
+//     static void spec(const envfleet::Config& config, envfleet::Spec& spec);  // spaces, infos, time limit
+//     explicit Catch(const envfleet::Config& config);                          // or a default constructor
+//     void reset(envfleet::Rng& rng, envfleet::Out& out);                      // starts an episode
+//     void step(ACTION action, envfleet::Out& out);                            // or step(ACTION, Rng&, Out&)
 //   };
 //   ENVFLEET_ENV("Catch-v0", Catch)
 //
-// For envs whose step takes a few nanoseconds, beside step(), with the same result:
+// ACTION follows from the action space: int for Discrete, const std::int32_t* for MultiDiscrete, const std::int8_t* for
+// MultiBinary, const T* for Box<T>. docs/writing_a_cpp_env.md has a complete example.
 //
-//     static constexpr int lanes = 8;
-//     static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<lanes>&);
+// Optional members:
 //
-// It steps `lanes` envs at once (Discrete actions, no draws, no infos), or returns false,
-// having done nothing, when one of them needs step(). Envs whose episode has ended may be among
-// them; they are reset afterwards.
+//   static envfleet::Params params();              parameters with defaults, keyword arguments of make()
+//   void observe(envfleet::Out&);                  writes the observation alone; otherwise the engine keeps a copy
+//   template <class V> void fields(V& visit);      the state, for get_state, set_state, get_attr and set_attr
+//   void save(StateWriter&); void load(StateReader&);  instead of fields(), for opaque state
+//   void fields_changed();                         called after set_attr and set_state
+//   void render(envfleet::Frame&);                 an RGB picture
+//   using Random = envfleet::RandomState;          the generator that reset() draws from, instead of Rng
+//   static constexpr bool writes_every_element = true;  promises to write the whole observation, which saves clearing it
+//   static constexpr int lanes = 8;                together with
+//   static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<lanes>& out);
 //
-// ACTION is int for Discrete; const std::int32_t* for MultiDiscrete; const
-// std::int8_t* for MultiBinary; const T* for Box<T>.
+// step_lanes() is for envs whose step takes a few nanoseconds. It steps `lanes` envs at once with the same result as
+// step() (Discrete actions, no draws, no infos), or returns false, having changed nothing, if one of them needs step().
+// Envs whose episode has ended may be among them; they are reset afterwards.
 //
-// Thread safety: different envs run on different threads at once, so an env shares no
-// mutable global. One env is never run by two threads at a time.
+// Reading order. What an author uses:
 //
-// Visibility: everything in these headers is hidden in a library built with them. Two plug-ins
-// in one process may define structs of the same name, and must not share what is made of them.
+//   spec.h          Params, Config and Spec: what an env declares and receives
+//   out.h           Out and Frame: where it writes its row and its picture
+//   rng.h           Rng: numpy's PCG64; random_state.h is numpy's legacy generator, for ports
+//   fields.h        fields(): the state, declared once
+//   lanes.h         LaneOut: several envs at once
+//   numpy_math.h    numpy's functions, bit for bit
 //
-// Invariants: out arrays are zero when reset, step, step_lanes and observe begin, unless the env
-// promises to write all of them (static constexpr bool writes_every_element = true). What an env
-// throws breaks that env alone; what step_lanes throws, all the envs that it was given. An exception
-// need not be a std::exception, but a destructor must not throw: C++ ends the process then.
+// How the struct becomes a table of C functions that the engine calls:
+//
+//   env_concepts.h  which optional members a struct has
+//   env_config.h    its parameters and spec;  action_type.h: its actions
+//   rows.h          the rows of a batch
+//   step_rule.h     what a step does, given the autoreset mode and the env's phase
+//   env_slots.h     the envs of a pool, one by one;  stepping.h: ranges of them, the inner loop
+//   exceptions.h    no exception crosses the ABI
+//   env_type.h      the table;  abi.h: its layout, plain C
+//
+// Thread safety: different envs run on different threads at once, so envs must not share mutable globals. One env is
+// never run by two threads at a time.
+//
+// Invariants: the arrays of `out` are zero when reset, step, step_lanes and observe begin, unless the env declares
+// writes_every_element. An exception breaks the env that threw it; one from step_lanes() breaks all the envs of the call. It
+// need not be a std::exception. A destructor must not throw: C++ ends the process then.
+//
+// Visibility: everything in these headers is hidden in a library that is built with them. Two plug-ins in one process may
+// define structs of the same name, and must not share the functions that are instantiated for them.
 #pragma once
 
 #include "envfleet/abi.h"
@@ -61,14 +81,14 @@
 #define ENVFLEET_JOIN_(a, b) a##b
 #define ENVFLEET_JOIN(a, b) ENVFLEET_JOIN_(a, b)
 
-// Registers an env under an id; several in one file are fine.
+// Registers an env under an id. A file may register several.
 #define ENVFLEET_ENV(id, ...)                                                                              \
   namespace {                                                                                              \
   const bool ENVFLEET_JOIN(envfleet_registered_, __COUNTER__) =                                            \
       (::envfleet::detail::local_types().push_back(::envfleet::detail::make_type<__VA_ARGS__>(id)), true); \
   }
 
-// The export is emitted by the header, unless the engine itself compiles the env in.
+// The plug-in's only export, unless the env is compiled into the engine.
 #ifndef ENVFLEET_BUILTIN
 ENVFLEET_EXPORT inline __attribute__((used)) const ef_plugin* envfleet_plugin_v1() noexcept {
   return ::envfleet::detail::local_plugin();

@@ -1,4 +1,4 @@
-// What an env struct has, found by asking: its optional members, and the type of its actions.
+// Which optional members an env struct has, and the type of its actions. All found at compile time.
 #pragma once
 
 #include <concepts>
@@ -30,7 +30,7 @@ concept HasSaveLoad = requires(Env& env, StateWriter& writer, StateReader& reade
 };
 template <class Env>
 concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
-// An env that promises to write every element of its observations saves their clearing.
+// An env that promises to write every element of its observations, so that they need not be cleared.
 template <class Env>
 concept WritesEveryElement = requires { requires Env::writes_every_element; };
 
@@ -39,13 +39,13 @@ template <class Env>
 concept HasLanes = requires(Env* const* envs, const std::int32_t* actions, LaneOut<Env::lanes>& out) {
   { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
 };
-// An env that wants to know when its fields were written from outside.
+// An env that is notified when its fields were written from outside.
 template <class Env>
 concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };
 
 template <class Env, class Action>
-concept StepsWithout = requires(Env& env, Action action, Out& out) { env.step(action, out); };
-// The generator that an env draws from: Rng, unless it names another one.
+concept StepsWithoutRng = requires(Env& env, Action action, Out& out) { env.step(action, out); };
+// The generator that an env draws from: Rng, unless it declares another one.
 template <class Env>
 struct RandomOfEnv {
   using type = Rng;
@@ -61,9 +61,9 @@ using RandomOf = typename RandomOfEnv<Env>::type;
 template <class Env, class Action>
 concept StepsWithRng = requires(Env& env, Action action, RandomOf<Env>& rng, Out& out) { env.step(action, rng, out); };
 template <class Env, class Action>
-concept StepsOn = StepsWithout<Env, Action> || StepsWithRng<Env, Action>;
+concept StepsOn = StepsWithoutRng<Env, Action> || StepsWithRng<Env, Action>;
 
-// The type of action that Env::step takes, found by asking.
+// The type of action that Env::step takes.
 template <class Env>
 auto action_type() {
   if constexpr (StepsOn<Env, std::int32_t>) {

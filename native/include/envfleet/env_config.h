@@ -1,6 +1,6 @@
-// An env's parameters and their values: what config and spec of one env are made of.
+// The parameters of an env type, the values of one env, and the spec that results.
 //
-// Thread safety: params_of() is made once, by whoever asks first, and never changes.
+// Thread safety: the result of params_of() is made at the first call and never changes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 #include "envfleet/abi.h"
 #include "envfleet/env_concepts.h"
-#include "envfleet/guarded.h"
+#include "envfleet/exceptions.h"
 #include "envfleet/spec.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
@@ -44,7 +44,7 @@ class OwnedValues {
 
 struct MadeParams {
   Params values;
-  std::string error;  // what params() threw; empty: nothing
+  std::string error;  // the text of what params() threw, or empty
 };
 
 template <class Env>
@@ -52,7 +52,7 @@ const MadeParams& made_params() {
   static const MadeParams& made = *new MadeParams([] {
     MadeParams result;
     if constexpr (HasParams<Env>) {
-      // Asked while the library is loaded: what is thrown there ends the process. params_of() throws it again.
+      // Called while the library is loaded, where an exception would end the process. params_of() throws it later.
       try {
         result.values = Params(Env::params());
       } catch (...) {
@@ -60,7 +60,7 @@ const MadeParams& made_params() {
       }
     }
     return result;
-  }());  // never destroyed, as the types in env_type.h
+  }());  // never destroyed, like the types in env_type.h
   return made;
 }
 

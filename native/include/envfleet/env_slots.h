@@ -1,7 +1,7 @@
-// EnvSlots<Env>: the envs of a fleet, and what is done to one of them between batches: seeds, a
-// new start after a fault, its state, its fields, its picture.
+// EnvSlots<Env>: the envs of a fleet, and what is done with one of them between batches: seeding it, rebuilding it after a
+// fault, saving, loading, rendering.
 //
-// Thread safety: as in abi.h; a slot is touched by one thread at a time.
+// Thread safety: as in abi.h; a slot is used by one thread at a time.
 // Invariant: a slot is never moved, and empty only after a rebuild that threw.
 #pragma once
 
@@ -20,9 +20,9 @@
 #include "envfleet/env_concepts.h"
 #include "envfleet/env_config.h"
 #include "envfleet/fields.h"
-#include "envfleet/fleet_rows.h"
 #include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
+#include "envfleet/rows.h"
 #include "envfleet/spec.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
@@ -68,7 +68,7 @@ class EnvSlots {
     }
   }
 
-  // What throws on the way leaves the env broken: part of it has the new state.
+  // If this throws, the env is left broken: part of it has the new state.
   void set_state(std::int32_t env_id, StateReader& reader) {
     if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
       Slot& slot = slots_[env_id];
@@ -120,16 +120,16 @@ class EnvSlots {
  protected:
   struct Slot {
     Slot() = default;
-    // Never moved after the fleet is built; std::vector's constructor asks for it all the same.
+    // Never moved once the fleet is built, but std::vector's constructor requires it.
     Slot(Slot&&) { std::terminate(); }
-    std::int32_t elapsed_step = 0;  // first: in one cache line with the env's first members
+    std::int32_t elapsed_step = 0;  // first, to share a cache line with the env's first members
     std::optional<Env> env;         // empty only after a rebuild that threw
     RandomOf<Env> rng;
   };
 
   explicit EnvSlots(const ef_fleet_options& options)
       : num_envs_(options.num_envs), phases_(options.phases), slots_(options.num_envs) {
-    lent_by.store(options.host, std::memory_order_relaxed);
+    engine_host.store(options.host, std::memory_order_relaxed);
     const auto num_params = static_cast<std::int32_t>(params_of<Env>().size());
     for (std::int32_t i = 0; i < options.num_configs; ++i) configs_.emplace_back(options.configs[i], num_params);
     Spec spec;
@@ -165,7 +165,7 @@ class EnvSlots {
   std::vector<OwnedValues> configs_;
   std::vector<Column> obs_columns_, info_columns_;
   std::int64_t action_bytes_ = 0;
-  std::vector<std::vector<char>> last_obs_;  // empty when the env can observe()
+  std::vector<std::vector<char>> last_obs_;  // empty if the env has observe()
   std::vector<Slot> slots_;
 
  private:

@@ -1,8 +1,8 @@
-// An env struct as the table of C functions that the engine calls, and the list of such tables.
+// Turns an env struct into the table of C functions that the engine calls, and lists the tables of this library.
 //
 // Thread safety: the tables are made before main() and never change.
-// Invariant: no exception leaves a function of a table; a table is never destroyed, since a thread
-// that is stuck in an env outlives main().
+// Invariant: no exception leaves a function of a table. A table is never destroyed, since a thread that is stuck in an env
+// outlives main().
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "envfleet/abi.h"
-#include "envfleet/fleet.h"
-#include "envfleet/guarded.h"
+#include "envfleet/exceptions.h"
+#include "envfleet/stepping.h"
 
 #pragma GCC visibility push(hidden)  // see env.h
 
@@ -28,7 +28,7 @@ Fleet<Env>& fleet_of(void* fleet) {
   return *static_cast<Fleet<Env>*>(fleet);
 }
 
-// The C view that the engine sees, and the Spec that it points into.
+// The C struct that the engine sees, and the Spec that it points into.
 struct HeldSpec : ef_spec {
   Spec spec;
 };

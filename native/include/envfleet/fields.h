@@ -1,14 +1,15 @@
-// Fields: the state of an env, named once, used three times.
+// fields(): the state of an env, declared once.
 //
 //   template <class Visitor> void fields(Visitor& visit) {
 //     visit("x", x);
 //     visit("board", board);
 //   }
 //
-// From this one declaration come get_state and set_state, get_attr and set_attr, and
-// what a renderer in Python sees. A field is an arithmetic value, a fixed array, a
-// std::array, a std::vector or a std::span of them; what is derived from the config alone need
-// not be named.
+// From this declaration come get_state and set_state, get_attr and set_attr, and what a renderer in Python sees. A field
+// is an arithmetic value, or a fixed array, std::array, std::vector or std::span of them. Values that follow from the
+// config alone need not be declared.
+//
+// Thread safety: a visitor belongs to the call that receives it.
 #pragma once
 
 #include <algorithm>
@@ -153,7 +154,7 @@ class StateReader {
   std::string_view rest_;
 };
 
-// Shows each field to a C callback, which may read or write it in place.
+// Passes each field to a C callback, which may read or write it in place.
 class FieldViewer {
  public:
   FieldViewer(ef_field_visitor visit, void* context) : visit_(visit), context_(context) {}

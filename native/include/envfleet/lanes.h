@@ -1,10 +1,10 @@
-// LaneOut: where an env writes the rows of several envs that it stepped at once.
+// LaneOut: where step_lanes() writes the rows of several envs that it steps at once.
 //
-// For envs whose step takes a few nanoseconds: written over `lanes` envs side by side, the
-// arithmetic becomes vector instructions. See step_lanes in env.h.
+// For envs whose step takes a few nanoseconds: when the arithmetic is written over `lanes` envs side by side, the compiler
+// turns it into vector instructions. See step_lanes in env.h.
 //
-// Thread safety: as Out. Invariant: the rows of the lanes follow each other in every column, and are
-// zero at first, as those of Out.
+// Thread safety: as for Out.
+// Invariant: the rows of the lanes are contiguous in every column, and zero at first, as those of Out.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,8 @@
 #include "envfleet/abi.h"
 #include "envfleet/out.h"
 
-// Compiles a function for several generations of x86 and picks at load time. Rounding is the
-// same in all of them as long as nothing is contracted into fused multiply-adds.
+// Compiles a function for several generations of x86 and selects one at load time. All of them round alike, as long as
+// nothing is contracted into fused multiply-adds.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define ENVFLEET_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -32,7 +32,7 @@ class LaneOut {
   double reward[kLanes] = {};
   std::uint8_t terminated[kLanes] = {};
 
-  // The first lane's row of observation array k; the next lane's begins where it ends.
+  // The first lane's row of observation array k; the next lane's row follows it.
   template <class T>
   T* obs(int k = 0) {
     return first_.template obs<T>(k);

@@ -1,11 +1,10 @@
-// numpy's sine, cosine, exponential and others, and its scalar square, for envs that must equal a Python original to the
-// last bit.
+// numpy's functions (sin, cos, exp, ...) and its scalar square, for envs that must match a Python original bit for bit.
 //
-// numpy runs vector code of its own on some CPUs and the C library's functions on others. These functions call the
-// loops that np.sin, np.cos and so on themselves run, so they return what numpy returns on the same machine.
-// Calls over several values cost less per value than calls for one.
+// numpy runs its own vector code on some CPUs and the C library's functions on others. These functions call the same inner
+// loops as np.sin, np.cos and so on, so they return what numpy returns on the same machine. Calls over several values cost
+// less per value than calls for one.
 //
-// Thread safety: any thread, once a fleet of this library's envs exists.
+// Thread safety: any thread, once an env of this library has been made.
 #pragma once
 
 #include <atomic>
@@ -22,15 +21,15 @@ namespace envfleet {
 
 namespace detail {
 
-// The engine that runs this library's envs; set when the first fleet is made, the same ever after.
-inline std::atomic<const ef_host*> lent_by{nullptr};
+// The engine that runs this library's envs. Set when the first fleet is made; it never changes afterwards.
+inline std::atomic<const ef_host*> engine_host{nullptr};
 
 [[noreturn, gnu::noinline, gnu::cold]] inline void throw_no_host() {
   throw std::logic_error("numpy's functions were called before an env was constructed: not in params() or spec()");
 }
 
 inline const ef_host& host() {
-  const ef_host* host = lent_by.load(std::memory_order_relaxed);
+  const ef_host* host = engine_host.load(std::memory_order_relaxed);
   if (host == nullptr) [[unlikely]]
     throw_no_host();
   return *host;
@@ -81,7 +80,7 @@ inline double squared(double value) {
   const auto exponent = std::bit_cast<std::uint64_t>(product) & 0x7ff0000000000000u;
   const double unit = std::bit_cast<double>(exponent) * 0x1p-52;
   if (product > 1e-250 && product < 1e250 && std::abs(error) < 0.4 * unit) return product;
-  // Through a volatile pointer, or the compiler makes a multiplication of it again.
+  // Through a volatile pointer, or the compiler would turn it into a multiplication again.
   static double (*const volatile power)(double, double) = static_cast<double (*)(double, double)>(&std::pow);
   return power(value, 2.0);
 }

@@ -1,9 +1,8 @@
-// Out: where an env writes its row.
+// Out: where an env writes its row. Frame: where it writes its picture.
 //
-// Thread safety: an Out belongs to the call that received it.
-//
-// Invariant: obs<T>() and info<T>() check T against the declared dtype, so a wrong type
-// is an exception that names the column, never a write past the row.
+// Thread safety: an Out or Frame belongs to the call that receives it.
+// Invariant: obs<T>() and info<T>() check T against the declared dtype, so a wrong type is an exception that names the
+// column, never a write past the row.
 #pragma once
 
 #include <cstdint>
@@ -48,14 +47,14 @@ class Out {
  public:
   double reward = 0.0;
   bool terminated = false;
-  bool truncated = false;  // beside the time limit, which the engine keeps
+  bool truncated = false;  // besides max_episode_steps, which the engine enforces
 
   // The row of observation array k, in the order of spec().
   template <class T>
   T* obs(int k = 0) {
     return row<T>("obs", *obs_columns_, rows_->obs, k);
   }
-  // How many elements that row has.
+  // The number of elements of that row.
   std::int64_t obs_size(int k = 0) const {
     const detail::Column& column = obs_columns_->at(static_cast<std::size_t>(k));
     return column.row_bytes / size_of(column.dtype);
@@ -66,7 +65,7 @@ class Out {
     return row<T>("info", *info_columns_, rows_->info, k);
   }
 
-  // What reset(options={name: value}) carried. Only declared names arrive.
+  // The value from reset(options={name: value}). Only declared names are accepted there.
   double option(const char* name, double fallback) const {
     for (std::int64_t i = 0; i < rows_->num_options; ++i) {
       if (std::strcmp(rows_->options[i].name, name) == 0) return rows_->options[i].value;
@@ -74,7 +73,7 @@ class Out {
     return fallback;
   }
 
-  // For the engine's side of the header: which row of which batch this is.
+  // For the engine: row `row` of a batch.
   Out(const ef_rows* rows, const std::vector<detail::Column>* obs_columns, const std::vector<detail::Column>* info_columns,
       std::int64_t row)
       : rows_(rows), obs_columns_(obs_columns), info_columns_(info_columns), row_(row) {}
@@ -94,7 +93,7 @@ class Out {
   std::int64_t row_;
 };
 
-// What render() fills: height * width * 3 bytes, RGB, rows from the top.
+// The picture that render() draws: height * width * 3 bytes, RGB, rows from top to bottom.
 struct Frame {
   std::int32_t height = 0;
   std::int32_t width = 0;
@@ -114,7 +113,7 @@ struct Frame {
 
 namespace detail {
 
-// Throws when a frame has no pixels or another number of bytes than its height and width say.
+// Throws if a frame is empty, or if its number of bytes does not match its height and width.
 inline void check_frame(const Frame& frame) {
   const bool is_sized = frame.height > 0 && frame.width > 0;
   // At most 3 * 2**62, which 64 bits hold.

@@ -1,13 +1,13 @@
 // RandomState: numpy's legacy generator, np.random.RandomState, bit for bit.
 //
-// The Mersenne Twister MT19937 with the distributions that numpy has frozen for it. An env whose original draws from
-// a RandomState declares
+// The Mersenne Twister MT19937 with the distributions that numpy has frozen for it. An env whose original draws from a
+// RandomState declares
 //
 //   using Random = envfleet::RandomState;
 //
-// and is given one in reset() instead of an Rng. It holds 2.5 kB: for ports, not for new envs.
+// and receives one in reset() instead of an Rng. It takes 2.5 kB: for ports, not for new envs.
 //
-// Thread safety: none; one thread at a time uses one generator.
+// Thread safety: none; a generator is used by one thread at a time.
 #pragma once
 
 #include <algorithm>

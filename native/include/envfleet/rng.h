@@ -1,14 +1,13 @@
 // Rng: numpy's PCG64 generator, seeded as Gymnasium seeds it.
 //
-// The stream is bit for bit that of np.random.Generator(np.random.PCG64(seed)):
-// numpy promises never to change it, so it is written out here instead of called
-// through a pointer. That makes an env's draws inlinable, a generator 56 bytes
-// instead of a Python object, and a plug-in independent of Python and numpy.
-// Distributions with tables (normal, gamma ...) come from numpy's own library,
-// lent by the engine. Parameters that numpy refuses are a std::invalid_argument.
+// The stream is bit for bit that of np.random.Generator(np.random.PCG64(seed)). numpy promises never to change it, so it
+// is implemented here instead of called through a pointer: an env's draws can be inlined, a generator takes 56 bytes
+// instead of a Python object, and a plug-in does not depend on Python or numpy. Distributions that need tables (normal,
+// gamma, ...) come from numpy's own library, through the engine. Parameters that numpy refuses throw
+// std::invalid_argument.
 //
-// Thread safety: none; one thread at a time uses one generator. The engine keeps
-// that for the generator that it hands to an env.
+// Thread safety: none; a generator is used by one thread at a time. The engine guarantees that for the generator that it
+// passes to an env.
 #pragma once
 
 #include <cmath>
@@ -25,7 +24,7 @@ namespace envfleet {
 
 class Rng {
  public:
-  // The whole generator: what get_state saves and set_state brings back.
+  // The whole generator: what get_state saves and set_state restores.
   struct State {
     std::uint64_t state_high = 0, state_low = 0;
     std::uint64_t increment_high = 0, increment_low = 0;

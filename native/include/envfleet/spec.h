@@ -1,10 +1,10 @@
-// Spec and Config: what an env says about itself, and what it is told.
+// Params, Config and Spec: what an env declares, and what it receives.
 //
-// An env declares its parameters once (Params), receives their values (Config) and
-// answers with its spaces (Spec). Both are used at construction only, never while
-// stepping, so they favour clarity over speed.
+// An env declares its parameters once (Params), receives their values (Config), and describes its spaces (Spec). All of
+// them are used only when envs are made, never while stepping, so they favor clarity over speed.
 //
-// Invariant: names and bounds that a Spec hands to the engine live as long as the Spec.
+// Thread safety: a Spec or Config belongs to the call that receives it.
+// Invariant: names and bounds that a Spec passes to the engine live as long as the Spec.
 #pragma once
 
 #include <cmath>
@@ -51,7 +51,7 @@ struct Space {
   ef_kind kind = EF_BOX;
   ef_dtype dtype = EF_FLOAT32;
   std::vector<std::int64_t> shape;
-  std::vector<double> low, high;  // one value for all elements, or one an element
+  std::vector<double> low, high;  // one value for all elements, or one per element
   std::int64_t start = 0, count = 0;
   std::vector<std::int64_t> nvec;
 };
@@ -61,14 +61,14 @@ Space box(std::vector<std::int64_t> shape, double low = -infinity, double high =
   return {EF_BOX, dtype_of<T>(), std::move(shape), {low}, {high}, 0, 0, {}};
 }
 
-// Bounds that differ between the elements: a vector of them each.
+// A one-dimensional box with bounds for each element.
 template <class T>
 Space box(std::vector<double> low, std::vector<double> high) {
   const auto size = static_cast<std::int64_t>(low.size());
   return {EF_BOX, dtype_of<T>(), {size}, std::move(low), std::move(high), 0, 0, {}};
 }
 
-// A number with no bounds: what most info columns are.
+// A number without bounds, as in most info columns.
 template <class T>
 Space scalar() {
   return box<T>({});
@@ -85,14 +85,14 @@ inline Space multi_discrete(std::vector<std::int64_t> nvec) {
 
 inline Space multi_binary(std::int64_t count) { return {EF_MULTI_BINARY, EF_INT8, {count}, {0}, {1}, 0, 0, {}}; }
 
-// What an env answers: its spaces, time limit and info columns.
+// The description of an env: its spaces, time limit and info columns.
 class Spec {
  public:
-  // The whole observation is this one array...
+  // The observation is a single array ...
   Spec& observation(Space space) { return add(EF_SINGLE, "obs", std::move(space)); }
-  // ... or a Dict: call once a key...
+  // ... or a Dict: call it once per key ...
   Spec& observation(const char* key, Space space) { return add(EF_DICT, key, std::move(space)); }
-  // ... or a Tuple: call once a member.
+  // ... or a Tuple: call it once per member.
   Spec& observation_member(Space space) { return add(EF_TUPLE, "", std::move(space)); }
 
   Spec& action(Space space) {
@@ -102,13 +102,13 @@ class Spec {
     return *this;
   }
 
-  // An info column; presence says on which rows it has a value.
+  // An info column. presence: which rows have a value.
   Spec& info(const char* key, Space space, int presence = EF_ON_STEP | EF_ON_RESET) {
     info_.push_back(convert(key, std::move(space), presence));
     return *this;
   }
 
-  // A number that reset(options={name: ...}) may carry; read it with out.option().
+  // A number that reset(options={name: ...}) accepts; read it with out.option().
   Spec& reset_option(const char* name) {
     options_.push_back(name);
     return *this;
@@ -125,7 +125,7 @@ class Spec {
     return *this;
   }
 
-  // For env.h: the C view, valid as long as this Spec.
+  // For the engine: the C struct, valid as long as this Spec.
   const ef_spec* finish(bool has_state, bool has_render) {
     if (obs_.empty()) throw std::invalid_argument("spec() declared no observation");
     if (!has_action_) throw std::invalid_argument("spec() declared no action");
@@ -150,7 +150,7 @@ class Spec {
  private:
   static constexpr std::int64_t kMaxInt32 = std::numeric_limits<std::int32_t>::max();
 
-  // step() is given discrete actions as int32.
+  // step() receives discrete actions as int32.
   static void check_action_range(const Space& space) {
     const bool starts_inside = space.start >= -kMaxInt32 - 1 && space.start <= kMaxInt32;
     if (space.kind == EF_DISCRETE && (!starts_inside || space.count > kMaxInt32 - space.start + 1)) {
@@ -184,7 +184,8 @@ class Spec {
 
   ef_array convert(const char* name, Space given, int presence) {
     if (given.shape.size() > ENVFLEET_MAX_NDIM) throw std::invalid_argument("spec() declared more than 8 dimensions");
-    if (given.low.size() != given.high.size()) throw std::invalid_argument("spec() gave low and high of unlike sizes");
+    if (given.low.size() != given.high.size())
+      throw std::invalid_argument("spec() declared low and high of different sizes");
     const Space& space = spaces_.emplace_back(std::move(given));
     ef_array raw{};
     raw.name = name;
@@ -222,7 +223,7 @@ class Spec {
   std::vector<const char*> options_;
 };
 
-// One parameter: a name, a default that also fixes its type, a line of explanation.
+// One parameter: a name, a default that also determines its type, and a line of documentation.
 struct Param : ef_param {
   Param(const char* name, int value, const char* doc = "") : ef_param{name, doc, {EF_INTEGER, value, 0, "", nullptr, 0}} {}
   Param(const char* name, std::int64_t value, const char* doc = "")
@@ -232,7 +233,7 @@ struct Param : ef_param {
       : ef_param{name, doc, {EF_FLAG, value ? 1 : 0, 0, "", nullptr, 0}} {}
   Param(const char* name, const char* value, const char* doc = "")
       : ef_param{name, doc, {EF_TEXT, 0, 0, value, nullptr, 0}} {}
-  // values must outlive the program: a static array.
+  // values must be a static array.
   template <std::size_t N>
   Param(const char* name, const double (&values)[N], const char* doc = "")
       : ef_param{name, doc, {EF_REALS, 0, 0, "", values, static_cast<std::int64_t>(N)}} {}
@@ -240,7 +241,7 @@ struct Param : ef_param {
 
 using Params = std::vector<Param>;
 
-// The values that one env was given, by name.
+// The values of one env's parameters, by name.
 class Config {
  public:
   Config(const ef_param* params, std::int32_t num_params, const ef_value* values)
@@ -260,7 +261,8 @@ class Config {
     for (std::int32_t i = 0; i < num_params_; ++i) {
       if (std::string(params_[i].name) != name) continue;
       if (values_[i].type != type)
-        throw std::invalid_argument(std::string("parameter ") + name + " was read as another type than declared");
+        throw std::invalid_argument(std::string("parameter ") + name +
+                                    " was read with another type than it was declared with");
       return values_[i];
     }
     throw std::invalid_argument(std::string("parameter ") + name + " was not declared in params()");

@@ -4,13 +4,13 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "../trap.h"
+#include "../error_handler.h"
 
 namespace envfleet::dm_control {
 
 Physics::Physics(SharedSuiteModel model) : shared_(std::move(model)), model_(*shared_->raw) {
   mjData* made = nullptr;
-  mujoco::trapped([&] { made = mj_makeData(&model_); });
+  mujoco::with_error_handler([&] { made = mj_makeData(&model_); });
   if (made == nullptr) throw std::runtime_error("MuJoCo cannot allocate an mjData");
   data_.reset(made);
 }
@@ -35,7 +35,7 @@ template <class Body>
 void Physics::checked(Body&& body) {
   int before[mjNWARNING];
   for (int i = 0; i < mjNWARNING; ++i) before[i] = data_->warning[i].number;
-  mujoco::trapped(body, true);
+  mujoco::with_error_handler(body, true);
   for (int i = 0; i < mjNWARNING; ++i) {
     if (data_->warning[i].number > before[i]) {
       throw PhysicsError(std::string("the physics state is invalid: ") +
@@ -58,7 +58,7 @@ void Physics::after_reset() {
 }
 
 void Physics::reset() {
-  mujoco::trapped([this] { mj_resetData(&model_, data_.get()); });
+  mujoco::with_error_handler([this] { mj_resetData(&model_, data_.get()); });
   try {
     after_reset();
   } catch (const PhysicsError&) {  // the task sets another state next
@@ -115,7 +115,7 @@ void Physics::load(StateReader& reader) {
     next += own.values.size();
   }
   // The first half of a step: step() begins with the second.
-  mujoco::trapped([&] {
+  mujoco::with_error_handler([&] {
     mj_setState(&model_, data_.get(), state.data(), mjSTATE_INTEGRATION);
     mj_step1(&model_, data_.get());
   });

@@ -5,7 +5,7 @@
 #include <numbers>
 #include <span>
 
-#include "../numpy_math.h"
+#include "../numpy_sums.h"
 #include "envfleet/numpy_math.h"
 
 namespace envfleet::dm_control {

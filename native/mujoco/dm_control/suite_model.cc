@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "../trap.h"
+#include "../error_handler.h"
 #include "blas.h"
 #include "envfleet/env.h"
 
@@ -18,7 +18,7 @@ SuiteModel::SuiteModel(const void* mjb, std::int64_t size, int n_sub_steps, doub
   auto vfs = std::make_unique<mjVFS>();
   mj_defaultVFS(vfs.get());
   const int result = mj_addBufferVFS(vfs.get(), "suite.mjb", mjb, static_cast<int>(size));
-  if (result == 0) mujoco::trapped([&] { raw = mj_loadModel("suite.mjb", vfs.get()); }, true);
+  if (result == 0) mujoco::with_error_handler([&] { raw = mj_loadModel("suite.mjb", vfs.get()); }, true);
   mj_deleteVFS(vfs.get());
   if (raw == nullptr) throw std::runtime_error("MuJoCo cannot load a model of dm_control's suite");
 }

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "../numpy_math.h"
+#include "../numpy_sums.h"
 #include "blas.h"
 #include "envfleet/env.h"
 #include "physics.h"

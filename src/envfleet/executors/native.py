@@ -1,7 +1,6 @@
-"""The native executor: C++ envs on the engine's threads.
+"""The native executor: C++ envs on the engine's thread pool.
 
-Thin on purpose: native/bindings/bind_pool.cc checks and runs, this turns its tuples of
-arrays into Batches.
+Thin on purpose: native/bindings/native_pool.cc checks and runs, and this module turns its Rows into Batches.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -26,31 +25,31 @@ from envfleet.spaces import assembler_of
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats
 
-# By ef_method of abi.h.
+# The names of ef_method in abi.h.
 _METHODS = ("__init__", "reset", "step", "observe")
 
 
 class NativeExecutor(Executor):
-    """Runs envs of a native type."""
+    """Run the envs of a native type."""
 
     def __init__(self, native_id: str, spec: EnvSpec, config: PoolConfig, params: Sequence[Mapping[str, Any]]) -> None:
-        """params: the env's parameters, one mapping for all envs or one for each."""
+        """Build the envs; params holds their parameters: one mapping for all envs, or one per env."""
         self.spec = spec
         self.num_envs = config.num_envs
         all_ids = np.arange(config.num_envs, dtype=np.int32)
-        # Handed out with every whole batch, so nobody may write to it.
+        # Shared by all batches of all envs, hence read-only.
         all_ids.flags.writeable = False
         try:
             self._native = _native.NativePool(
-                native_id,
-                config.num_envs,
-                config.batch_size,
-                config.num_threads,
-                config.thread_affinity_offset,
-                config.max_episode_steps or 0,
-                NATIVE_CODES[config.autoreset_mode],
-                [dict(values) for values in params],
-                all_ids,
+                env_id=native_id,
+                num_envs=config.num_envs,
+                batch_size=config.batch_size,
+                num_threads=config.num_threads,
+                thread_affinity_offset=config.thread_affinity_offset,
+                max_episode_steps=config.max_episode_steps or 0,
+                autoreset=NATIVE_CODES[config.autoreset_mode],
+                configs=[dict(values) for values in params],
+                all_ids=all_ids,
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
@@ -60,21 +59,22 @@ class NativeExecutor(Executor):
         texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
         self._obs_of = assembler_of(spec.observation_space, names, texts)
         self._info_names = tuple(array.name for array in spec.info_arrays)
-        self._num_obs = len(names)
-        # Keys that resets or steps alone have: name -> whether steps do.
+        # Info keys that only resets or only steps have: name -> whether steps have it.
         self._partial = {a.name: a.on_step for a in spec.info_arrays if not (a.on_step and a.on_reset)}
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
         is_plain = len(names) == 1 and not texts and not self._info_names and not self._has_finals
-        # A function and not a bound method: that would be a cycle, and the threads would outlive the pool.
+        # A function and not a bound method, which would be a reference cycle: the threads would outlive the pool.
         self._make_batch = NativeExecutor._plain_batch if is_plain else NativeExecutor._rich_batch
 
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._native.step(actions, env_ids, timeout_s))
+        rows = self._native.step(actions, env_ids, timeout_s)
+        return self._make_batch(self, rows) if rows else self._no_batch(rows)
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._native.step_checked(actions, env_ids, timeout_s))
+        rows = self._native.step_checked(actions, env_ids, timeout_s)
+        return self._make_batch(self, rows) if rows else self._no_batch(rows)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -86,17 +86,17 @@ class NativeExecutor(Executor):
         return self._native.send
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._native.recv(timeout_s))
+        rows = self._native.recv(timeout_s)
+        return self._make_batch(self, rows) if rows else self._no_batch(rows)
 
-    def _answer(self, columns: tuple[Any, ...] | Literal[False] | None) -> Batch | Refused | None:
-        if columns:
-            return self._make_batch(self, columns)
-        return None if columns is None else REFUSED
+    @staticmethod
+    def _no_batch(answer: object) -> Refused | None:
+        return None if answer is None else REFUSED
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
-        columns = self._native.reset(env_ids, timeout_s)
-        return None if columns is None else self._make_batch(self, columns)
+        rows = self._native.reset(env_ids, timeout_s)
+        return None if rows is None else self._make_batch(self, rows)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -108,37 +108,38 @@ class NativeExecutor(Executor):
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         check_native_options(self.spec, options)
 
-    def _plain_batch(self, columns: tuple[Any, ...]) -> Batch:
-        """Of an env with one observation array and no infos, without final rows: the most common case."""
-        obs, reward, terminated, truncated, env_id, elapsed_step, faults = columns
-        own = () if faults is None else _faults(faults)
-        return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, {}, None, own)
+    def _plain_batch(self, rows: _native.Rows) -> Batch:
+        """Return the batch of an env with one observation array, no infos and no final rows: the most common case."""
+        return Batch(
+            rows.obs[0],
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            rows.env_id,
+            rows.elapsed_step,
+            {},
+            None,
+            () if rows.faults is None else _faults(rows.faults),
+        )
 
-    def _rich_batch(self, columns: tuple[Any, ...]) -> Batch:
-        k, names = self._num_obs, self._info_names
-        info_end = k + 5 + len(names)
+    def _rich_batch(self, rows: _native.Rows) -> Batch:
+        """Return the batch of any env."""
         final = None
         if self._has_finals:
-            final = Final(
-                self._obs_of(columns[info_end : info_end + k]),
-                columns[info_end + k],
-                # Of an episode's last row, which a step wrote.
-                {
-                    n: c
-                    for n, c in zip(names, columns[info_end + k + 1 : -1], strict=True)
-                    if self._partial.get(n, True)
-                },
-            )
+            infos = zip(self._info_names, rows.final_info, strict=True)
+            # Final rows are always written by a step.
+            final_info = {name: column for name, column in infos if self._partial.get(name, True)}
+            final = Final(self._obs_of(rows.final_obs), rows.final_elapsed_step, final_info)
         return Batch(
-            self._obs_of(columns[:k]),
-            columns[k],
-            columns[k + 1],
-            columns[k + 2],
-            columns[k + 3],
-            columns[k + 4],
-            self._info(columns[k + 5 : info_end], columns[k + 4]),
+            self._obs_of(rows.obs),
+            rows.reward,
+            rows.terminated,
+            rows.truncated,
+            rows.env_id,
+            rows.elapsed_step,
+            self._info(rows.info, rows.elapsed_step),
             final,
-            () if columns[-1] is None else _faults(columns[-1]),
+            () if rows.faults is None else _faults(rows.faults),
         )
 
     def _info(self, columns: tuple[Any, ...], elapsed_step: NDArray[np.int32]) -> dict[str, Any]:
@@ -148,7 +149,7 @@ class NativeExecutor(Executor):
             masks = {True: stepped, False: ~stepped}
             is_absent = {on_step: not mask.any() for on_step, mask in masks.items()}
             for name, on_step in self._partial.items():
-                if is_absent[on_step]:  # as in a Python env's infos, a key that no row has is not there
+                if is_absent[on_step]:  # as with Python envs, a key that no row has is left out
                     del info[name]
                 else:
                     info[f"_{name}"] = masks[on_step].copy()
@@ -167,10 +168,10 @@ class NativeExecutor(Executor):
             raise EnvError((fault,), None, "its constructor must not throw") from error
 
     def observe(self) -> Any:
-        columns = self._native.observe()
-        if columns[-1] is not None:
-            raise EnvError(_faults(columns[-1]), None, "reset the env, which rebuilds it")
-        return self._obs_of(columns[: self._num_obs])
+        rows = self._native.observe()
+        if rows.faults is not None:
+            raise EnvError(_faults(rows.faults), None, "reset the env, which rebuilds it")
+        return self._obs_of(rows.obs)
 
     def get_state(self, env_id: int) -> bytes:
         try:
@@ -221,7 +222,7 @@ class NativeExecutor(Executor):
                 written.append(int(env_id))
         except BaseException:
             for env_id in written:
-                # An env that does not take its old value back is broken, and rebuilt at its next reset.
+                # An env that refuses its old value is broken, and is rebuilt at its next reset.
                 with contextlib.suppress(EnvError):
                     self._set_attr(env_id, name, before[env_id])
             raise
@@ -246,7 +247,7 @@ class NativeExecutor(Executor):
         return self.get_attr(env_ids, name)
 
     def stats(self) -> PoolStats:
-        return PoolStats(tuple(EnvStats(*own) for own in self._native.env_statistics()))
+        return PoolStats(tuple(EnvStats(**own) for own in self._native.env_statistics()))
 
     # --- what is known ---------------------------------------------------------------------
 
@@ -269,7 +270,7 @@ class NativeExecutor(Executor):
 
     @property
     def ns_per_step(self) -> float:
-        """What one env's step costs, as the engine measured it; 0 before the first."""
+        """The time of one env's step as the engine measures it; 0 before the first step."""
         return self._native.ns_per_step
 
     def _end(self) -> list[Warning]:
@@ -284,7 +285,7 @@ def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:
 
 
 def check_native_options(spec: EnvSpec, options: Mapping[str, Any]) -> None:
-    """Raises when a native env could not take these options of a reset."""
+    """Raise ConfigError unless a native env accepts these reset options."""
     for name, value in options.items():
         if name not in spec.reset_options:
             valid = list(spec.reset_options) or "none"

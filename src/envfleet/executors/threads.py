@@ -119,7 +119,7 @@ def _serve(
     runner: EnvRunner,
     worker: int,
     affinity_offset: int,
-    board: _native.Board,
+    board: _native.PythonPool,
     failures: dict[int, str],
     close_faults: list[tuple[int, str]],
 ) -> None:

@@ -135,7 +135,7 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
             f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; render() gives the frames"
         )
     load_entry(entry)
-    declared = [Param(*fields) for fields in _native.params_of(entry.native_id)]
+    declared = [Param(**fields) for fields in _native.params_of(entry.native_id)]
     family = family_of_native(entry.native_id)
     values = _values(
         env_id, declared, [family.translate({**entry.params, **own}) for own in options.params], config.num_envs

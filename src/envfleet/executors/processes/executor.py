@@ -262,7 +262,7 @@ class ProcessesExecutor(RowsExecutor):
             self._memory.close()
 
 
-def _bury(board: _native.Board, worker: int) -> None:
+def _bury(board: _native.PythonPool, worker: int) -> None:
     board.mark_dead(worker)
 
 

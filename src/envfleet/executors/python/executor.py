@@ -28,7 +28,6 @@ from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.validation import LeafColumns
 
-_LOST = 2  # RowKind of native/shm/board.h
 # Of an env that raised twice: in the call, and while that was written down.
 _NO_ANSWER: dict[str, Any] = {"fault": (Trouble("call", "it raised, and how could not be told", ""), None)}
 
@@ -61,29 +60,28 @@ class RowsExecutor(Executor):
         # Handed out with every whole batch, so nobody may write to it.
         all_ids.flags.writeable = False
         self._all_ids = all_ids
-        self._board = _native.Board(
-            buffer,
-            config.num_envs,
-            layout.num_workers,
-            config.batch_size,
-            NATIVE_CODES[config.autoreset_mode],
-            may_spin,
-            -1.0 if config.step_timeout is None else config.step_timeout,
-            [column for column in self._columns.obs if column is not None],
-            [column for column in self._columns.final if column is not None],
-            self._columns.action[0] if len(self._columns.action) == 1 else None,
-            native_action_space(layout.action_leaves) if config.check_actions else None,
-            self._columns.info,
-            all_ids,
-            config.copy,
-            plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals,
-            run_inline,
-            on_overdue,
+        self._board = _native.PythonPool(
+            buffer=buffer,
+            num_envs=config.num_envs,
+            num_workers=layout.num_workers,
+            batch_size=config.batch_size,
+            autoreset=NATIVE_CODES[config.autoreset_mode],
+            may_spin=may_spin,
+            step_timeout_s=-1.0 if config.step_timeout is None else config.step_timeout,
+            obs=[column for column in self._columns.obs if column is not None],
+            final_obs=[column for column in self._columns.final if column is not None],
+            action=self._columns.action[0] if len(self._columns.action) == 1 else None,
+            action_space=native_action_space(layout.action_leaves) if config.check_actions else None,
+            info=self._columns.info,
+            all_ids=all_ids,
+            copy=config.copy,
+            is_plain=plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals,
+            run_inline=run_inline,
+            on_overdue=on_overdue,
         )
         # Without a reference to this executor: one that Ctrl-C kept from its pool ends when it is dropped.
         self._info_columns = InfoColumns(partial(_publish, self._board, mailbox))
         self._join_obs = join(layout.observation_space)
-        self._num_stored = sum(column is not None for column in self._columns.obs)
         self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
         # What observe() gives of observations that have no column.
         self._last_loose: list[Sequence[Any] | None] = [None] * config.num_envs
@@ -114,12 +112,21 @@ class RowsExecutor(Executor):
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         return self._answer(self._board.recv(self, timeout_s))
 
-    def _answer(self, answer: tuple[Any, ...] | Batch | Literal[False] | None) -> Batch | Refused | None:
-        if type(answer) is tuple:
+    def _answer(self, answer: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
+        if type(answer) is _native.Rows:
             # One observation array, nothing in the mail, no last rows: the most common case.
-            obs, reward, terminated, truncated, env_id, elapsed_step, info, _, _ = answer
-            return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info or {}, None, ())
-        return REFUSED if answer is False else answer  # type: ignore[return-value]  # no tuple, no bool any more
+            return Batch(
+                answer.obs[0],
+                answer.reward,
+                answer.terminated,
+                answer.truncated,
+                answer.env_id,
+                answer.elapsed_step,
+                answer.info or {},
+                None,
+                (),
+            )
+        return REFUSED if answer is False else answer  # type: ignore[return-value]  # neither Rows nor bool any more
 
     def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
         """Writes checked actions where their envs find them."""
@@ -157,25 +164,24 @@ class RowsExecutor(Executor):
 
     # --- batches -------------------------------------------------------------------------
 
-    def make_batch(self, columns: tuple[Any, ...]) -> Batch:
+    def make_batch(self, rows: _native.Rows) -> Batch:
         """A batch that is more than its arrays. Called by the board, inside the call that gives it out."""
-        k = self._num_stored
-        special = _Special(self, columns[-1] or (), len(columns[k]))
-        info = merge(special.infos, columns[-3] or {})
+        special = _Special(self, rows.replies or (), len(rows.reward))
+        info = merge(special.infos, rows.info or {})
         self._info_columns.learn(special.infos)
         final = None
         if self._layout.has_finals:
-            final_info = merge(special.final_infos, columns[-2] or {})
+            final_info = merge(special.final_infos, rows.final_info or {})
             self._info_columns.learn(special.final_infos)
-            final_obs = self._obs(columns[k + 5 : 2 * k + 5], special.loose_finals)
-            final = Final(final_obs, columns[2 * k + 5], final_info)
+            final = Final(self._obs(rows.final_obs, special.loose_finals), rows.final_elapsed_step, final_info)
         for row, loose in enumerate(special.loose_obs):
             if loose is not None:
-                self._last_loose[columns[k + 3][row]] = loose
-        obs = self._obs(columns[:k], special.loose_obs)
-        reward, terminated, truncated, env_id, elapsed_step = columns[k : k + 5]
+                self._last_loose[rows.env_id[row]] = loose
+        obs = self._obs(rows.obs, special.loose_obs)
         faults = tuple(special.faults)
-        return Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info, final, faults)
+        return Batch(
+            obs, rows.reward, rows.terminated, rows.truncated, rows.env_id, rows.elapsed_step, info, final, faults
+        )
 
     def _obs(self, stored: Sequence[Any], loose: Sequence[Sequence[Any] | None]) -> Any:
         """The observation of a batch from its columns, and what its rows have in the mail."""
@@ -250,31 +256,31 @@ class RowsExecutor(Executor):
             problem = f"cannot be saved: {error.faults[0].message}"
             raise EnvStateError(env_id, self.spec.id, problem) from error.__cause__
         rows = [None if column is None else column[env_id].copy() for column in self._columns.obs]
-        return pickle.dumps((self._board.get_standing(env_id), rows, self._last_loose[env_id], state))
+        return pickle.dumps((self._board.get_episode(env_id), rows, self._last_loose[env_id], state))
 
     def set_state(self, env_id: int, state: bytes) -> None:
         try:
-            standing, rows, loose, env = pickle.loads(state)
+            episode, rows, loose, env = pickle.loads(state)
             for column, row in zip(self._columns.obs, rows, strict=True):
                 if column is not None and (row.shape, row.dtype) != (column.shape[1:], column.dtype):
                     raise ValueError(f"expected an observation of {column.shape[1:]}, got {row.shape}")
         except Exception as error:
             problem = f"cannot take this state: it is not the state of such a Python env ({message_of(error)})"
             raise EnvStateError(env_id, self.spec.id, problem) from error
-        before = self._board.get_standing(env_id)
+        before = self._board.get_episode(env_id)
         # Until all of it is there: an env that Ctrl-C leaves with half a state must be reset before it is stepped.
         self._board.set_phase(env_id, int(Phase.BROKEN))
         try:
             self._ask([env_id], ("load", env), "set_state", "mend the env")
         except EnvError as error:
-            self._board.set_standing(env_id, *before)
+            self._board.set_episode(env_id, **before)
             problem = f"cannot take this state: {error.faults[0].message}"
             raise EnvStateError(env_id, self.spec.id, problem) from error.__cause__
         for column, row in zip(self._columns.obs, rows, strict=True):
             if column is not None:
                 column[env_id] = row
         self._last_loose[env_id] = loose
-        self._board.set_standing(env_id, *standing)
+        self._board.set_episode(env_id, **episode)
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return self._ask(env_ids, ("call", "render", (), {}), "render", "mend its render()")
@@ -305,12 +311,13 @@ class RowsExecutor(Executor):
         for env_id, letter in zip(env_ids, letters, strict=True):
             self._board.set_request_bytes(int(env_id), self._mailbox.put_request(int(env_id), letter))
         answers, faults = [], []
-        for _, env_id, kind, num_bytes in self._board.call(np.asarray(env_ids, dtype=np.int32)):
+        for sent in self._board.call(np.asarray(env_ids, dtype=np.int32)):
+            env_id, num_bytes = sent.env_id, sent.num_bytes
             self._board.set_request_bytes(env_id, 0)
             if env_id in self._lost and num_bytes and not method.startswith("__init__"):
                 faults.append(self.death_of(env_id, method))
                 continue
-            if kind == _LOST:
+            if sent.is_lost:
                 faults.append(self.death_of(env_id, method))
                 continue
             reply = self.take_letter(env_id, num_bytes) if num_bytes else _NO_ANSWER
@@ -346,7 +353,7 @@ class RowsExecutor(Executor):
         return np.frombuffer(self._board.phases(), dtype=np.uint8)
 
     def stats(self) -> PoolStats:
-        envs = tuple(EnvStats(*own) for own in self._board.env_statistics())
+        envs = tuple(EnvStats(**own) for own in self._board.env_statistics())
         workers = tuple(WorkerStats(*own) for own in self._board.worker_statistics())
         return PoolStats(envs, workers)
 
@@ -364,24 +371,25 @@ class RowsExecutor(Executor):
         """Waits for the workers to leave, and ends those that do not; what envs raised in close()."""
 
 
-def _publish(board: _native.Board, mailbox: Mailbox, entries: list[Any]) -> None:
+def _publish(board: _native.PythonPool, mailbox: Mailbox, entries: list[Any]) -> None:
     board.publish_schema(entries, mailbox.put_schema(board.next_schema_version, entries))
 
 
 class _Special:
     """What rows of a batch have in the mail: faults, odd infos, observations of no fixed size."""
 
-    def __init__(self, executor: RowsExecutor, raw: Sequence[tuple[int, int, int, int]], num_rows: int) -> None:
+    def __init__(self, executor: RowsExecutor, replies: Sequence[_native.Reply], num_rows: int) -> None:
         self.infos: list[Mapping[str, Any] | None] = [None] * num_rows
         self.final_infos: list[Mapping[str, Any] | None] = [None] * num_rows
         self.loose_obs: list[Sequence[Any] | None] = [None] * num_rows
         self.loose_finals: list[Sequence[Any] | None] = [None] * num_rows
         self.faults: list[Fault] = []
-        for row, env_id, kind, num_bytes in raw:
-            if kind == _LOST:
+        for reply in replies:
+            row, env_id = reply.row, reply.env_id
+            if reply.is_lost:
                 self.faults.append(executor.death_of(env_id, executor.method_of(env_id)))
                 continue
-            letter = executor.take_letter(env_id, num_bytes)
+            letter = executor.take_letter(env_id, reply.num_bytes)
             if "lost" in letter:
                 self.faults.append(executor.death_of(env_id, executor.method_of(env_id)))
                 continue

@@ -67,7 +67,7 @@ class Layout:
     def _placed(self) -> tuple[dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]], int]:
         """(offset, dtype, shape) of each column, and where the last ends."""
         columns: dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
-        offset = _native.board_bytes(self.num_envs, self.num_workers)
+        offset = _native.segment_bytes(self.num_envs, self.num_workers)
         wanted = [("obs", self.obs_leaves), ("action", self.action_leaves)]
         if self.has_finals:
             wanted.append(("final", self.obs_leaves))

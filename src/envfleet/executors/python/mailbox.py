@@ -20,7 +20,7 @@ from envfleet.errors import EnvfleetError, PoolClosedError
 
 _PAGE_BYTES = 4096
 _SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
-_MAX_SCHEMAS = 64  # kMaxSchemas of native/shm/board.h
+_MAX_SCHEMAS = 64  # kMaxSchemas of native/shm/segment.h
 # Memory that is kept for later messages after it was read, for the replies of all envs together, and as much for the
 # requests. What is read beyond that goes back to the system, which costs about a third of the time that a large
 # message takes.

@@ -1,6 +1,6 @@
 """EnvRunner: the worker's side of a board, for all that is not the plain case.
 
-The native EnvLoop takes the requests and does the plain case of a step itself; for the rest
+The native StepLoop takes the requests and does the plain case of a step itself; for the rest
 it calls this: building, seeds, nested spaces, odd results, faults, calls by name.
 """
 
@@ -58,18 +58,18 @@ class EnvRunner:
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
         self._rows = self._columns.obs[0] if is_plain_obs else None
         is_plain_action = plain_array_leaf(layout.action_leaves) is not None
-        self.loop = _native.EnvLoop(
-            buffer,
-            layout.num_envs,
-            layout.num_workers,
-            worker,
-            NATIVE_CODES[layout.autoreset_mode],
-            max_episode_steps or 0,
-            max_spinners,
-            self._columns.obs[0] if is_plain_obs else None,
-            self._columns.action[0] if is_plain_action else None,
-            self._columns.info,
-            self,
+        self.loop = _native.StepLoop(
+            buffer=buffer,
+            num_envs=layout.num_envs,
+            num_workers=layout.num_workers,
+            worker=worker,
+            autoreset=NATIVE_CODES[layout.autoreset_mode],
+            max_episode_steps=max_episode_steps or 0,
+            max_spinners=max_spinners,
+            obs=self._columns.obs[0] if is_plain_obs else None,
+            action=self._columns.action[0] if is_plain_action else None,
+            info=self._columns.info,
+            runner=self,
         )
         for env_id, env in envs.items():
             self._install(env_id, env)

@@ -20,7 +20,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import Deed, Phase, decide
+from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, Executor, Refused
@@ -164,7 +164,7 @@ class RayExecutor(Executor):
             and actions.dtype == leaf.dtype
             and actions.shape == (self.num_envs, *leaf.shape)
             and all(
-                decide(self._config.autoreset_mode, Phase(phase)) is not Deed.REFUSE
+                step_rule(self._config.autoreset_mode, Phase(phase)) is not StepRule.REFUSE
                 for phase in set(self._dispatcher.phases)
             )
         )

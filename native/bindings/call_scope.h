@@ -1,0 +1,109 @@
+// How a native call of a pool enters its call guard (engine/call_guard.h), waits without the GIL, and leaves.
+//
+// Thread safety: everything here is used with the GIL held.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "bindings/python_calls.h"
+#include "engine/call_guard.h"
+#include "engine/wait.h"
+
+namespace envfleet::bindings {
+
+// How long closing a pool waits: for another thread's call to end, for workers to leave.
+constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
+// How long a call that was asked to end may take to do so.
+constexpr std::int64_t kInterruptTimeoutNs = 1'000'000'000;
+// How long another core may take to see a write of this one; far less in practice.
+constexpr std::int64_t kSettleNs = 2'000'000;
+
+// Negative: no limit. Capped where nanoseconds would overflow.
+inline std::int64_t to_ns(double seconds) {
+  return seconds < 0 ? -1 : static_cast<std::int64_t>(std::min(seconds, 1e9) * 1e9);
+}
+
+[[noreturn]] inline void raise_error(const char* error_class, const char* message) {
+  PyErr_SetString(nanobind::module_::import_("envfleet.errors").attr(error_class).ptr(), message);
+  throw nanobind::python_error();
+}
+
+// Runs the close() that was deferred to the call that has just ended.
+void continue_close(engine::CallGuard& guard) noexcept;
+[[noreturn]] void refuse_entry(engine::CallGuard::Entry entry);
+[[noreturn]] void raise_closed_while_waiting();
+
+// Held while a call is inside the guard. Raises if the call was not let in.
+class CallScope {
+ public:
+  using Entry = engine::CallGuard::Entry;
+  CallScope(engine::CallGuard& guard, Entry entry) : guard_(guard), entry_(entry) {
+    if (entry != Entry::inside && entry != Entry::nested) [[unlikely]]
+      refuse_entry(entry);
+  }
+  ~CallScope() {
+    if (guard_.leave(entry_)) [[unlikely]]
+      continue_close(guard_);
+  }
+  CallScope(const CallScope&) = delete;
+  CallScope& operator=(const CallScope&) = delete;
+
+ private:
+  engine::CallGuard& guard_;
+  const Entry entry_;
+};
+
+// A native call that is a public method by itself.
+struct WholeCall : CallScope {
+  explicit WholeCall(engine::CallGuard& guard) : CallScope(guard, guard.enter_call()) {}
+};
+
+// A native call that may be part of a public method.
+struct PartialCall : CallScope {
+  explicit PartialCall(engine::CallGuard& guard) : CallScope(guard, guard.enter_part()) {}
+};
+
+// Enters a pool by a WholeCall or PartialCall, and first finishes what an interrupted call has left behind.
+template <class Call>
+class PoolCall {
+ public:
+  template <class Pool>
+  explicit PoolCall(Pool& pool) : call_(pool.call_guard()) {
+    if (pool.has_abandoned_call()) [[unlikely]]
+      pool.finish_abandoned_call();
+  }
+
+ private:
+  Call call_;
+};
+
+// Runs body() with the GIL released, or holds it if the work ends before another thread could make use of it: giving it up
+// costs up to a switch interval (5 ms) while another Python thread is busy.
+template <class Body>
+auto without_gil_if(bool release, Body&& body) {
+  if (!release) return body();
+  GilRelease released;
+  return body();
+}
+
+// Calls attempt(slice_ns) until it returns something or timeout_ns (negative: no limit) has passed, and handles signals in
+// between: Ctrl-C must reach a caller that waits, and so must close().
+template <class Attempt>
+auto wait_in_slices(const engine::CallGuard& guard, std::int64_t timeout_ns, Attempt&& attempt)
+    -> decltype(attempt(std::int64_t{})) {
+  constexpr std::int64_t kSlice = 50'000'000;
+  const std::int64_t start = engine::now_ns();
+  for (;;) {
+    const std::int64_t rest = timeout_ns < 0 ? kSlice : timeout_ns - (engine::now_ns() - start);
+    auto result = without_gil_if(true, [&] { return attempt(std::clamp<std::int64_t>(rest, 0, kSlice)); });
+    if (result) return result;
+    if (timeout_ns >= 0 && rest <= kSlice) return result;
+    if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
+    if (guard.is_interrupted()) raise_closed_while_waiting();
+  }
+}
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,116 @@
+// StepLoop: the worker's side of Python envs: takes requests, calls the envs, writes their rows.
+//
+// The plain case is handled here: an env that returns an array with the dtype and shape of its space, numbers and flags,
+// and infos that the schema knows. Everything else (nested spaces, seeds, faults, unusual types) is passed to the
+// `runner`, a Python object (executors/python/runner.py) that handles all cases. The runner owns the loop.
+//
+// Thread safety: one thread at a time. Holds the GIL except while it waits.
+// Invariant: the row of a request is finished whatever the env raises, so that the caller never waits for it in vain.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "bindings/info_schema.h"
+#include "bindings/numpy_arrays.h"
+#include "shm/slot_updates.h"
+#include "shm/worker_queue.h"
+
+namespace envfleet::bindings {
+
+// Observations that are one array.
+struct ObsColumn : Column {
+  using Column::Column;
+
+  // Returns false if the observation does not plainly have the space's dtype and shape; the row is undefined then.
+  bool write(std::int32_t env_id, PyObject* obs) const;
+};
+
+// Actions that are one array, as the objects that envs receive.
+struct ActionColumn : Column {
+  using Column::Column;
+
+  // A numpy scalar for shape (), otherwise a new array: the env may keep it. Invalid with a Python error set on failure.
+  nanobind::object make(std::int32_t env_id);
+
+ private:
+  std::vector<nanobind::object> cached_scalars_;  // by value
+};
+
+struct StepLoopOptions {
+  nanobind::object buffer;  // the memory that the caller and the workers share, as a uint8 array
+  std::int32_t num_envs = 0, num_workers = 0;
+  std::int32_t worker = 0;
+  std::int32_t autoreset = 0;          // ef_autoreset
+  std::int32_t max_episode_steps = 0;  // 0: no limit
+  std::int32_t max_spinners = 0;       // see WorkerQueue
+  nanobind::object obs, action;        // the columns, if observations and actions are one array each; otherwise None
+  nanobind::object info;               // the array of the info columns
+  nanobind::object runner;
+};
+
+class StepLoop {
+ public:
+  explicit StepLoop(const StepLoopOptions& options);
+
+  // One env and its methods; None while it is not built.
+  void set_env(std::int32_t env_id, nanobind::object env, nanobind::object step, nanobind::object reset);
+  // Drops the references to the envs and to the runner, which owns this loop.
+  void detach();
+  // For the garbage collector: a loop whose pool was interrupted by Ctrl-C while it was made is never detached.
+  int traverse(visitproc visit, void* context) const;
+
+  // Serves requests until the pool is stopped.
+  void serve();
+  // Serves requests in the caller's thread until there are none left or deadline_ns (negative: none) has passed.
+  void run_pending(std::int64_t deadline_ns);
+
+  // --- called by the runner ----------------------------------------------------------------
+
+  // Returns true if the episode ended.
+  bool count_step(std::int32_t env_id, double reward, bool terminated, bool truncated) {
+    return shm::count_step(queue_.slot(env_id), max_episode_steps_, reward, terminated, truncated);
+  }
+  void count_reset(std::int32_t env_id, bool is_same_step) { shm::count_reset(queue_.slot(env_id), is_same_step); }
+  void count_fault(std::int32_t env_id, bool in_reset) { shm::count_fault(queue_.slot(env_id), in_reset); }
+  void set_phase(std::int32_t env_id, std::uint8_t phase) { shm::set_phase(queue_.slot(env_id), phase); }
+
+  // The seed of the request as an int, once; otherwise None.
+  nanobind::object take_seed(std::int32_t env_id);
+  std::uint64_t request_bytes(std::int32_t env_id) const { return queue_.slot(env_id).request_bytes; }
+  void set_reply_bytes(std::int32_t env_id, std::uint64_t count) { queue_.slot(env_id).reply_bytes = count; }
+  std::uint64_t schema_bytes(std::uint32_t version) const { return queue_.header().schema_bytes[version]; }
+  // Packs the keys that the schema knows; returns the rest as a dict, or None.
+  nanobind::object pack_info(std::int32_t env_id, nanobind::dict info, bool is_final);
+
+ private:
+  void wait();
+  void run_next();
+  void load_schema();
+  PyObject* run(std::int32_t env_id, shm::Slot& slot);
+  PyObject* run_step(std::int32_t env_id, shm::Slot& slot, const nanobind::object& step);
+  PyObject* run_reset(std::int32_t env_id, shm::Slot& slot);
+  bool finish_plain_step(std::int32_t env_id, shm::Slot& slot, PyObject* result, bool then_reset);
+  void refresh(std::int32_t env_id);
+  bool write_info(std::int32_t env_id, shm::Slot& slot, PyObject* info);
+  PyObject* pack(shm::Slot& slot, std::int32_t env_id, PyObject* info, bool is_final) const;
+  PyObject* fault(std::int32_t env_id, const char* method);
+  PyObject* fail_row(std::int32_t env_id, shm::Slot& slot, nanobind::python_error& error);
+
+  nanobind::object buffer_;  // keeps the memory alive
+  shm::WorkerQueue queue_;
+  std::int32_t first_env_, end_env_, autoreset_, max_episode_steps_;
+  ObsColumn obs_;
+  ActionColumn action_;
+  Column info_;
+  nanobind::object runner_;
+  std::vector<nanobind::object> env_, step_, reset_;
+  std::int64_t clock_ns_ = 0;  // 0: not read since the last wait
+  bool is_inline_ = false;
+  std::uint32_t schema_version_ = 0;
+  InfoSchema schema_;
+};
+
+}  // namespace envfleet::bindings

@@ -1,0 +1,163 @@
+#include "engine/counters.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "envfleet/lanes.h"
+#include "envfleet/step_rule.h"
+
+namespace envfleet::engine {
+
+namespace {
+
+constexpr std::int64_t kMaskRows = 64;
+
+// Aligned: a vector across two cache lines takes two loads.
+double* zeros(std::int64_t count) {
+  const std::int64_t bytes = (count * static_cast<std::int64_t>(sizeof(double)) + 63) / 64 * 64;
+  auto* memory = static_cast<double*>(std::aligned_alloc(64, bytes));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::fill_n(memory, count, 0.0);
+  return memory;
+}
+
+// For rows that are contiguous in the batch and in the array of returns.
+ENVFLEET_VECTOR_CLONES void add_rewards(double* returns, const double* reward, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) returns[i] += reward[i];
+}
+
+// Which of up to 64 rows have ended, one bit per row.
+std::uint64_t mask_of(const std::uint8_t* terminated, const std::uint8_t* truncated, std::int64_t count) {
+  std::uint64_t mask = 0;
+  std::int64_t i = 0;
+  if constexpr (std::endian::native == std::endian::little) {
+    for (; i + 8 <= count; i += 8) {
+      std::uint64_t eight, others;
+      std::memcpy(&eight, terminated + i, 8);
+      std::memcpy(&others, truncated + i, 8);
+      // Flags are 0 or 1; the product moves the eight of them side by side into the highest byte.
+      mask |= (((eight | others) * 0x0102040810204080u) >> 56) << i;
+    }
+  }
+  for (; i < count; ++i) mask |= static_cast<std::uint64_t>((terminated[i] | truncated[i]) & 1) << i;
+  return mask;
+}
+
+}  // namespace
+
+Counters::Counters(std::int32_t num_envs, ef_autoreset autoreset, int num_shards)
+    : num_envs_(num_envs),
+      autoreset_(autoreset),
+      records_(num_envs),
+      rare_(num_envs),
+      returns_(zeros(num_envs)),
+      num_single_(num_envs, 0),
+      shards_(num_shards) {}
+
+void Counters::count_steps(int shard, const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  std::lock_guard lock(shards_[shard].mutex);
+  if (rows.env_ids == nullptr) {
+    add_rewards(returns_.get() + begin, rows.reward + begin, end - begin);
+  } else {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = rows.env_ids[row];
+      returns_[env_id] += rows.reward[row];
+      num_single_[env_id] += 1;
+      records_[env_id].due_at = -1;
+    }
+  }
+  end_episodes(rows, begin, end);
+}
+
+void Counters::end_episodes(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  // With final rows the row itself already belongs to the next episode.
+  const std::int32_t* lengths = has_final_rows(autoreset_) ? rows.final_elapsed_step : rows.elapsed_step;
+  Record* const records = records_.data();
+  double* const returns = returns_.get();
+  const std::int64_t num_whole = num_whole_;
+  for (std::int64_t first = begin; first < end; first += kMaskRows) {
+    // One loop per 64 rows: a mispredicted branch costs as much as a row, and ends are hard to predict.
+    std::uint64_t mask = mask_of(rows.terminated + first, rows.truncated + first, std::min(end - first, kMaskRows));
+    for (; mask != 0; mask &= mask - 1) {
+      const std::int64_t row = first + std::countr_zero(mask);
+      const std::int64_t env_id = rows.env_ids != nullptr ? rows.env_ids[row] : row;
+      Record& own = records[env_id];
+      const double values[2] = {returns[env_id], static_cast<double>(lengths[row])};
+      returns[env_id] = 0;
+      for (int i = 0; i < 2; ++i) {
+        own.sum[i] += values[i];
+        own.min[i] = values[i] < own.min[i] ? values[i] : own.min[i];
+        own.max[i] = values[i] > own.max[i] ? values[i] : own.max[i];
+      }
+      own.num_episodes += 1;
+      own.due_at = num_whole;
+    }
+  }
+}
+
+void Counters::count_resets(int shard, const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  std::lock_guard lock(shards_[shard].mutex);
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int32_t env_id = rows.env_ids != nullptr ? rows.env_ids[row] : static_cast<std::int32_t>(row);
+    set_phase(env_id, EF_RUNNING);
+    forget_episode(env_id);
+    rare_[env_id].num_resets += 1;
+  }
+}
+
+void Counters::drop(std::int32_t env_id, Request request, std::int32_t method) {
+  // Not the shard: a fault does not know which thread runs its row.
+  std::lock_guard lock(drops_);
+  Rare& own = rare_[env_id];
+  forget_episode(env_id);
+  if (request == Request::reset) own.num_resets -= 1;
+  if (request != Request::step) return;
+  own.num_dropped += 1;
+  // The autoreset that was due did not take place.
+  if (method == EF_IN_RESET) own.more_dues -= 1;
+}
+
+void Counters::set_phase(std::int32_t env_id, std::uint8_t phase) {
+  Record& own = records_[env_id];
+  const bool is_due = phase == EF_ENDED;
+  rare_[env_id].more_dues += static_cast<int>(is_due) - static_cast<int>(own.due_at == num_whole_);
+  own.due_at = is_due ? num_whole_ : -1;
+}
+
+std::vector<EnvStatistics> Counters::read() {
+  std::vector<std::unique_lock<std::mutex>> locks;
+  for (Shard& shard : shards_) locks.emplace_back(shard.mutex);
+  locks.emplace_back(drops_);
+  std::vector<EnvStatistics> all;
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+    const Record& own = records_[env_id];
+    const Rare& rare = rare_[env_id];
+    std::int64_t num_steps = num_whole_ + num_single_[env_id] - rare.num_dropped;
+    std::int64_t num_autoresets = 0;
+    if (has_final_rows(autoreset_)) num_autoresets = own.num_episodes;
+    if (resets_on_next_step(autoreset_)) {
+      num_autoresets = own.num_episodes + rare.more_dues - static_cast<int>(own.due_at == num_whole_);
+      num_steps -= num_autoresets;
+    }
+    EnvStatistics& statistics = all.emplace_back();
+    statistics.num_steps = num_steps;
+    statistics.num_resets = rare.num_resets + num_autoresets;
+    statistics.num_episodes = own.num_episodes;
+    if (own.num_episodes == 0) continue;
+    // If all returns are NaN, no comparison ever held.
+    const bool is_ordered = own.min[0] <= own.max[0];
+    statistics.return_sum = own.sum[0];
+    statistics.return_min = is_ordered ? own.min[0] : std::numeric_limits<double>::quiet_NaN();
+    statistics.return_max = is_ordered ? own.max[0] : std::numeric_limits<double>::quiet_NaN();
+    statistics.length_sum = static_cast<std::int64_t>(own.sum[1]);
+    statistics.length_min = static_cast<std::int64_t>(own.min[1]);
+    statistics.length_max = static_cast<std::int64_t>(own.max[1]);
+  }
+  return all;
+}
+
+}  // namespace envfleet::engine

@@ -1,0 +1,242 @@
+// Fleet<Env>: steps, resets and observes ranges of envs of one type. This is the inner loop, into which the compiler
+// inlines the env's own step().
+//
+// Thread safety: as in abi.h; a slot is used by one thread at a time.
+// Invariant: every row of a range is complete when the range function returns, also the row of an env that threw: it is
+// zero, and on_fault was called for it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "envfleet/abi.h"
+#include "envfleet/action_type.h"
+#include "envfleet/env_concepts.h"
+#include "envfleet/env_config.h"
+#include "envfleet/env_slots.h"
+#include "envfleet/exceptions.h"
+#include "envfleet/lanes.h"
+#include "envfleet/out.h"
+#include "envfleet/rows.h"
+#include "envfleet/step_rule.h"
+
+#pragma GCC visibility push(hidden)  // see env.h
+
+namespace envfleet {
+
+namespace detail {
+
+template <class Env>
+class Fleet : public EnvSlots<Env> {
+  using Base = EnvSlots<Env>;
+  using Base::action_bytes_;
+  using Base::info_columns_;
+  using Base::last_obs_;
+  using Base::obs_columns_;
+  using Base::phases_;
+  using Base::slots_;
+  using typename Base::Slot;
+
+ public:
+  explicit Fleet(const ef_fleet_options& options)
+      : Base(options),
+        autoreset_(options.autoreset),
+        step_limit_(options.max_episode_steps > 0 ? options.max_episode_steps : std::numeric_limits<std::int32_t>::max()) {}
+
+  void reset_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+    for (std::int64_t row = begin; row < end; ++row) {
+      guard_rows(rows, row, 1, EF_IN_RESET, [&] {
+        start_episode(rows, row, env_of(rows, row));
+        rows.reward[row] = 0.0;
+        rows.terminated[row] = 0;
+        rows.truncated[row] = 0;
+      });
+    }
+  }
+
+  void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+    std::int64_t row = begin;
+    if constexpr (HasLanes<Env>) {
+      for (; end - row >= Env::lanes; row += Env::lanes) {
+        if (!step_lanes(rows, row)) step_one_by_one(rows, row, row + Env::lanes);
+      }
+    }
+    step_one_by_one(rows, row, end);
+  }
+
+  void step_one_by_one(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = env_of(rows, row);
+      if (step_rule(autoreset_, phases_[env_id]) == StepRule::reset) {
+        reset_range(rows, row, row + 1);
+        continue;
+      }
+      guard_rows(rows, row, 1, EF_IN_STEP, [&] { step_row(rows, row, env_id); });
+    }
+  }
+
+  void observe_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::int32_t env_id = env_of(rows, row);
+      if constexpr (HasObserve<Env>) {
+        guard_rows(rows, row, 1, EF_IN_OBSERVE, [&] {
+          clear_rows(obs_columns_, rows.obs, row, 1);
+          Out out(&rows, &obs_columns_, &info_columns_, row);
+          this->built(env_id).observe(out);
+        });
+      } else {
+        for (std::size_t k = 0; k < obs_columns_.size(); ++k) {
+          const std::int64_t bytes = obs_columns_[k].row_bytes;
+          std::memcpy(row_at(rows.obs[k], bytes, row), last_obs_[k].data() + bytes * env_id, bytes);
+        }
+      }
+    }
+  }
+
+ private:
+  // Batch buffers are recycled: without this, an element that the env skips would hold a value of an earlier batch.
+  void clear_outputs(const ef_rows& rows, std::int64_t first_row, int count = 1) {
+    if constexpr (!WritesEveryElement<Env>) clear_rows(obs_columns_, rows.obs, first_row, count);
+    if (!info_columns_.empty()) clear_rows(info_columns_, rows.info, first_row, count);
+  }
+
+  void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    Slot& slot = slots_[env_id];
+    clear_outputs(rows, row);
+    Out out(&rows, &obs_columns_, &info_columns_, row);
+    this->built(env_id).reset(slot.rng, out);
+    slot.elapsed_step = 0;
+    phases_[env_id] = EF_RUNNING;
+    rows.elapsed_step[row] = 0;
+    if constexpr (!HasObserve<Env>) this->remember_obs(rows, row, env_id);
+  }
+
+  void step_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+    Slot& slot = slots_[env_id];
+    clear_outputs(rows, row);
+    Out out(&rows, &obs_columns_, &info_columns_, row);
+    act(slot, rows, env_id, out);
+    finish_row(rows, row, env_id, out.reward, out.terminated, out.truncated);
+  }
+
+  void finish_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, double reward, bool terminated,
+                  bool truncated) noexcept {
+    const std::int32_t elapsed_step = ++slots_[env_id].elapsed_step;
+    truncated |= elapsed_step >= step_limit_;
+    rows.reward[row] = reward;
+    rows.terminated[row] = terminated ? 1 : 0;
+    rows.truncated[row] = truncated ? 1 : 0;
+    rows.elapsed_step[row] = elapsed_step;
+    if (terminated || truncated) [[unlikely]] {
+      end_episode(rows, row, env_id);
+    } else if constexpr (!HasObserve<Env>) {
+      this->remember_obs(rows, row, env_id);
+    }
+  }
+
+  // Steps the rows from first_row on, as many as there are lanes. Returns false if no env was stepped.
+  bool step_lanes(const ef_rows& rows, std::int64_t first_row) noexcept
+    requires HasLanes<Env>
+  {
+    constexpr int kLanes = Env::lanes;
+    std::int32_t ids[kLanes];
+    std::int32_t actions[kLanes];
+    Env* envs[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) {
+      ids[lane] = env_of(rows, first_row + lane);
+      envs[lane] = &*slots_[ids[lane]].env;
+      actions[lane] = static_cast<const std::int32_t*>(rows.actions)[ids[lane]];
+    }
+    clear_outputs(rows, first_row, kLanes);
+    LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
+    bool are_stepped = false;
+    // It is not known which of the envs threw, or how far the others got: all of them are broken.
+    if (!guard_rows(rows, first_row, kLanes, EF_IN_STEP, [&] { are_stepped = Env::step_lanes(envs, actions, out); })) {
+      return true;
+    }
+    if (!are_stepped) return false;
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const std::int64_t row = first_row + lane;
+      // Stepped in vain: leaving a lane out would cost more than starting its next episode over the result.
+      if (step_rule(autoreset_, phases_[ids[lane]]) == StepRule::reset) [[unlikely]] {
+        reset_range(rows, row, row + 1);
+      } else {
+        finish_row(rows, row, ids[lane], out.reward[lane], out.terminated[lane] != 0, false);
+      }
+    }
+    return true;
+  }
+
+  void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) noexcept {
+    phases_[env_id] = EF_ENDED;
+    if (!has_final_rows(autoreset_)) {
+      this->remember_obs(rows, row, env_id);
+      return;
+    }
+    copy_row(obs_columns_, rows.final_obs, rows.obs, row);
+    copy_row(info_columns_, rows.final_info, rows.info, row);
+    rows.final_elapsed_step[row] = slots_[env_id].elapsed_step;
+    guard_rows(rows, row, 1, EF_IN_RESET, [&] { start_episode(rows, row, env_id); });
+  }
+
+  void act(Slot& slot, const ef_rows& rows, std::int32_t env_id, Out& out) {
+    using Action = ActionOf<Env>;
+    Action action;
+    if constexpr (std::is_pointer_v<Action>) {
+      action = reinterpret_cast<Action>(static_cast<const char*>(rows.actions) + action_bytes_ * env_id);
+    } else {
+      action = static_cast<const std::int32_t*>(rows.actions)[env_id];
+    }
+    if constexpr (StepsWithRng<Env, Action>) {
+      slot.env->step(action, slot.rng, out);
+    } else {
+      slot.env->step(action, out);
+    }
+  }
+
+  // Runs a body that may throw, which breaks the envs of these rows. Returns true if it did not throw.
+  template <class Body>
+  bool guard_rows(const ef_rows& rows, std::int64_t first_row, int count, ef_method method, Body&& body) noexcept {
+    try {
+      body();
+      return true;
+    } catch (...) {
+      fail_rows(rows, first_row, count, method);
+    }
+    return false;
+  }
+
+  // Called in a catch block. Out of line: inlined, it would prevent the inlining of the body.
+  [[gnu::noinline, gnu::cold]] void fail_rows(const ef_rows& rows, std::int64_t first_row, int count,
+                                              ef_method method) noexcept {
+    report_thrown([&](const char* what) {
+      for (int i = 0; i < count; ++i) fail_row(rows, first_row + i, method, what);
+    });
+  }
+
+  void fail_row(const ef_rows& rows, std::int64_t row, ef_method method, const char* what) noexcept {
+    const std::int32_t env_id = env_of(rows, row);
+    phases_[env_id] = EF_BROKEN;
+    clear_rows(obs_columns_, rows.obs, row, 1);
+    if (method != EF_IN_OBSERVE) {
+      clear_rows(info_columns_, rows.info, row, 1);
+      rows.reward[row] = 0.0;
+      rows.terminated[row] = 0;
+      rows.truncated[row] = 0;
+      rows.elapsed_step[row] = method == EF_IN_RESET ? 0 : slots_[env_id].elapsed_step;
+    }
+    rows.on_fault(rows.fault_context, row, env_id, method, what);
+  }
+
+  const std::int32_t autoreset_;
+  const std::int32_t step_limit_;
+};
+
+}  // namespace detail
+
+}  // namespace envfleet
+
+#pragma GCC visibility pop

@@ -1,0 +1,78 @@
+// WorkerQueue: a worker's side of the shared memory: takes requests, sleeps while there are none, reports finished rows.
+//
+// Thread safety: one thread at a time; the caller uses the other side (caller_queue.h) concurrently.
+// Invariant: every request that was taken is finished exactly once, whatever its row contains.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/wait.h"
+#include "shm/segment.h"
+
+namespace envfleet::shm {
+
+class WorkerQueue {
+ public:
+  // max_spinners: how many workers of the pool may spin for requests at once before they sleep; 0: none.
+  WorkerQueue(std::byte* base, SegmentLayout layout, std::int32_t worker, std::int32_t max_spinners)
+      : base_(base),
+        layout_(layout),
+        worker_(worker),
+        max_spinners_(max_spinners),
+        state_(&layout_.worker(base, worker)),
+        tail_(state_->request_tail.load()),
+        done_(state_->done_head.load()) {}
+
+  // This worker's envs are those from first_env() up to, but excluding, end_env().
+  std::int32_t first_env() const { return layout_.first_env(worker_); }
+  std::int32_t end_env() const { return layout_.first_env(worker_ + 1); }
+
+  Header& header() const { return layout_.header(base_); }
+  WorkerState& state() const { return *state_; }
+  Slot& slot(std::int32_t env_id) const { return layout_.slot(base_, env_id); }
+
+  bool is_stopped() const { return header().stop.load(std::memory_order_acquire) != 0; }
+  bool has_request() const { return state_->request_head.load(std::memory_order_acquire) != tail_; }
+  // The env of the next request. Only when has_request().
+  std::int32_t take_request() {
+    const std::int32_t env_id = layout_.requests(base_, worker_)[tail_ & (layout_.ring_size - 1)];
+    ++tail_;
+    state_->request_tail.store(tail_, std::memory_order_relaxed);
+    return env_id;
+  }
+  // Returns when there is a request or the pool is stopped. start_ns: the present time. Called without the GIL.
+  void sleep(std::int64_t start_ns);
+
+  // The env's row is complete.
+  void finish(std::int32_t env_id) {
+    Header& header = this->header();
+    next_finished() = {env_id, header.next_ticket.fetch_add(1)};
+    state_->done_head.store(++done_, std::memory_order_seq_cst);
+    const std::uint32_t completed = header.num_finished.fetch_add(1, std::memory_order_seq_cst) + 1;
+    if (header.is_caller_waiting.load(std::memory_order_seq_cst) != 0 &&
+        static_cast<std::int32_t>(completed - header.wanted.load(std::memory_order_seq_cst)) >= 0) {
+      header.caller_wakeups.fetch_add(1, std::memory_order_seq_cst);
+      engine::wake_shared(header.caller_wakeups);
+    }
+  }
+  // The same in the caller's own thread: there is no other thread to wake.
+  void finish_inline(std::int32_t env_id) {
+    next_finished() = {env_id, done_};
+    state_->done_head.store(++done_, std::memory_order_relaxed);
+  }
+
+ private:
+  FinishedRow& next_finished() const { return layout_.finished(base_, worker_)[done_ & (layout_.ring_size - 1)]; }
+  template <class HasWork>
+  bool spin_until(HasWork&& has_work, std::int64_t start_ns);
+
+  std::byte* base_;
+  SegmentLayout layout_;
+  std::int32_t worker_;
+  std::int32_t max_spinners_;
+  WorkerState* state_;
+  std::uint32_t tail_, done_;  // positions of the next request to read and the next finished row to write
+};
+
+}  // namespace envfleet::shm
