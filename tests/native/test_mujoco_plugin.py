@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import envfleet
-from envfleet.envs.mujoco_files import asset_folder
-from envfleet.envs.mujoco_plugin import _start, flags_for, installed_mujoco, plugin_folder
+from envfleet.envs.mujoco.model_files import asset_folder
+from envfleet.envs.mujoco.plugin import _start, flags_for, installed_mujoco, plugin_folder
 from envfleet.making.compiling import build
 
 pytest.importorskip("mujoco")

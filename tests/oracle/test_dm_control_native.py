@@ -15,7 +15,7 @@ import pytest
 import envfleet
 from envfleet import _native
 from envfleet.envs.dm_control import native_ids, tasks
-from envfleet.envs.dm_control_env import DmControlEnv
+from envfleet.envs.dm_control.env import DmControlEnv
 from envfleet.errors import ConfigError, EnvError
 
 pytest.importorskip("dm_control")

@@ -262,7 +262,7 @@ def test_options_of_ids_that_are_not_native() -> None:
 
 
 def test_code_of_a_mission_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)
+    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)
     with envfleet.make("MiniGrid-GoToDoor-5x5-v0", num_envs=3, mission="code") as envs:
         obs, _ = envs.reset(seed=0)
         assert envs.single_observation_space["mission"] == gymnasium.spaces.Discrete(6)

@@ -44,7 +44,7 @@ class NativeExecutor(Executor):
                 native_id,
                 config.num_envs,
                 config.batch_size,
-                config.num_threads,
+                config.num_workers,
                 config.thread_affinity_offset,
                 config.max_episode_steps or 0,
                 NATIVE_CODES[config.autoreset_mode],

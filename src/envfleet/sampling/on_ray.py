@@ -25,7 +25,7 @@ from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.actors import how_it_died
 from envfleet.executors.ray.faults import KILLED
 from envfleet.executors.ray.plans import Luggage
-from envfleet.making.ray_options import refused_by_ray
+from envfleet.making.options import refused_by_ray
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorDied, GeneratorError
 from envfleet.sampling.ray_actor import CONTROL, GeneratorActor, Offer, unpickled

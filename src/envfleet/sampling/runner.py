@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any
 
 from envfleet.errors import ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
-from envfleet.making.options import START_METHODS, choice_option, integer_option, seconds_option
-from envfleet.making.ray_options import ray_settings, refuse_ray_options
+from envfleet.making.options import START_METHODS, choice_option, integer_option, parse_ray_options, seconds_option
 from envfleet.sampling.backend import Backend, Maker
 from envfleet.sampling.context import SharedContext
 from envfleet.sampling.requests import request_of
 from envfleet.sampling.serial import SerialBackend
 from envfleet.sampling.stream import Desk, StreamOptions, Trajectories, closed_error
+from envfleet.spec import RayConfig
 
 BACKENDS = ("processes", "serial", "ray")
 _open_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
@@ -84,8 +84,7 @@ class Runner:
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
             _bar_maker(progress),
         )
-        on_ray = ray_settings({"ray_address": ray_address, "ray_options": ray_options})
-        refuse_ray_options(backend, on_ray)
+        on_ray = parse_ray_options(backend, {"ray_address": ray_address, "ray_options": ray_options})
         patience_s = seconds_option("placement_timeout", placement_timeout) or 60.0
         if backend != "processes" and start_method is not None:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
@@ -116,7 +115,7 @@ class Runner:
         prefetch: int,
         max_ahead_bytes: int,
         timeout_s: float | None,
-        on_ray: dict[str, Any],
+        on_ray: RayConfig,
         placement_timeout_s: float,
     ) -> Backend:
         if backend == "serial":
@@ -127,7 +126,7 @@ class Runner:
             return ProcessesBackend(makers, start_method, prefetch, max_ahead_bytes, timeout_s)
         from envfleet.sampling.on_ray import RayBackend
 
-        address, actor_options = on_ray["ray_address"], on_ray["ray_options"] or {}
+        address, actor_options = on_ray.address, on_ray.actor_options or {}
         return RayBackend(makers, prefetch, timeout_s, address, actor_options, placement_timeout_s)
 
     def trajs(self, *args: Any, **kwargs: Any) -> Trajectories:

@@ -11,8 +11,8 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from envfleet.envs.atari.emulator import Emulator
+from envfleet.envs.atari.observations import observer_for
 from envfleet.envs.atari.options import STYLES, options_as_dict, read_options
-from envfleet.envs.atari.screens import observer_for
 from envfleet.errors import ConfigError
 
 # numpy's scalars never change: one of each will do, and infos are built at every step.

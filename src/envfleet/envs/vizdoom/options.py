@@ -20,8 +20,8 @@ from envfleet.envs.vizdoom.files import (
     scenarios_folder,
 )
 from envfleet.envs.vizdoom.game import Game
+from envfleet.envs.vizdoom.preflight import check_starts
 from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, WEAPON_REWARDS
-from envfleet.envs.vizdoom.trial import check_starts
 from envfleet.errors import ConfigError
 from envfleet.making.options import flag_option, integer_option
 

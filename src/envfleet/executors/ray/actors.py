@@ -20,7 +20,7 @@ from envfleet.executors.ray.host import Host
 from envfleet.executors.ray.line import LEAVE, TURN, CallerLine
 from envfleet.executors.ray.messages import PART_BYTES, cut, num_parts_for
 from envfleet.executors.ray.plans import Luggage
-from envfleet.making.ray_options import refused_by_ray
+from envfleet.making.options import refused_by_ray
 
 # While an actor is made nothing of the user's has run yet: somebody kills actors, and may stop doing so.
 _MAX_BIRTHS = 5

@@ -69,9 +69,9 @@ class RayExecutor(Executor):
             {
                 "scheduling_strategy": default_scheduling_strategy(lease.ray),
                 **_runtime_env(config),
-                **(config.ray_options or {}),
+                **(config.ray.actor_options or {}),
             },
-            config.placement_timeout,
+            config.ray.placement_timeout_s,
             config.autoreset_mode,
             config.step_timeout,
         )
@@ -88,7 +88,7 @@ class RayExecutor(Executor):
         rows = RowForm(portrait.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         actions = ActionForm(portrait.action_space)
         self._actions = actions
-        self._lines = Lines(lease.ray, config.ray_direct)
+        self._lines = Lines(lease.ray, config.ray.direct)
         self._books = Books(config.num_envs, self._lines, actions, rows)
         self._tower = Tower(lease.ray, self._books, rows, self._lines, config.step_timeout, self._entrance.guard)
         self._shares = Shares(self._workers)
@@ -294,4 +294,4 @@ def _close_all() -> None:
 
 
 def _runtime_env(config: PoolConfig) -> dict[str, Any]:
-    return {"runtime_env": dict(config.runtime_env)} if config.runtime_env else {}
+    return {"runtime_env": dict(config.ray.runtime_env)} if config.ray.runtime_env else {}

@@ -14,7 +14,7 @@ from envfleet.executors.python.spec_of import SpecMaker
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.executor import RayExecutor
 from envfleet.executors.ray.plans import native_plans, python_plans
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.spec import EnvSpec, PoolConfig
 
 Planner = Callable[[PoolConfig, Sequence[range]], list[bytes]]
@@ -37,14 +37,14 @@ def ray_native(
 
 
 def ray_python(
-    recipe: Recipe,
+    recipe: EnvBuilders,
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
     given: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
     """Python envs on actors."""
-    backend = config.inner_backend or "serial"
+    backend = config.ray.inner_backend or "serial"
 
     def plans(config: PoolConfig, shares: Sequence[range]) -> list[bytes]:
         return python_plans(recipe, backend, config, shares)
@@ -60,14 +60,14 @@ def _made(
     given: frozenset[str],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
-    num_cpus = int((config.ray_options or {}).get("num_cpus") or 0)
-    config = replace(config, num_threads=config.num_threads or num_cpus)
+    num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
+    config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
     has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
     if has_num_workers:
         # Pickled before anything is started: what cannot travel is told at once.
         shares = _shares(config)
         pickled = plans(config, shares)
-    lease = ray_cluster.join(config.ray_address)
+    lease = ray_cluster.join(config.ray.address)
     try:
         if not has_num_workers:
             # As many as the cluster has cores.

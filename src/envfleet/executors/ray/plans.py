@@ -19,8 +19,8 @@ from envfleet.executors.python.env_description import Portrait
 from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.making.builders import EnvBuilder, Recipe, adopt_registered, registered_envs
-from envfleet.making.native_envs import Entry, load_entry
+from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
+from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
@@ -50,7 +50,7 @@ class NativePlan:
     def build(self) -> tuple[Executor, Portrait]:
         """The native executor of the share."""
         if not self.libraries:
-            load_entry(Entry(self.native_id))
+            load_entry(NativeEntry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
                 _native.load_plugin(str(_stored(name, data)))
@@ -101,7 +101,7 @@ class PythonPlan:
         config = self.config
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
-        recipe = Recipe(self.name, self.builders, self.max_episode_steps)
+        recipe = EnvBuilders(self.name, self.builders, self.max_episode_steps)
         return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), seen[0]
 
 
@@ -119,7 +119,7 @@ def native_plans(
             NativePlan(
                 native_id,
                 spec,
-                _inner_config(config, share, config.num_threads),
+                _inner_config(config, share, max(1, config.ray.inner_num_workers or 0)),
                 tuple(values) if len(values) == 1 else tuple(values[share.start : share.stop]),
                 libraries,
             ),
@@ -129,14 +129,14 @@ def native_plans(
     ]
 
 
-def python_plans(recipe: Recipe, backend: str, config: PoolConfig, shares: Sequence[range]) -> list[bytes]:
+def python_plans(recipe: EnvBuilders, backend: str, config: PoolConfig, shares: Sequence[range]) -> list[bytes]:
     """A plan for each share, pickled."""
     plans = []
     for share in shares:
         shifted: dict[int, ShiftedBuilder] = {}
         own = recipe.builders[share.start : share.stop]
         builders = tuple(shifted.setdefault(id(each), ShiftedBuilder(each, share.start)) for each in own)
-        inner = _inner_config(config, share, 1 if backend == "serial" else config.num_threads)
+        inner = _inner_config(config, share, 1 if backend == "serial" else config.ray.inner_num_workers or 0)
         plan = PythonPlan(recipe.name, backend, inner, builders, recipe.max_episode_steps)
         plans.append(pickled_factories(plan, "ray"))
     return plans
@@ -147,7 +147,6 @@ def _inner_config(config: PoolConfig, share: range, num_workers: int) -> PoolCon
     return PoolConfig(
         num_envs=len(share),
         batch_size=len(share),
-        num_threads=max(1, min(num_workers, len(share))),
         num_workers=min(num_workers, len(share)),
         thread_affinity_offset=config.thread_affinity_offset,
         autoreset_mode=config.autoreset_mode,
