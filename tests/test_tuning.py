@@ -249,7 +249,7 @@ def test_what_cannot_be_done_in_time_is_left_out() -> None:
 
 
 def test_a_wedged_env_is_given_up() -> None:
-    with pytest.raises(RecvTimeout, match="expected a step of Env within .*, got none"):
+    with pytest.raises(RecvTimeout, match=r"expected a step of Env within .*, got none"):
         envfleet.tune(Env, sleep_s=3600.0, num_envs=2, seconds=1)
 
 
@@ -267,7 +267,7 @@ def test_a_wedged_env_is_given_up() -> None:
         ({"num_envs": 2, "batch_sizes": 4}, "batch_sizes expected a size of at most num_envs=2"),
         (
             {"autoreset_mode": "disabled"},
-            "autoreset_mode expected 'next_step' or 'same_step' in tune\\(\\), got 'disabled'",
+            "autoreset_mode expected 'next_step' or 'same_step' .* got 'disabled'",
         ),
         ({"backends": ["native"]}, "backend='native' expected an env in C\\+\\+"),
     ],

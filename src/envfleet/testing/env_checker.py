@@ -122,9 +122,7 @@ class _Check:
             self.findings.error("spaces are missing", describe_error(error), remedy)
             raise _CheckStopped from error
         if isinstance(env, AdaptedEnv) and not self.envs:
-            self.findings.notes.append(
-                f"it has the API of {env.style} and runs in an adapter; Gymnasium's API is faster"
-            )
+            self.findings.notes.append(f"it has the {env.style} API and runs in an adapter; Gymnasium's API is faster")
         self.envs.append(env)
         return env
 
