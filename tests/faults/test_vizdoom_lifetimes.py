@@ -277,7 +277,7 @@ def test_a_player_is_killed(traces: Traces) -> None:
         envs.reset(seed=0)
         idle = {agent: np.zeros(1, dtype=int) for agent in envs.possible_agents}
         os.kill(traces.engines()[1], signal.SIGKILL)
-        with pytest.raises(EnvError, match=r"the engine of player_. is gone"):
+        with pytest.raises(EnvError, match=r"the engine of player_. died"):
             envs.step(idle)
         assert (traces.engines(), traces.files()) == ([], [])
         envs.reset(seed=0)

@@ -73,7 +73,7 @@ def test_disabled_autoreset_and_parameters_of_each_env() -> None:
     assert (obs[[0, 2]] == 0).all()
     assert (obs[1] != 0).all()
     pool.close()
-    with pytest.raises(ConfigError, match="the same spaces for all envs, env 1 has others"):
+    with pytest.raises(ConfigError, match="the same spaces for all envs, env 1 has other spaces than env 0"):
         envfleet.make_pool("Ant-v5", num_envs=2, include_cfrc_ext_in_observation=[True, False])
 
 
