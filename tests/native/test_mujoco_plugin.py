@@ -92,7 +92,7 @@ def test_without_a_compiler_python_runs_it_and_a_warning_says_why(tmp_path: Path
     found = run(code, **environment)
     assert "processes" in found.stdout, found.stderr
     assert "could not be compiled for MuJoCo 99.0.0" in found.stdout
-    assert "'/nowhere/c++', which is not on the PATH" in found.stdout
+    assert "a compiler on the PATH, got '/nowhere/c++'" in found.stdout
     refused = run(_MAKE.format(options=", backend='native'"), **environment)
     assert refused.stderr.splitlines()[-1].startswith("envfleet.errors.CompileError: the native MuJoCo envs must be")
 

@@ -14,6 +14,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.family import Family, Renderer
 from envfleet.errors import ConfigError
+from envfleet.making.params import convert_each
 
 _TASKS = {
     "acrobot": "swingup swingup_sparse",
@@ -115,21 +116,16 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
     if "from_pixels" in native and native["from_pixels"] in (False, 0):
         del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
     if kwargs := params.get("environment_kwargs"):
-        native["flat_observation"] = _each(lambda own: own.get("flat_observation", False), kwargs)
+        native["flat_observation"] = convert_each(lambda own: own.get("flat_observation", False), kwargs)
     if any(isinstance(own, str) for own in _as_list(native.get("camera_id"))):
         cameras = native.pop("camera_id")
-        native["camera_name"] = _each(lambda own: own if isinstance(own, str) else "", cameras)
-        native["camera_id"] = _each(lambda own: 0 if isinstance(own, str) else own, cameras)
+        native["camera_name"] = convert_each(lambda own: own if isinstance(own, str) else "", cameras)
+        native["camera_id"] = convert_each(lambda own: 0 if isinstance(own, str) else own, cameras)
     return native
 
 
 def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
-
-
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """Convert one value, or each value of a list with one per env."""
-    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
 
 
 def _load(env_id: str) -> None:

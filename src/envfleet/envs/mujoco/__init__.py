@@ -17,6 +17,7 @@ import numpy as np
 from envfleet.envs.family import Family, Renderer
 from envfleet.envs.mujoco.model_files import asset_folder, full_path, stamp
 from envfleet.errors import ConfigError
+from envfleet.making.params import convert_each
 
 _ENV_CLASSES = {
     "Ant": "ant:AntEnv",
@@ -64,17 +65,14 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
         del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
     for name, convert in _CONVERSIONS.items():
         if name in native:
-            native[name] = _each(convert, native[name])
+            native[name] = convert_each(convert, native[name])
     if "xml_file" in native:
         known_stamp = cache(stamp)  # a list may name one file for many envs
         # The native env rejects what is not a path.
-        native["xml_stamp"] = _each(lambda own: known_stamp(own) if isinstance(own, str) else "", native["xml_file"])
+        native["xml_stamp"] = convert_each(
+            lambda own: known_stamp(own) if isinstance(own, str) else "", native["xml_file"]
+        )
     return {name: value for name, value in native.items() if value is not None or name not in _MAY_BE_NONE}
-
-
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """Convert one value, or each value of a list with one per env."""
-    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
 
 
 def _as_json(value: Any) -> str:
