@@ -6,7 +6,7 @@ Python backend, run dm_control itself, through env.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
