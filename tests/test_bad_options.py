@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet import (
-    ConfigError,
-    SeedError,
-    UnknownEnvError,
-)
+from envfleet import ConfigError, RayConfig, SeedError, UnknownEnvError
+from envfleet.making.options import parse_options
 
 
 @pytest.mark.parametrize(
@@ -140,3 +137,49 @@ def test_frozen_lakes_maps_in_every_form():
     for desc in ([], [""], 5, ["SF", 3], ["S\0", "FG"], ["SX", "FG"], ["SFF", "FG"], ["FF", "FG"]):
         with pytest.raises(ConfigError):
             envfleet.make("FrozenLake-v1", desc=desc)
+
+
+def test_num_threads_is_envpools_name_of_num_workers():
+    assert envfleet.make_pool("CartPole-v1", num_envs=8, num_threads=2).config.num_workers == 2
+    assert envfleet.make_pool("CartPole-v1", num_envs=8, num_workers=2).config.num_workers == 2
+    assert envfleet.make_pool("CartPole-v1", num_envs=8, num_workers=2, num_threads=2).config.num_workers == 2
+    assert envfleet.make_spec("CartPole-v1", num_envs=8, num_workers=3).config["num_threads"] == 3
+    assert envfleet.make_spec("CartPole-v1", num_envs=8, num_threads=3, backend="threads").config["num_workers"] == 3
+    assert envfleet.make_spec("CartPole-v1", num_envs=8, num_workers=3, backend="serial").config["num_workers"] == 1
+    with pytest.raises(ConfigError, match=r"num_workers=3 and num_threads=2; pass one of them"):
+        envfleet.make("CartPole-v1", num_envs=8, num_workers=3, num_threads=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ray": RayConfig(address="auto"), "ray_address": "local"}, "ray_address or ray=RayConfig.* got both"),
+        ({"ray": RayConfig(placement_timeout_s=5), "placement_timeout": 6}, "placement_timeout or ray=RayConfig"),
+        ({"ray": RayConfig(envs_per_worker=0)}, "envs_per_worker expected an integer from 1"),
+        ({"ray": RayConfig(inner_num_workers=-1)}, "inner_num_workers expected an integer from 0"),
+        ({"ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig, got dict"),
+        ({"backend": "native", "ray": RayConfig(address="auto")}, "is for backend='ray'"),
+        ({"backend": "native", "inner_num_workers": 2}, "inner_num_workers is for backend='ray'"),
+    ],
+    ids=str,
+)
+def test_options_of_ray(options, message):
+    with pytest.raises(ConfigError, match=message):
+        envfleet.make("CartPole-v1", **{"backend": "ray", "num_envs": 2, **options})
+
+
+def test_flat_and_grouped_options_of_ray_are_the_same():
+    flat = {
+        "inner_backend": "threads",
+        "inner_num_workers": 2,
+        "ray_address": "auto",
+        "ray_options": {"num_cpus": 1},
+        "runtime_env": {"env_vars": {}},
+        "ray_direct": False,
+        "placement_timeout": 5.0,
+    }
+    grouped = RayConfig(None, "threads", 2, "auto", {"num_cpus": 1}, {"env_vars": {}}, False, 5.0)
+    assert parse_options({"backend": "ray", **flat}).config.ray == grouped
+    assert parse_options({"backend": "ray", "ray": grouped}).config.ray == grouped
+    parsed = parse_options({"backend": "ray", "ray": RayConfig(envs_per_worker=3), "num_workers": 2}).config
+    assert (parsed.num_envs, parsed.num_workers) == (6, 2)

@@ -78,7 +78,7 @@ def test_state_in_the_module_is_told_by_name() -> None:
             return float(_STEPS_OF_ALL[0])
 
     seen = only(check_env(Shared), "error", "envs share state")
-    assert "two envs of the seed 0" in seen
+    assert "two envs with the seed 0" in seen
     assert "_STEPS_OF_ALL" in seen
 
 
@@ -133,4 +133,4 @@ def test_global_generators_are_told_and_put_back() -> None:
             return super().noise()
 
     seen = only(check_env(DrawsIdly), "warning", "uses a global random generator")
-    assert seen.startswith("expected random to be left alone")
+    assert seen.startswith("expected random not to be used")

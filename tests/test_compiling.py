@@ -100,7 +100,7 @@ def test_folders_of_every_name(tmp_path, folder, monkeypatch):
 def test_a_built_in_env_is_not_replaced_in_silence(tmp_path):
     source = tmp_path / "catch.cc"
     source.write_text((Path(__file__).parents[1] / "native" / "envs" / "catch.cc").read_text())
-    with pytest.warns(UserWarning, match="Catch-v0 now stands for the env in"):
+    with pytest.warns(UserWarning, match=r"Catch-v0 is now the env in .* replaces the built-in one"):
         envfleet.compile(source)
     envs = envfleet.make("Catch-v0", num_envs=1024)
     assert envs.reset(seed=0)[0].shape == (1024, 10, 5)
@@ -155,14 +155,14 @@ def test_what_is_wrong_in_a_spec_is_told_at_compile_or_make(tmp_path, edit, mess
 
 
 def test_no_file_no_compiler_no_library(tmp_path, monkeypatch):
-    with pytest.raises(CompileError, match="not there"):
+    with pytest.raises(CompileError, match="which is missing"):
         envfleet.compile(tmp_path / "nothing.cc")
     source = write(tmp_path, "counter.cc")
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(CompileError, match="CXX names the compiler 'no-such-compiler'"):
+    with pytest.raises(CompileError, match="CXX expected a compiler on the PATH, got 'no-such-compiler'"):
         envfleet.compile(source)
     monkeypatch.setenv("CXX", "'")
-    with pytest.raises(CompileError, match="CXX names"):
+    with pytest.raises(CompileError, match="CXX expected a compiler"):
         envfleet.compile(source)
     monkeypatch.delenv("CXX")
     with pytest.raises(CompileError, match="flags as a list"):
@@ -173,7 +173,7 @@ def test_no_file_no_compiler_no_library(tmp_path, monkeypatch):
     with pytest.raises(CompileError, match="ENVFLEET_CACHE"):
         envfleet.compile(source)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(CompileError, match="found no C\\+\\+ compiler"):
+    with pytest.raises(CompileError, match=r"expected a C\+\+ compiler .*found none"):
         envfleet.compile(source)
     rubbish = tmp_path / "rubbish.so"
     rubbish.write_text("no library")
@@ -282,7 +282,7 @@ def test_headers_that_never_stay_as_they_are(tmp_path, monkeypatch, cache, copyi
     source = write(tmp_path, "env.cc")
     text = f"""{copying_compiler} "$@"\ncase "$*" in *env.so*) echo '//' >> '{source}';; esac"""
     monkeypatch.setenv("CXX", compiler_script(tmp_path / "cxx", text))
-    with pytest.raises(CompileError, match="expected headers that stay as they are"):
+    with pytest.raises(CompileError, match="expected headers that do not change"):
         envfleet.compile(source)
     assert not list(cache.iterdir())
 

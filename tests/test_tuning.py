@@ -19,10 +19,10 @@ from gymnasium import spaces
 
 import envfleet
 from envfleet import _native
-from envfleet.driving import Driver
 from envfleet.errors import ConfigError, EnvError, RecvTimeout, WorkerDied
 from envfleet.tuning import Case, candidates, search
 from envfleet.tuning.probe import Probe
+from envfleet.tuning.throughput import RandomStepper
 
 WORKING = Probe(1e-4, 1e-5, 1e-5, 1.0)
 WAITING = Probe(1e-4, 1e-5, 1e-3, 0.02)
@@ -61,11 +61,11 @@ class NestedEnv(Env):
 def scripted(monkeypatch: pytest.MonkeyPatch, rate: Callable[[str, int, bool], float]) -> None:
     """Figures by backend, workers and whether the pool is asynchronous."""
 
-    def measure(driver: Driver, seconds: float) -> float:
+    def measure(driver: RandomStepper, seconds: float) -> float:
         config = driver.pool.config
         driver.start()
-        driver.advance()
-        workers = config.num_threads if driver.pool.spec.backend == "native" else config.num_workers
+        driver.step()
+        workers = config.num_workers
         return rate(driver.pool.spec.backend, workers, config.is_async)
 
     monkeypatch.setattr(search, "measure", measure)
@@ -97,7 +97,7 @@ def test_a_native_env_is_measured_by_threads_and_batch_sizes() -> None:
     assert {case.backend for case in result.cases} == {"native"}
     assert {case.batch_size for case in result.cases} == {1024, 512, 256}
     assert {case.num_workers for case in result.cases} >= {1}
-    assert result.best.keys() >= {"backend", "num_envs", "num_threads"}
+    assert result.best.keys() >= {"backend", "num_envs", "num_workers"}
     with envfleet.make("CartPole-v1", **result.best) as envs:
         envs.reset()
 
@@ -136,7 +136,7 @@ def test_several_numbers_of_envs() -> None:
 def test_progress_is_told() -> None:
     told: list[tuple[float, str]] = []
     envfleet.tune(Env, seconds=0.5, backends="serial", progress=lambda part, what: told.append((part, what)))
-    assert {what for _, what in told} == {"a first look", "serial"}
+    assert {what for _, what in told} == {"probing one env", "serial"}
     assert all(0 <= part <= 1 for part, _ in told)
 
 
@@ -158,7 +158,7 @@ def test_as_good_within_the_noise_the_simpler_is_chosen(monkeypatch: pytest.Monk
     assert any("and simpler" in note for note in result.notes)
 
 
-@pytest.mark.parametrize(("of_two", "said"), [(1.02, "it holds the GIL"), (1.9, "it lets go of the GIL")])
+@pytest.mark.parametrize(("of_two", "said"), [(1.02, "it holds the GIL"), (1.9, "it releases the GIL")])
 def test_threads_that_cannot_help_are_told(monkeypatch: pytest.MonkeyPatch, of_two: float, said: str) -> None:
     monkeypatch.setattr(_native, "usable_cores", lambda: 4)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
@@ -249,7 +249,7 @@ def test_what_cannot_be_done_in_time_is_left_out() -> None:
 
 
 def test_a_wedged_env_is_given_up() -> None:
-    with pytest.raises(RecvTimeout, match="got no step of Env within"):
+    with pytest.raises(RecvTimeout, match=r"expected a step of Env within .*, got none"):
         envfleet.tune(Env, sleep_s=3600.0, num_envs=2, seconds=1)
 
 
@@ -264,8 +264,11 @@ def test_a_wedged_env_is_given_up() -> None:
         ({"num_envs": 0}, "num_envs expected an integer from 1"),
         ({"num_envs": []}, "num_envs expected an integer or a list"),
         ({"num_workers": [1, "two"]}, "num_workers expected an integer"),
-        ({"num_envs": 2, "batch_sizes": 4}, "batch_sizes expected one that is at most num_envs=2"),
-        ({"autoreset_mode": "disabled"}, "autoreset_mode expected another"),
+        ({"num_envs": 2, "batch_sizes": 4}, "batch_sizes expected a size of at most num_envs=2"),
+        (
+            {"autoreset_mode": "disabled"},
+            "autoreset_mode expected 'next_step' or 'same_step' .* got 'disabled'",
+        ),
         ({"backends": ["native"]}, "backend='native' expected an env in C\\+\\+"),
     ],
 )

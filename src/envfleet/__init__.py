@@ -21,10 +21,9 @@ from envfleet.errors import (
     UnsupportedVersionError,
     WorkerDied,
 )
-from envfleet.making.compiling import compile, get_include, load_plugin  # noqa: A004 (the name users expect)
+from envfleet.making.compiling import compile, get_include, load_plugin  # noqa: A004 (the name that users expect)
 from envfleet.making.gymnasium_ids import register_ids as _register_ids
-from envfleet.making.registry import (
-    list_all_envs,
+from envfleet.making.make import (
     make,
     make_dm,
     make_gym,
@@ -32,11 +31,12 @@ from envfleet.making.registry import (
     make_pettingzoo,
     make_pool,
     make_spec,
-    register,
 )
+from envfleet.making.registry import list_all_envs, register
 from envfleet.pool import Pool
 from envfleet.pool_state import PoolState
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec, PoolConfig, RayConfig
+from envfleet.statistics import PoolStats
 from envfleet.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -60,6 +60,8 @@ __all__ = [
     "PoolClosedError",
     "PoolConfig",
     "PoolState",
+    "PoolStats",
+    "RayConfig",
     "RecvTimeout",
     "SeedError",
     "StateError",

@@ -1,7 +1,6 @@
-"""One tree of exceptions, one base.
+"""The exceptions of envfleet, with one base class.
 
-Every message says what was expected, what came, and what to do. An InputError is raised
-before any env has moved.
+Every message states what was expected, what was got, and a remedy. An InputError is raised before any env has moved.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class EnvfleetError(Exception):
-    """Base of everything that envfleet raises on purpose."""
+    """Base class of all exceptions that envfleet raises on purpose."""
 
 
 class InputError(EnvfleetError, ValueError):
-    """An argument is wrong; nothing has moved."""
+    """An argument is wrong; no env has moved."""
 
 
 class ConfigError(InputError):
@@ -25,27 +24,27 @@ class ConfigError(InputError):
 
 
 class UnknownEnvError(ConfigError):
-    """No env of that name is known."""
+    """The env id is unknown."""
 
 
 class ActionError(InputError):
-    """Actions of a wrong shape, dtype or range."""
+    """Actions have the wrong shape, dtype or range."""
 
 
 class EnvIdError(InputError):
-    """Env ids out of range, repeated, or in flight."""
+    """Env ids are out of range, repeated, or in flight."""
 
 
 class SeedError(InputError):
-    """A seed that is no non-negative integer below 2**128, or a list of the wrong length."""
+    """A seed is not a non-negative integer below 2**128, or a list of seeds has the wrong length."""
 
 
 class StateError(InputError):
-    """A saved state that does not fit this pool, or an env that cannot be saved."""
+    """A saved state does not fit this pool, or an env cannot be saved."""
 
 
 class CallOrderError(EnvfleetError, RuntimeError):
-    """The call does not fit what the pool is doing."""
+    """The call is not allowed in the current state of the pool."""
 
 
 class PoolClosedError(CallOrderError):
@@ -53,15 +52,15 @@ class PoolClosedError(CallOrderError):
 
 
 class ForkedPoolError(CallOrderError):
-    """The pool was made before a fork and used in the child."""
+    """The pool was made before a fork and is used in the child."""
 
 
-class RecvTimeout(EnvfleetError, TimeoutError):  # noqa: N818 (it is no error of anybody)
-    """Nothing was ready in time; the pool is still in step and the next recv() gets it."""
+class RecvTimeout(EnvfleetError, TimeoutError):  # noqa: N818 (not an error by itself)
+    """No batch was ready in time; the pool is still in step, and the next recv() returns what was late."""
 
 
 class PlacementError(EnvfleetError, RuntimeError):
-    """A Ray cluster has no room for an actor, or cannot start it."""
+    """A Ray cluster has no resources for an actor, or cannot start it."""
 
 
 class CompileError(EnvfleetError):
@@ -84,13 +83,13 @@ class MissingExtraError(EnvfleetError, ImportError):
 
 
 class UnsupportedVersionError(EnvfleetError, ImportError):
-    """A framework is installed in a version that its api was not made for."""
+    """A framework is installed in a version that its api does not support."""
 
 
 class EnvError(EnvfleetError, RuntimeError):
-    """One or more envs raised. The rows of the others are in `batch`.
+    """One or more envs raised. `batch` has the rows of the others.
 
-    The pool stays usable: the envs that raised are rebuilt at their next reset.
+    The pool remains usable: the envs that raised are rebuilt at their next reset.
     """
 
     def __init__(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
@@ -105,7 +104,7 @@ class EnvError(EnvfleetError, RuntimeError):
 
     @staticmethod
     def of(faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> EnvError:
-        """An EnvError, or WorkerDied when that is what befell the first."""
+        """Return an EnvError, or WorkerDied if that is what happened to the first env."""
         kind = EnvError if faults[0].exit_code is None else WorkerDied
         return kind(faults, batch, remedy)
 
@@ -113,10 +112,10 @@ class EnvError(EnvfleetError, RuntimeError):
         return _restore_env_error, (str(self), self.faults)
 
 
-class WorkerDied(EnvError):  # noqa: N818 (it says what happened)
-    """The process that ran an env is gone, and the env with it.
+class WorkerDied(EnvError):  # noqa: N818 (the name states what happened)
+    """The process that ran an env has died.
 
-    exit_code: what it left with, or None; signal: what killed it, or None.
+    exit_code: its exit code, or None. signal: the signal that killed it, or None.
     """
 
     def __init__(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
@@ -127,7 +126,7 @@ class WorkerDied(EnvError):  # noqa: N818 (it says what happened)
 
 
 def _restore_env_error(message: str, faults: tuple[Fault, ...]) -> EnvError:
-    """An EnvError that crossed a process border: without the batch, whose arrays stay home."""
+    """Restore an unpickled EnvError, without its batch."""
     error = EnvError.of(faults, None, "")
     error.args = (message,)
     return error

@@ -1,11 +1,11 @@
-"""What is known before any env runs: spaces, dtypes, limits, config."""
+"""EnvSpec, PoolConfig and RayConfig: what is known before any env runs."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -18,9 +18,9 @@ from envfleet.errors import ConfigError
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One array of an observation or info: its space, and on which rows it has a value.
+    """One array of an observation or info: its space, and the rows on which it has a value.
 
-    texts: what the numbers stand for that a native env writes for a space of texts.
+    texts: the strings that a native env's integer codes stand for, if the space is one of strings.
     """
 
     name: str
@@ -31,32 +31,62 @@ class ArraySpec:
 
 
 @dataclass(frozen=True)
+class RayConfig:
+    """Options of backend="ray"; see docs/ray.md. Pass make(..., ray=RayConfig(...)), or each by its flat name.
+
+    envs_per_worker: makes num_envs = num_workers * envs_per_worker.
+    inner_backend: what runs the envs of one actor; None for native if the env is native, else serial.
+    inner_num_workers: how many threads or processes run the envs of one actor; None for actor_options["num_cpus"] if
+        that is set, else one thread for native envs, and the cores of the actor's machine for the others.
+    address: of a running cluster (flat name: ray_address); None for RAY_ADDRESS, else a cluster on this machine.
+    actor_options: what each actor's .options() gets: num_cpus, resources, scheduling_strategy ... (ray_options).
+    runtime_env: Ray's runtime_env for each actor.
+    direct: send steps through the pool's own connections; False: through Ray, like everything else (ray_direct).
+    placement_timeout_s: how long to wait, in seconds, for machines with room for the actors (placement_timeout).
+    """
+
+    envs_per_worker: int | None = None
+    inner_backend: Literal["native", "serial", "threads", "processes"] | None = None
+    inner_num_workers: int | None = None
+    address: str | None = None
+    actor_options: Mapping[str, Any] | None = None
+    runtime_env: Mapping[str, Any] | None = None
+    direct: bool = True
+    placement_timeout_s: float = 60.0
+
+
+# The option of make() for each field of RayConfig.
+RAY_OPTIONS = {
+    "envs_per_worker": "envs_per_worker",
+    "inner_backend": "inner_backend",
+    "inner_num_workers": "inner_num_workers",
+    "ray_address": "address",
+    "ray_options": "actor_options",
+    "runtime_env": "runtime_env",
+    "ray_direct": "direct",
+    "placement_timeout": "placement_timeout_s",
+}
+
+
+@dataclass(frozen=True)
 class PoolConfig:
     """How a pool runs its envs. The defaults are those of make()."""
 
     num_envs: int = 1
     batch_size: int = 1  # below num_envs: asynchronous
-    num_threads: int = 1  # of the native backend
-    num_workers: int = 1  # of the others
-    thread_affinity_offset: int = -1  # worker i is pinned to core offset + i; below 0: none is
+    num_workers: int = 1  # how many threads (native, threads), processes or actors (ray) run the envs
+    thread_affinity_offset: int = -1  # worker i is pinned to core offset + i; negative: no worker is pinned
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
     render_mode: str | None = None
     on_error: str = "raise"  # or "restart"
-    max_restarts: int = 100  # of one env, with on_error="restart"
-    step_timeout: float | None = None  # seconds after which a worker process is given up
+    max_restarts: int = 100  # per env, with on_error="restart"
+    step_timeout: float | None = None  # in seconds: a worker process that takes longer for a step is killed
     start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
-    check_actions: bool = True  # False: actions go to Python envs as they are, if they have the space's shape
-    copy: bool = True  # False: the executor may hand out views that the next recv overwrites
-    # Of backend="ray" alone; see docs/ray.md.
-    envs_per_worker: int | None = None  # num_workers * envs_per_worker instead of num_envs
-    inner_backend: str | None = None  # of one worker: None takes native where the env is, else serial
-    ray_address: str | None = None  # of a running cluster; None: RAY_ADDRESS, else one on this machine
-    ray_options: Mapping[str, Any] | None = None  # of each actor: num_cpus, resources, scheduling_strategy ...
-    runtime_env: Mapping[str, Any] | None = None  # what each actor's machine is to have: Ray's runtime_env
-    ray_direct: bool = True  # steps on connections of the pool's own; False: through Ray like everything else
-    placement_timeout: float = 60.0  # seconds to wait for machines that have room for the actors
+    check_actions: bool = True  # False: Python envs get actions unchecked, as long as they have the space's shape
+    copy: bool = True  # False: the executor may return views that the next recv() overwrites
+    ray: RayConfig = RayConfig()  # for backend="ray" only
 
     @property
     def is_async(self) -> bool:
@@ -66,7 +96,7 @@ class PoolConfig:
 
 @dataclass
 class EnvSpec(GymnasiumSpec):
-    """A Gymnasium EnvSpec that also knows the spaces and the config, as EnvPool's does."""
+    """A Gymnasium EnvSpec that also has the spaces and the config, like EnvPool's."""
 
     observation_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Discrete(1))
     action_space: gymnasium.Space[Any] = field(default_factory=lambda: spaces.Discrete(1))
@@ -74,18 +104,18 @@ class EnvSpec(GymnasiumSpec):
     info_arrays: tuple[ArraySpec, ...] = ()
     reset_options: tuple[str, ...] = ()
     backend: str = "native"
-    native_id: str = ""  # the native env behind the id
+    native_id: str = ""  # the native env that the id stands for
     has_state: bool = False
-    metadata: dict[str, Any] = field(default_factory=dict)  # of the env's class
-    render_mode: str | None = None  # as a Python env has it
-    own_step_limit: int | None = None  # after which a Python env ends episodes by itself
+    metadata: dict[str, Any] = field(default_factory=dict)  # of the env's class, as in Gymnasium
+    render_mode: str | None = None  # of a Python env
+    own_step_limit: int | None = None  # the steps after which a Python env itself ends an episode
     config: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """Gymnasium's part of the spec, from which gymnasium.make_vec() makes the pool again.
+        """Return Gymnasium's part of the spec as JSON, from which gymnasium.make_vec() can make the pool again.
 
-        Read by gymnasium.envs.registration.EnvSpec.from_json(). Raises ConfigError when the env or a parameter
-        has no JSON, such as a class.
+        gymnasium.envs.registration.EnvSpec.from_json() reads it. Raises ConfigError if JSON cannot represent the env
+        or a parameter, such as a class.
         """
         values = {own.name: getattr(self, own.name) for own in fields(GymnasiumSpec) if own.init}
         values["additional_wrappers"] = [asdict(wrapper) for wrapper in self.additional_wrappers]
@@ -93,25 +123,25 @@ class EnvSpec(GymnasiumSpec):
             return json.dumps(values)
         except TypeError as error:
             raise ConfigError(
-                f"to_json() of {self.id} expected an env id and parameters that JSON can hold: {error}; "
+                f"to_json() of {self.id} expected an env id and parameters that JSON can represent: {error}; "
                 "register the env with gymnasium.register() and make it by its id"
             ) from error
 
     def observation_spec(self) -> Any:
-        """The observation as dm_env specs."""
+        """Return the observation as dm_env specs."""
         from envfleet.apis.dm import spec_of_space
 
         return spec_of_space(self.observation_space, "obs")
 
     def action_spec(self) -> Any:
-        """The action as a dm_env spec."""
+        """Return the action as a dm_env spec."""
         from envfleet.apis.dm import spec_of_space
 
         return spec_of_space(self.action_space, "action")
 
 
 def space_from_native(array: Mapping[str, Any]) -> gymnasium.Space[Any]:
-    """The Gymnasium space of an array as the native module describes it."""
+    """Return the Gymnasium space of an array that the native module describes."""
     kind, dtype, shape = array["kind"], np.dtype(array["dtype"]), array["shape"]
     if kind == "discrete":
         return spaces.Discrete(array["count"], start=array["start"])
@@ -126,7 +156,7 @@ def space_from_native(array: Mapping[str, Any]) -> gymnasium.Space[Any]:
         return spaces.Box(low.reshape(shape).astype(dtype), high.reshape(shape).astype(dtype), shape, dtype.type)
     limits = np.iinfo(dtype) if dtype != np.bool_ else None
     lowest, highest = (limits.min, limits.max) if limits else (0, 1)
-    # Clipped as integers: 2**63-1 has no float, so a bound of infinity must not pass through one.
+    # Clipped as integers: 2**63-1 is not representable as a float, so an infinite bound must not be converted to one.
     bounds = [
         np.array([lowest if b <= lowest else highest if b >= highest else int(b) for b in side.ravel()], dtype=dtype)
         for side in (low, high)
@@ -135,7 +165,10 @@ def space_from_native(array: Mapping[str, Any]) -> gymnasium.Space[Any]:
 
 
 def config_as_dict(config: PoolConfig, params: Mapping[str, Any], seed: Any) -> dict[str, Any]:
-    """The flat dict that EnvPool's `config` is: pool options and the env's own together."""
+    """Return EnvPool's `config`: a flat dict of the pool's options and the env's parameters."""
     flat = asdict(config)
+    ray = flat.pop("ray")
+    flat.update({option: ray[field_name] for option, field_name in RAY_OPTIONS.items()})
     flat["autoreset_mode"] = config.autoreset_mode.value
+    flat["num_threads"] = config.num_workers  # EnvPool's name
     return {**flat, "seed": seed, "max_num_players": 1, "gym_reset_return_info": True, **params}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.cli import backend_checks, doctor, main
+from envfleet.cli import doctor, main
 
 
 def findings_of(output: str) -> dict[str, tuple[str, str]]:
@@ -31,7 +31,7 @@ def test_all_fine(capsys: pytest.CaptureFixture[str]) -> None:
     assert "native" in found["backends"][1]
     for backend in ("serial", "threads", "processes", "memfd", "self-test"):
         assert found[backend][0] == "ok", found[backend]
-    assert re.search(r"fork server and two workers up and stepped in [\d.]+ s", found["processes"][1])
+    assert re.search(r"fork server and two workers started and stepped in [\d.]+ s", found["processes"][1])
     assert f"dm-env {metadata.version('dm-env')}" in found["extra dm"][1]
     assert output.out.endswith("\nAll fine.\n")
 
@@ -39,19 +39,19 @@ def test_all_fine(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("has_gil", "said"),
     [
-        (True, "threads help only envs that let go of it"),
-        (False, "the GIL is off: Python envs run on them in parallel"),
+        (True, "threads only help envs that release it"),
+        (False, "the GIL is off: Python envs run in parallel"),
     ],
 )
 def test_threads_and_the_gil(has_gil: bool, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: has_gil, raising=False)
-    assert said in backend_checks.threads_say()
+    assert said in doctor.describe_threads()
 
 
 @pytest.mark.parametrize(
     ("program", "time_limit_s", "said"),
     [
-        ("import time; time.sleep(600)", 2.0, "was not up and stepped after 2 s"),
+        ("import time; time.sleep(600)", 2.0, "did not start and step within 2 s"),
         ("raise SystemExit('no futex here')", 60.0, "failed: no futex here"),
         ("import os; os.abort()", 60.0, "failed: exit code -6"),
     ],
@@ -59,8 +59,8 @@ def test_threads_and_the_gil(has_gil: bool, said: str, monkeypatch: pytest.Monke
 def test_processes_that_do_not_start(
     program: str, time_limit_s: float, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backend_checks, "_PROGRAM", program)
-    state, what, detail = backend_checks.processes_start(time_limit_s)
+    monkeypatch.setattr(doctor, "_PROGRAM", program)
+    state, what, detail = doctor.check_processes(time_limit_s)
     assert (state, what) == ("BROKEN", "processes")
     assert said in detail
 

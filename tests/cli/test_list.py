@@ -17,7 +17,7 @@ from envfleet.cli import list_envs, main
 
 def rows_of(output: str) -> list[list[str]]:
     table, _, besides = output.partition("\n\n")
-    assert "Any Gymnasium id works besides" in besides
+    assert "Any Gymnasium id also works" in besides
     return [re.split(r"\s{2,}", line.strip()) for line in table.splitlines()[3:]]
 
 
@@ -43,11 +43,11 @@ def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert "'no such env'" in output.err
-    assert "Any Gymnasium id works besides" in output.err
+    assert "Any Gymnasium id also works" in output.err
 
 
 def test_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)  # nothing is installed
+    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
     assert main(["list", "cheetah-run"]) == 0
     output = capsys.readouterr().out
     assert "extra needed" in output
@@ -56,7 +56,7 @@ def test_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.
     assert rows_of(capsys.readouterr().out)[0][:4] == ["MuJoCo", "HalfCheetah-v5", "native", "mujoco (not installed)"]
 
 
-def test_simulators(capsys: pytest.CaptureFixture[str]) -> None:
+def test_python_families(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "cheetah-run"]) == 0
     family, env_id, backend, extra, *rest = rows_of(capsys.readouterr().out)[0]
     assert (family, env_id, backend, extra.split()[0], rest) == (

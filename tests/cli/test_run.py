@@ -20,7 +20,7 @@ import pytest
 import envfleet
 from envfleet.cli import main
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
-from envfleet.driving import Driver
+from envfleet.tuning.throughput import RandomStepper
 
 PLUGIN = """
 #include "envfleet/env.h"
@@ -61,10 +61,10 @@ def test_statistics_are_those_of_a_plain_loop(mode: str, batch_size: int) -> Non
     returns, lengths = [], []
     running = [[0.0, 0] for _ in range(8)]
     with envfleet.make_pool("CartPole-v1", num_envs=8, batch_size=batch_size, seed=3, autoreset_mode=mode) as pool:
-        driver = Driver(pool, seed=3)
+        driver = RandomStepper(pool, seed=3)
         driver.start()
         for turn in range(400):
-            batch = driver.advance()
+            batch = driver.step()
             log.append(batch)
             if log.num_batches == log.capacity or turn == 399:
                 statistics.add(*log.drain())
@@ -177,7 +177,7 @@ def test_record_writes_a_moving_picture(tmp_path: Path, capsys: pytest.CaptureFi
         (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
         (["run", "CartPole-v1", "--record", "x.mp4"], "expected a .gif file, got 'x.mp4'"),
         (["run", "CartPole-v1", "--record", "/no/such/x.gif"], "a folder that exists"),
-        (["run", "CartPole-v1", "--plugin", "/no/such.cc"], "which is not there"),
+        (["run", "CartPole-v1", "--plugin", "/no/such.cc"], "which is missing"),
         (["run", "CartPole-v1", "--seconds", "1", "--steps", "1"], "not allowed with"),
         (["run", "CartPole-v1", "--autoreset-mode", "disabled"], "invalid choice: 'disabled'"),
         (["run"], "required: ID"),
@@ -196,7 +196,7 @@ def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
-    assert "drawn before the clock starts" in capsys.readouterr().out
+    assert "sampled before the clock starts" in " ".join(capsys.readouterr().out.split())
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"envfleet {envfleet.__version__}\n"
 
@@ -204,10 +204,10 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_env_without_a_picture_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from envfleet.envs import families
     from envfleet.envs.family import Family
-    from envfleet.making import native_envs
 
-    monkeypatch.setattr(native_envs, "_FAMILIES", (Family("blind", ("CartPole-v1",)),))
+    monkeypatch.setattr(families, "FAMILIES", (Family("blind", ("CartPole-v1",)),))
     assert main(["run", "CartPole-v1", "--record", str(tmp_path / "x.gif")]) == 2
     output = capsys.readouterr()
     assert output.out == ""
@@ -298,7 +298,7 @@ def test_record_of_a_python_env(
 
 @pytest.mark.parametrize(
     ("picture", "said"),
-    [("text", "expected the env's render() to give an RGB array, got str"), ("none", "no picture today")],
+    [("text", "expected the env's render() to return an RGB array, got str"), ("none", "no picture today")],
 )
 def test_python_env_without_a_picture_is_told_before_the_run(
     picture: str, said: str, python_env: str, capsys: pytest.CaptureFixture[str]

@@ -22,7 +22,7 @@ def test_table_and_line(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [re.split(r"\s{2,}", line) for line in lines if line.startswith(("native", "serial"))]
     assert {row[0] for row in rows} == {"native", "serial"}
     assert {tuple(row[1:4]) for row in rows} == {("sync", "4", "4")}
-    assert lines[-1].startswith("best: envfleet.make('CartPole-v1', backend='native', num_envs=4, num_threads=")
+    assert lines[-1].startswith("best: envfleet.make('CartPole-v1', backend='native', num_envs=4, num_workers=")
     # The line is one that can be copied.
     with eval(lines[-1].removeprefix("best: "), {"envfleet": envfleet}) as envs:
         envs.reset()

@@ -16,8 +16,8 @@ import pytest
 from support.traces import wait_until
 
 import envfleet
-from envfleet.envs.vizdoom.game import Folder
-from envfleet.envs.vizdoom.keeper import engines_of
+from envfleet.envs.vizdoom.game import EngineFolder
+from envfleet.envs.vizdoom.watchdog import engines_of
 from envfleet.errors import ConfigError, EnvError, WorkerDied
 
 vizdoom = pytest.importorskip("vizdoom")
@@ -26,7 +26,7 @@ PLAYERS = {"gray_scale": True, "screen_resolution": "RES_160X120", "use_combined
 
 
 class Traces:
-    """The engines, keepers and files of games whose folders are below this one."""
+    """The engines, watchdogs and files of games whose folders are below this one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -100,10 +100,10 @@ def test_without_a_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             envs.reset(seed=0)
 
 
-def test_a_folder_without_a_keeper_is_not_left(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_without_a_watchdog_is_not_left(traces: Traces, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/nowhere/python")
     with pytest.raises(FileNotFoundError, match="/nowhere/python"):
-        Folder("/bin/true")
+        EngineFolder("/bin/true")
     assert traces.files() == []
 
 
@@ -187,7 +187,7 @@ def test_an_engine_is_killed(env_id: str, backend: str, traces: Traces) -> None:
         idle = np.zeros((2, 3), dtype=envs.single_action_space.dtype)
         first, _ = envs.reset(seed=0)
         os.kill(traces.engines()[0], signal.SIGKILL)
-        with pytest.raises(EnvError, match="engine is gone") as caught:
+        with pytest.raises(EnvError, match="engine died") as caught:
             envs.step(idle)
         assert len(caught.value.faults) == 1
         again, _ = envs.reset(seed=0)
@@ -204,31 +204,31 @@ def test_restarts(traces: Traces) -> None:
         os.kill(traces.engines()[0], signal.SIGKILL)
         *_, truncated, info = envs.step(np.zeros((2, 3)))
         assert truncated.sum() == 1
-        assert "engine is gone" in info["error"][truncated][0]
+        assert "engine died" in info["error"][truncated][0]
         envs.step(np.zeros((2, 3)))
         assert len(traces.engines()) == 2
     traces.assert_gone()
 
 
-def test_a_dead_keeper_is_replaced(traces: Traces) -> None:
-    def keepers() -> list[psutil.Process]:
+def test_a_dead_watchdog_is_replaced(traces: Traces) -> None:
+    def watchdogs() -> list[psutil.Process]:
         found = []
         for process in psutil.process_iter(["cmdline"]):
             command = process.info["cmdline"] or []
-            if str(os.getpid()) in command[-1:] and any(part.endswith("keeper.py") for part in command):
+            if str(os.getpid()) in command[-1:] and any(part.endswith("watchdog.py") for part in command):
                 found.append(process)
         return found
 
     with envfleet.make("Basic-v1", num_envs=1) as envs:
         envs.reset(seed=0)
-        assert len(keepers()) == 1
-        keepers()[0].kill()
-        wait_until(lambda: not keepers())
+        assert len(watchdogs()) == 1
+        watchdogs()[0].kill()
+        wait_until(lambda: not watchdogs())
         with envfleet.make("Basic-v1", num_envs=1) as others:
             others.reset(seed=0)
-            assert len(keepers()) == 1
-    wait_until(lambda: not keepers())  # it leaves with the last game
-    assert keepers() == []
+            assert len(watchdogs()) == 1
+    wait_until(lambda: not watchdogs())  # it leaves with the last game
+    assert watchdogs() == []
     traces.assert_gone()
 
 
@@ -277,7 +277,7 @@ def test_a_player_is_killed(traces: Traces) -> None:
         envs.reset(seed=0)
         idle = {agent: np.zeros(1, dtype=int) for agent in envs.possible_agents}
         os.kill(traces.engines()[1], signal.SIGKILL)
-        with pytest.raises(EnvError, match=r"the engine of player_. is gone"):
+        with pytest.raises(EnvError, match=r"the engine of player_. died"):
             envs.step(idle)
         assert (traces.engines(), traces.files()) == ([], [])
         envs.reset(seed=0)

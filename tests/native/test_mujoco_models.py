@@ -12,7 +12,7 @@ from mujoco_rollouts import actions_for, rows_of
 import envfleet
 from envfleet import ConfigError, EnvError, StateError
 from envfleet.envs.mujoco import IDS
-from envfleet.envs.mujoco_files import asset_folder
+from envfleet.envs.mujoco.model_files import asset_folder
 
 pytest.importorskip("mujoco")
 
@@ -71,7 +71,7 @@ def test_a_model_that_was_changed_is_not_drawn_for_the_old_one(tmp_path: Path) -
     envs = envfleet.make("Ant-v5", num_envs=1, xml_file=path, render_mode="rgb_array")
     envs.reset(seed=0)
     path.write_text((asset_folder() / "humanoid.xml").read_text())
-    with pytest.raises(ConfigError, match=r"ant\.xml was changed since the pool was made"):
+    with pytest.raises(ConfigError, match=r"ant\.xml has changed since the pool was made"):
         envs.render()
     envs.close()
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import envfleet
-from envfleet.envs.mujoco_files import asset_folder
-from envfleet.envs.mujoco_plugin import _start, flags_for, installed_mujoco, plugin_folder
+from envfleet.envs.mujoco.model_files import asset_folder
+from envfleet.envs.mujoco.plugin import _start, flags_for, installed_mujoco, plugin_folder
 from envfleet.making.compiling import build
 
 pytest.importorskip("mujoco")
@@ -76,7 +76,7 @@ def test_another_version_is_built_from_source_and_cached(tmp_path: Path) -> None
     assert len(list((tmp_path / "cache").glob("*.so"))) == 1
     again = run(_MAKE.format(options=", backend='native'"), CXX="/nowhere/c++", **environment)
     assert again.stdout == ""
-    assert "CXX names the compiler" in again.stderr
+    assert "CXX expected a compiler on the PATH" in again.stderr
 
 
 def test_without_a_compiler_python_runs_it_and_a_warning_says_why(tmp_path: Path) -> None:
@@ -91,10 +91,12 @@ def test_without_a_compiler_python_runs_it_and_a_warning_says_why(tmp_path: Path
     )
     found = run(code, **environment)
     assert "processes" in found.stdout, found.stderr
-    assert "must be compiled for MuJoCo 99.0.0" in found.stdout
-    assert "'/nowhere/c++', which is not on the PATH" in found.stdout
+    assert "could not be compiled for MuJoCo 99.0.0" in found.stdout
+    assert "a compiler on the PATH, got '/nowhere/c++'" in found.stdout
     refused = run(_MAKE.format(options=", backend='native'"), **environment)
-    assert refused.stderr.splitlines()[-1].startswith("envfleet.errors.CompileError: the native MuJoCo envs must be")
+    assert refused.stderr.splitlines()[-1].startswith(
+        "envfleet.errors.CompileError: the native MuJoCo envs could not be compiled"
+    )
 
 
 def test_headers_of_another_version_than_the_library_are_refused(tmp_path: Path, monkeypatch) -> None:

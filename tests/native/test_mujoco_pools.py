@@ -10,7 +10,7 @@ from mujoco_rollouts import actions_for, rows_of
 import envfleet
 from envfleet import ConfigError, StateError
 from envfleet.envs.mujoco import IDS
-from envfleet.envs.mujoco_files import asset_folder
+from envfleet.envs.mujoco.model_files import asset_folder
 
 pytest.importorskip("mujoco")
 
@@ -73,7 +73,7 @@ def test_disabled_autoreset_and_parameters_of_each_env() -> None:
     assert (obs[[0, 2]] == 0).all()
     assert (obs[1] != 0).all()
     pool.close()
-    with pytest.raises(ConfigError, match="the same spaces for all envs, env 1 has others"):
+    with pytest.raises(ConfigError, match="the same spaces for all envs, env 1 has other spaces than env 0"):
         envfleet.make_pool("Ant-v5", num_envs=2, include_cfrc_ext_in_observation=[True, False])
 
 

@@ -10,7 +10,7 @@ from atari_rollouts import assert_same, make, play
 import envfleet
 from envfleet.envs.atari.env import AtariEnv
 from envfleet.envs.atari.games import GAMES
-from envfleet.envs.atari.screens import palette
+from envfleet.envs.atari.observations import palette
 
 pytest.importorskip("ale_py")
 

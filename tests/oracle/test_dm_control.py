@@ -9,16 +9,16 @@ import pytest
 
 import envfleet
 from envfleet.envs.dm_control import all_ids, envpool_name, tasks
-from envfleet.envs.dm_control_env import DmControlEnv
+from envfleet.envs.dm_control.env import DmControlEnv
 from envfleet.errors import ConfigError, EnvError, UnknownEnvError
 
 pytest.importorskip("dm_control")
 
 
 def suite() -> Any:
-    from envfleet.envs.dm_control_env import _suite
+    from envfleet.envs.dm_control.env import import_suite
 
-    return _suite()
+    return import_suite()
 
 
 def test_ids_are_those_of_the_suite() -> None:

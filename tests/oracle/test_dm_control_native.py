@@ -15,7 +15,7 @@ import pytest
 import envfleet
 from envfleet import _native
 from envfleet.envs.dm_control import native_ids, tasks
-from envfleet.envs.dm_control_env import DmControlEnv
+from envfleet.envs.dm_control.env import DmControlEnv
 from envfleet.errors import ConfigError, EnvError
 
 pytest.importorskip("dm_control")
@@ -164,7 +164,7 @@ def test_options() -> None:
     limit = {"task_kwargs": {"time_limit": 0.1}}
     with envfleet.make("walker-walk", **limit) as envs:
         assert envs.spec.backend == "serial"  # dm_control itself, which takes any argument
-    with pytest.raises(ConfigError, match="does not take"):
+    with pytest.raises(ConfigError, match="does not support"):
         envfleet.make("walker-walk", backend="native", **limit)
     for wrong in ({"frame_skip": 0}, {"camera_id": 99}, {"camera_id": "nowhere"}, {"width": 0}, {"task": "walker-run"}):
         with pytest.raises(ConfigError, match=next(iter(wrong))):

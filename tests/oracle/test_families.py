@@ -112,12 +112,12 @@ def test_minigrid_needs_no_import() -> None:
     ("env_id", "extra"), [("Basic-v1", "vizdoom"), ("cheetah-run", "dm_control"), ("MiniGrid-Empty-5x5-v0", "minigrid")]
 )
 def test_missing_extra(env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)  # nothing is installed
+    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
     with pytest.raises(MissingExtraError, match=rf'pip install "envfleet\[{extra}\]"'):
         envfleet.make(env_id)
 
 
 def test_missing_extra_of_players(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.simulators.find_spec", lambda package: None)
+    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)
     with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[vizdoom\]"'):
         envfleet.make_pettingzoo("VizdoomDuel-v1")

@@ -21,7 +21,7 @@ from support.reference import ReferenceEnv, Row
 
 import envfleet
 from envfleet.envs.mujoco import IDS
-from envfleet.envs.mujoco_files import asset_folder
+from envfleet.envs.mujoco.model_files import asset_folder
 
 pytest.importorskip("mujoco")
 

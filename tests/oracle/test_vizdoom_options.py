@@ -172,7 +172,7 @@ def test_a_deathmatch_of_the_package_can_be_played_alone(env_id: str, options: d
 )
 def test_settings_that_end_the_engine_are_refused(options: dict[str, Any]) -> None:
     assert re.match(
-        "refused: .*cannot play.*it ended while it started.*settings do not fit", play("VizdoomBasic-v1", **options)
+        "refused: .*cannot play.*it crashed while it started.*settings do not fit", play("VizdoomBasic-v1", **options)
     )
 
 
@@ -181,7 +181,7 @@ def test_a_map_without_a_place_for_one_player_is_refused(tmp_path: Path) -> None
         shutil.copy(Path(vizdoom.scenarios_path, name), tmp_path)
     own = {"cfg_path": str(tmp_path / "cig.cfg")}
     assert re.match(
-        "refused: .*it ended while it started.*game_args='-host 1 -deathmatch'", play("VizdoomCustom-v1", **own)
+        "refused: .*it crashed while it started.*game_args='-host 1 -deathmatch'", play("VizdoomCustom-v1", **own)
     )
     assert play("VizdoomCustom-v1", game_args="-host 1 -deathmatch", **own) == "played"
 

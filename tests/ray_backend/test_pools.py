@@ -56,7 +56,7 @@ def test_a_plug_in_travels(make):
 @pytest.mark.parametrize("inner", ["processes", pytest.param("threads", marks=pytest.mark.soak)])
 def test_inner_backends(make, inner):
     """An inner worker that dies takes its own envs with it, not the actor."""
-    pool = make(TroubleEnv, num_workers=1, num_envs=4, inner_backend=inner, num_threads=2)
+    pool = make(TroubleEnv, num_workers=1, num_envs=4, inner_backend=inner, inner_num_workers=2)
     first = pool.reset(seed=1)
     assert first.obs[:, 0].tolist() == [np.random.default_rng(1 + i).integers(0, 1_000_000) for i in range(4)]
     if inner == "processes":

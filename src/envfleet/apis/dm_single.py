@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.apis.dm import spec_of_space
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.registry import Env, make_pool
+from envfleet.making.make import Env, make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import row_getter

@@ -23,7 +23,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.versions import check_version
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.registry import Env, make_gymnasium
+from envfleet.making.make import Env, make_gymnasium
 
 Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 

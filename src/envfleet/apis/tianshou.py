@@ -25,8 +25,8 @@ from envfleet.apis.versions import check_version
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.infos import split_rows
+from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.options import integer_option
-from envfleet.making.registry import Env, make_gymnasium
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import row_getter
@@ -216,7 +216,7 @@ def make_vector_env(
     if timeout is not None or (wait_num is not None and wait_num != num_envs):
         options["batch_size"] = 1
         # Else a pool with batches of one row would have one thread.
-        options.setdefault("num_threads", min(num_envs, _native.usable_cores()))
+        options.setdefault("num_workers", min(num_envs, _native.usable_cores()))
     envs = make_gymnasium(task_id, **options)
     try:
         return TianshouPool(envs, wait_num, timeout)

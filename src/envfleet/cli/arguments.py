@@ -1,4 +1,4 @@
-"""Arguments that several commands share, and how a wrong one is reported."""
+"""Arguments that several commands share, and the parser that reports wrong ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from envfleet.making.native_envs import find_entry
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 
-# Options of make() that have an argument of their own; --set would contradict it.
-_OWN_ARGUMENTS = (
+# Options of make() that have an argument of their own, which --set would contradict.
+_DEDICATED_ARGUMENTS = (
     "num_envs",
     "batch_size",
     "num_threads",
@@ -33,19 +33,19 @@ _OWN_ARGUMENTS = (
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line, without the usage."""
+    """An ArgumentParser that prints errors as one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Leaves with exit code 2."""
+        """Exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message}; see {self.prog} --help\n")
 
 
 def add_env_arguments(parser: Parser) -> None:
-    """ID, --set and --plugin."""
+    """Add ID, --set and --plugin."""
     parser.add_argument(
         "env_id",
         metavar="ID",
-        help="such as CartPole-v1: one of envfleet list, or any of Gymnasium's; module:Env-v0 imports the module first",
+        help="an id such as CartPole-v1, from envfleet list or Gymnasium; module:Env-v0 imports the module first",
     )
     parser.add_argument(
         "--set",
@@ -54,13 +54,13 @@ def add_env_arguments(parser: Parser) -> None:
         type=parameter,
         action="append",
         default=[],
-        help="a parameter of the env; VALUE is read as JSON where it is JSON, else as text (repeatable)",
+        help="a parameter of the env; VALUE is parsed as JSON if possible, else taken as text (repeatable)",
     )
     add_plugin_argument(parser)
 
 
 def add_plugin_argument(parser: Parser) -> None:
-    """--plugin."""
+    """Add --plugin."""
     parser.add_argument(
         "--plugin",
         dest="plugins",
@@ -72,36 +72,29 @@ def add_plugin_argument(parser: Parser) -> None:
 
 
 def runs_natively(env_id: str, backend: str) -> bool:
-    """Whether an id on a backend is a native env: those are counted in thousands, Python's in tens."""
+    """Return whether an id is a native env on this backend: the defaults are thousands of those, and tens of others."""
     return backend in ("auto", "native") and find_entry(env_id) is not None
 
 
-def num_workers_of(pool: envfleet.Pool) -> int:
-    """The threads or processes that run a pool's envs."""
-    if pool.spec.backend == "native":
-        return pool.config.num_threads
-    return 1 if pool.spec.backend == "serial" else pool.config.num_workers
-
-
 def compile_plugins(arguments: argparse.Namespace) -> None:
-    """Makes the ids of every --plugin known."""
+    """Compile and register the env of every --plugin."""
     for source in arguments.plugins:
         envfleet.compile(source)
 
 
 def prepare(arguments: argparse.Namespace) -> None:
-    """Makes known what ID may name. Of module:Env-v0, arguments.env_id becomes Env-v0 and arguments.module the rest."""
+    """Register what ID may refer to. Splits module:Env-v0 into arguments.module and arguments.env_id."""
     compile_plugins(arguments)
     module, _, env_id = arguments.env_id.rpartition(":")
     arguments.module = ""
     if not module or arguments.env_id in gymnasium.registry:
         return
-    # It is most often a file of this folder, which `python -m envfleet` would find and `envfleet` would not.
+    # Most often it is a file in this folder, which `python -m envfleet` would find and `envfleet` would not.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
-    except Exception as error:  # a module of the user's may raise anything
+    except Exception as error:  # a user's module may raise anything
         raise ConfigError(
             f"{arguments.env_id} expected a module {module!r} that registers the env, "
             f"but it cannot be imported: {type(error).__name__}: {error}"
@@ -110,11 +103,11 @@ def prepare(arguments: argparse.Namespace) -> None:
 
 
 def parameter(text: str) -> tuple[str, Any]:
-    """NAME=VALUE."""
+    """Parse NAME=VALUE."""
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
-    if name in _OWN_ARGUMENTS:
+    if name in _DEDICATED_ARGUMENTS:
         raise argparse.ArgumentTypeError(f"expected a parameter of the env, got {name}, an option of the pool")
     try:
         return name, json.loads(value)
@@ -123,17 +116,17 @@ def parameter(text: str) -> tuple[str, Any]:
 
 
 def positive_int(text: str) -> int:
-    """An integer from 1 on, underscores allowed."""
+    """Parse an integer of at least 1; underscores are allowed."""
     return int(_positive(text, int, "an integer above 0"))
 
 
 def positive_float(text: str) -> float:
-    """A finite number above 0."""
+    """Parse a finite number above 0."""
     return float(_positive(text, float, "a number above 0"))
 
 
 def fraction(text: str) -> float:
-    """A number between 0 and 1, both excluded."""
+    """Parse a number between 0 and 1, both excluded."""
     value = positive_float(text)
     if value >= 1:
         raise argparse.ArgumentTypeError(f"expected a number between 0 and 1, got {text!r}")
@@ -141,17 +134,17 @@ def fraction(text: str) -> float:
 
 
 def counts(text: str) -> list[int]:
-    """Integers above 0, separated by commas; ascending, each once."""
+    """Parse integers above 0, separated by commas, and return them ascending without duplicates."""
     return sorted({positive_int(part) for part in text.split(",")})
 
 
 def names(text: str) -> list[str]:
-    """Words separated by commas, each once, in their order."""
+    """Parse words separated by commas, and return them without duplicates."""
     return list(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
 def output_file(suffix: str) -> Callable[[str], Path]:
-    """A file to write, checked before the work whose result it gets."""
+    """Return a parser of an output path, which checks that it can be written before the work starts."""
 
     def check(text: str) -> Path:
         path = Path(text)

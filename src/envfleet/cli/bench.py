@@ -1,4 +1,4 @@
-"""envfleet bench: steps a second of one env over sizes, backends and modes."""
+"""envfleet bench: steps per second of one env, by pool size, backend and mode."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import envfleet
 from envfleet.cli import arguments as args
 from envfleet.cli.machine import describe_machine
-from envfleet.driving import Driver, measure
 from envfleet.tuning.report import Case
+from envfleet.tuning.throughput import RandomStepper, measure
 
 if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
@@ -32,12 +32,12 @@ _NATIVE_SIZES, _PYTHON_SIZES = [1, 64, 1024, 8192], [1, 8, 64]
 
 
 def add_parser(commands: args.Subparsers) -> None:
-    """Declares the command."""
+    """Declare the command."""
     parser = commands.add_parser(
         "bench",
         help="measure steps/s over pool sizes",
-        description="Measures one env over pool sizes, with random actions drawn beforehand. Each round measures every "
-        "case once, so that a slow moment of the machine hits all of them alike.",
+        description="Measures one env at several pool sizes, with random actions sampled beforehand. Each round "
+        "measures every case once, so that a slow phase of the machine affects all of them.",
     )
     args.add_env_arguments(parser)
     add = parser.add_argument
@@ -45,16 +45,16 @@ def add_parser(commands: args.Subparsers) -> None:
         "--num-envs",
         type=args.counts,
         metavar="N,...",
-        help="default: 1,64,1024,8192 of a native env, 1,8,64 of a Python env",
+        help="default: 1,64,1024,8192 for a native env, 1,8,64 for a Python env",
     )
-    add("--num-threads", type=args.positive_int, metavar="T", help="of native (default: the usable cores)")
-    add("--num-workers", type=args.positive_int, metavar="W", help="of threads and processes (default: likewise)")
+    add("--num-workers", type=args.positive_int, metavar="W", help="threads or processes (default: the usable cores)")
+    add("--num-threads", type=args.positive_int, metavar="W", help="the same, as EnvPool names it")
     add(
         "--backends",
         type=args.names,
         default=["auto"],
         metavar="NAME,...",
-        help="out of native, serial, threads, processes (default: auto)",
+        help="any of native, serial, threads, processes (default: auto)",
     )
     add(
         "--batch-fraction",
@@ -64,7 +64,11 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     add("--rounds", type=args.positive_int, default=5, metavar="N", help="default: %(default)s")
     add(
-        "--seconds", type=args.positive_float, default=0.5, metavar="S", help="a round of a case (default: %(default)s)"
+        "--seconds",
+        type=args.positive_float,
+        default=0.5,
+        metavar="S",
+        help="per round (default: %(default)s)",
     )
     add("--plot", type=args.output_file(".png"), metavar="FILE.png", help="draw a chart")
     add("--json", type=args.output_file(".json"), metavar="FILE.json", help="write every round's figure")
@@ -72,11 +76,11 @@ def add_parser(commands: args.Subparsers) -> None:
 
 
 def bench(arguments: argparse.Namespace) -> int:
-    """The command."""
+    """Run the command."""
     from envfleet.cli import console
 
     if arguments.plot is not None:
-        # Before the measuring: a missing matplotlib is told at once.
+        # Before measuring, so that a missing matplotlib is reported at once.
         from envfleet.cli import plotting
     args.prepare(arguments)
     with ExitStack() as open_pools, console.ProgressBar(arguments.env_id) as bar:
@@ -85,7 +89,9 @@ def bench(arguments: argparse.Namespace) -> int:
     results = [case for case, _ in cases]
     rounds = f"{arguments.rounds} rounds of {arguments.seconds:g} s"
     console.print_rows(
-        f"{arguments.env_id}: median of {rounds}, and how far the extremes are", _COLUMNS, map(_row, results)
+        f"{arguments.env_id}: median of {rounds}, with the slowest and fastest relative to it",
+        _COLUMNS,
+        map(_row, results),
     )
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(_report(arguments, results), indent=2) + "\n")
@@ -96,27 +102,27 @@ def bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, Driver]]:
-    cases: dict[tuple[str, int, int], tuple[Case, Driver]] = {}
+def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, RandomStepper]]:
+    cases: dict[tuple[str, int, int], tuple[Case, RandomStepper]] = {}
     are_native = all(args.runs_natively(arguments.env_id, backend) for backend in arguments.backends)
     sizes = arguments.num_envs or (_NATIVE_SIZES if are_native else _PYTHON_SIZES)
-    for asked, num_envs in itertools.product(arguments.backends, sizes):
+    for requested, num_envs in itertools.product(arguments.backends, sizes):
         for batch_size in _batch_sizes(num_envs, arguments.batch_fraction):
             pool = envfleet.make_pool(
                 arguments.env_id,
                 num_envs=num_envs,
                 batch_size=batch_size,
-                num_threads=arguments.num_threads or arguments.num_workers,
                 num_workers=arguments.num_workers,
-                backend=asked,
+                num_threads=arguments.num_threads,
+                backend=requested,
                 seed=0,
                 **dict(arguments.params),
             )
             open_pools.enter_context(pool)
-            backend = pool.spec.backend if asked == "auto" else asked
-            case = Case(backend, num_envs, batch_size, args.num_workers_of(pool))
-            # "auto" may stand for a backend that is asked for by name too: one row of it is enough.
-            cases.setdefault((backend, num_envs, batch_size), (case, Driver(pool, seed=0)))
+            backend = pool.spec.backend if requested == "auto" else requested
+            case = Case(backend, num_envs, batch_size, pool.config.num_workers)
+            # "auto" may mean a backend that was also requested by name: one row is enough.
+            cases.setdefault((backend, num_envs, batch_size), (case, RandomStepper(pool, seed=0)))
     return list(cases.values())
 
 
@@ -126,12 +132,12 @@ def _batch_sizes(num_envs: int, fraction: float | None) -> list[int]:
     return [num_envs, min(max(1, round(num_envs * fraction)), num_envs - 1)]
 
 
-def _measure(cases: list[tuple[Case, Driver]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
-    for turn in range(arguments.rounds):
-        for position, (case, driver) in enumerate(cases):
-            share = (turn + position / len(cases)) / arguments.rounds
-            bar.update(share, f"round {turn + 1}: {case.num_envs:,} envs, {case.mode}")
-            case.steps_per_s.append(measure(driver, arguments.seconds))
+def _measure(cases: list[tuple[Case, RandomStepper]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
+    for number in range(arguments.rounds):
+        for position, (case, stepper) in enumerate(cases):
+            fraction = (number + position / len(cases)) / arguments.rounds
+            bar.update(fraction, f"round {number + 1}: {case.num_envs:,} envs, {case.mode}")
+            case.steps_per_s.append(measure(stepper, arguments.seconds))
 
 
 def _row(case: Case) -> list[str]:

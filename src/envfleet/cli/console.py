@@ -1,4 +1,4 @@
-"""What the commands print with rich: tables on stdout, the progress bar on stderr."""
+"""Output of the commands with rich: tables on stdout, a progress bar on stderr."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ try:
 except ImportError as error:
     raise MissingExtraError("rich", "cli", "this command's tables") from error
 
-_WIDTH_OF_FILES = 10_000  # columns where there is no terminal to fit: one line a row, for grep and for logs
-_TEXT_WIDTH = 11  # of a column that may be wrapped: "Discrete(2)"
+_FILE_WIDTH = 10_000  # columns if stdout is not a terminal: one line per row, for grep and logs
+_MIN_TEXT_WIDTH = 11  # of a column that may be wrapped: "Discrete(2)"
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
-    """A table of two columns: names and values."""
+    """Print a table of names and values."""
     table = Table(title=title, title_justify="left", box=box.ROUNDED, show_header=False)
     table.add_column(style="bold")
     table.add_column(justify="right")
@@ -32,14 +32,14 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
 
 
 def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
-    """A table with a header; columns maps each name to "number", "name" or, what may be wrapped, "text"."""
+    """Print a table with a header. columns maps each name to "number", "name" or "text", which may be wrapped."""
     table = Table(
         title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
     )
     for name, kind in columns.items():
-        # On a terminal of 80 columns a wrapped figure or id cannot be read; a wrapped text can.
+        # On a terminal of 80 columns, a wrapped number or id is unreadable; wrapped text is not.
         if kind == "text":
-            table.add_column(name, min_width=_TEXT_WIDTH, overflow="fold")
+            table.add_column(name, min_width=_MIN_TEXT_WIDTH, overflow="fold")
         else:
             table.add_column(name, justify="right" if kind == "number" else "left", no_wrap=True)
     for row in rows:
@@ -48,14 +48,14 @@ def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[s
 
 
 def say(text: str) -> None:
-    """One line on stdout, never wrapped."""
+    """Print one line on stdout, without wrapping it."""
     _stdout().print(Text(text), soft_wrap=True)
 
 
 class ProgressBar:
-    """A bar with a line of text beside it; silent where stderr is no terminal.
+    """A progress bar with text beside it; silent if stderr is not a terminal.
 
-    Drawn by update() alone, so that no drawing thread runs while something is timed.
+    Only update() draws it, so that no other thread runs while something is timed.
     """
 
     def __init__(self, title: str) -> None:
@@ -65,17 +65,17 @@ class ProgressBar:
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[beside]}", markup=False),
+            TextColumn("{task.fields[text]}", markup=False),
             console=console,
             auto_refresh=False,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(title, total=1.0, beside="")
+        self._task = self._progress.add_task(title, total=1.0, text="")
 
-    def update(self, share: float, beside: str) -> None:
-        """share: how much of the work is done, from 0 to 1."""
-        self._progress.update(self._task, completed=min(share, 1.0), beside=beside, refresh=True)
+    def update(self, fraction: float, text: str) -> None:
+        """Redraw the bar. fraction: how much of the work is done, from 0 to 1."""
+        self._progress.update(self._task, completed=min(fraction, 1.0), text=text, refresh=True)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -89,12 +89,12 @@ class ProgressBar:
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Leaves it to main(), as rich did before 13.9; since then it exits with code 1."""
+        """Leave it to main(), as rich did before 13.9; since then it exits with code 1."""
         raise BrokenPipeError
 
 
 def _stdout() -> Console:
     console = _Console(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = _WIDTH_OF_FILES
+        console.width = _FILE_WIDTH
     return console

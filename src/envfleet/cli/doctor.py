@@ -1,18 +1,22 @@
-"""envfleet doctor: what this installation has, and whether its core works.
+"""envfleet doctor: shows what this installation has, and checks that its core works.
 
-Plain text, without rich: the doctor must work where an extra is what is missing.
+Plain text, without rich: the doctor must work without any extra.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import re
 import shlex
 import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from importlib import metadata
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -20,28 +24,32 @@ import numpy as np
 import envfleet
 from envfleet import _native
 from envfleet.cli import arguments as args
-from envfleet.cli import backend_checks
-from envfleet.cli.backend_checks import BROKEN, MISSING, OK, Finding
 from envfleet.errors import CompileError
-from envfleet.making import compiling
+from envfleet.making import compiling, options
+
+OK, MISSING, BROKEN = "ok", "--", "BROKEN"
+Finding = tuple[str, str, str]  # state, subject, detail
+
+_TIME_LIMIT_S = 60.0
+_PROGRAM = "doctor.time_processes()"
 
 
 def add_parser(commands: args.Subparsers) -> None:
-    """Declares the command."""
+    """Declare the command."""
     parser = commands.add_parser(
         "doctor",
         help="check this installation",
-        description="Shows what this installation has and whether its core works. Exit code 1 when the core is broken; "
-        "a missing compiler or extra is no fault.",
+        description="Shows what this installation has and whether its core works. The exit code is 1 if the core is "
+        "broken; a missing compiler or extra is not an error.",
     )
     parser.set_defaults(command=doctor)
 
 
 def doctor(arguments: argparse.Namespace) -> int:
-    """The command."""
+    """Run the command."""
     is_broken = False
-    for state, what, detail in _findings():
-        print(f"{state:<6}  {what:<14}  {detail}".rstrip(), flush=True)
+    for state, subject, detail in _findings():
+        print(f"{state:<6}  {subject:<14}  {detail}".rstrip(), flush=True)
         is_broken |= state == BROKEN
     print("\nSomething is broken; please report this output." if is_broken else "\nAll fine.")
     return 1 if is_broken else 0
@@ -56,32 +64,32 @@ def _findings() -> Iterator[Finding]:
     yield OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
     yield _compiler()
     yield OK, "cache", str(compiling.cache_folder())
-    yield from backend_checks.findings()
-    yield OK, "environments", f"{len(envfleet.list_all_envs())} of its own, and every id of Gymnasium"
+    yield from _backends()
+    yield OK, "environments", f"{len(envfleet.list_all_envs())} of envfleet, and every id of Gymnasium"
     yield from _extras()
     yield self_test()
 
 
 def self_test() -> Finding:
-    """Steps a CartPole pool, and compares with Gymnasium's where both start from the same seed."""
-    what = "self-test"
+    """Step a CartPole pool and compare it with Gymnasium's env of the same seed."""
+    subject = "self-test"
     try:
-        with envfleet.make("CartPole-v1", num_envs=4, num_threads=2, seed=7) as envs:
+        with envfleet.make("CartPole-v1", num_envs=4, num_workers=2, seed=7) as envs:
             first, _ = envs.reset()
             stepped, reward, *_ = envs.step(np.ones(4, dtype=np.int64))
         oracle = gymnasium.make("CartPole-v1")
         expected, _ = oracle.reset(seed=7)
         expected_next = oracle.step(1)[0]
         oracle.close()
-    except Exception as error:  # whatever it is, the doctor's work is to tell
-        return BROKEN, what, f"CartPole-v1 raised {type(error).__name__}: {error}"
+    except Exception as error:  # whatever it is, the doctor reports it
+        return BROKEN, subject, f"CartPole-v1 raised {type(error).__name__}: {error}"
     # One float32 rounding either way, as in tests/oracle.
     for name, ours, theirs in (("first", first[0], expected), ("second", stepped[0], expected_next)):
         if not np.allclose(ours, theirs, rtol=2.0**-22, atol=0):
-            return BROKEN, what, f"the {name} observation of CartPole-v1 expected {theirs}, got {ours}"
+            return BROKEN, subject, f"the {name} observation of CartPole-v1 expected {theirs}, got {ours}"
     if not (reward == 1).all():
-        return BROKEN, what, f"CartPole-v1 expected rewards of 1, got {reward}"
-    return OK, what, "CartPole-v1 starts and steps as Gymnasium's"
+        return BROKEN, subject, f"CartPole-v1 expected rewards of 1, got {reward}"
+    return OK, subject, "CartPole-v1 starts and steps like Gymnasium's"
 
 
 def _compiler() -> Finding:
@@ -97,7 +105,7 @@ def _extras() -> Iterator[Finding]:
     try:
         extras = metadata.metadata("envfleet").get_all("Provides-Extra") or []
     except metadata.PackageNotFoundError:
-        yield MISSING, "extras", "cannot tell: envfleet runs from a folder, it is not installed"
+        yield MISSING, "extras", "unknown: envfleet runs from a folder and is not installed"
         return
     for extra in extras:
         found, missing = [], []
@@ -114,7 +122,7 @@ def _extras() -> Iterator[Finding]:
 
 
 def _packages_of(distribution: str, extra: str) -> set[str]:
-    """The packages that an extra adds; of gymnasium[toy-text], what toy-text adds to gymnasium."""
+    """Return the packages that an extra adds; for gymnasium[toy-text], those that toy-text adds to gymnasium."""
     packages: set[str] = set()
     try:
         requirements = metadata.requires(distribution) or []
@@ -131,3 +139,95 @@ def _packages_of(distribution: str, extra: str) -> set[str]:
         for inner_extra in (inner or "").split(","):
             packages |= _packages_of(name, inner_extra.strip()) if inner_extra else set()
     return packages
+
+
+# --- backends -----------------------------------------------------------------------------------
+
+
+class TinyEnv(gymnasium.Env[Any, Any]):
+    """Returns its action as observation and reward."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, **_: object) -> tuple[int, dict[str, object]]:
+        """Return 0."""
+        return 0, {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, object]]:
+        """Return the action as observation and reward."""
+        return int(action), float(action), False, False, {}
+
+
+def _backends() -> Iterator[Finding]:
+    yield OK, "backends", ", ".join(options.BACKENDS)
+    yield _check_in_process("serial", 1, "any Python env, one after the other")
+    yield _check_in_process("threads", 2, describe_threads())
+    yield _memfd()
+    yield check_processes()
+
+
+def describe_threads() -> str:
+    """Return which envs benefit from threads on this interpreter."""
+    if getattr(sys, "_is_gil_enabled", lambda: True)():
+        return "this Python has a GIL: threads only help envs that release it; envfleet tune measures it"
+    return "the GIL is off: Python envs run in parallel"
+
+
+def _check_in_process(backend: Literal["serial", "threads"], num_workers: int, detail: str) -> Finding:
+    try:
+        with envfleet.make_pool(TinyEnv, num_envs=2, num_workers=num_workers, backend=backend) as pool:
+            step_tiny(pool)
+    except Exception as error:  # whatever it is, the doctor reports it
+        return BROKEN, backend, f"a pool of a tiny env raised {type(error).__name__}: {error}"
+    return OK, backend, detail
+
+
+def step_tiny(pool: envfleet.Pool) -> None:
+    """Step two TinyEnvs and raise if the results are wrong."""
+    pool.reset(timeout=_TIME_LIMIT_S)
+    batch = pool.step(np.array([0, 1]), timeout=_TIME_LIMIT_S)
+    if batch.obs.tolist() != [0, 1] or batch.reward.tolist() != [0.0, 1.0]:
+        raise RuntimeError(f"expected rows of 0 and 1, got {batch.obs} and rewards {batch.reward}")
+
+
+def _memfd() -> Finding:
+    if sys.platform != "linux":
+        return MISSING, "memfd", "only Linux has it; shared memory is an unlinked temporary file instead"
+    try:
+        os.close(os.memfd_create("envfleet"))
+    except OSError as error:
+        return BROKEN, "memfd", f"memfd_create() raised {error}; processes need it for shared memory"
+    return OK, "memfd", "anonymous shared memory: nothing is left behind"
+
+
+def check_processes(time_limit_s: float = _TIME_LIMIT_S) -> Finding:
+    """Start a fork server and a pool of two workers in a separate process, which can be killed if it hangs."""
+    # With this process's path: envfleet may not be installed.
+    program = f"import sys; sys.path[:] = {sys.path!r}; from envfleet.cli import doctor; {_PROGRAM}"
+    try:
+        result = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=time_limit_s, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return BROKEN, "processes", f"a pool of two workers did not start and step within {time_limit_s:g} s"
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[-1]
+        return BROKEN, "processes", f"a pool of two workers failed: {last}"
+    first_s, second_s = json.loads(result.stdout)
+    return (
+        OK,
+        "processes",
+        f"fork server and two workers started and stepped in {first_s:.2f} s; a second pool in {second_s * 1e3:.0f} ms",
+    )
+
+
+def time_processes() -> None:
+    """Print how long the first and the second pool of a process take, in seconds."""
+    durations_s = []
+    for _ in range(2):
+        started = time.perf_counter()
+        with envfleet.make_pool(TinyEnv, num_envs=2, num_workers=2, backend="processes") as pool:
+            step_tiny(pool)
+            durations_s.append(time.perf_counter() - started)
+    print(json.dumps(durations_s))

@@ -1,7 +1,7 @@
 """Statistics of the episodes in a stream of batches.
 
-RowLog copies what counts of each batch while the clock runs; EpisodeStatistics works it
-out, many batches at a time, while it stands.
+RowLog copies the relevant columns of each batch while the clock runs; EpisodeStatistics processes many batches at once
+while it is stopped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from envfleet.batch import Batch
 
 
 class RowLog:
-    """Rewards, ends and ids of up to `capacity` batches."""
+    """The rewards, ends and ids of up to `capacity` batches."""
 
     def __init__(self, capacity: int, batch_size: int) -> None:
         shape = (capacity, batch_size)
@@ -29,7 +29,7 @@ class RowLog:
         self._elapsed_step = np.empty(shape, np.int32)
 
     def append(self, batch: Batch) -> None:
-        """Copies the batch's rows, so that its buffer can go back to the pool."""
+        """Copy the batch's rows, so that its buffer can return to the pool."""
         row = self.num_batches
         self._env_id[row] = batch.env_id
         self._reward[row] = batch.reward
@@ -39,17 +39,20 @@ class RowLog:
         self.num_batches = row + 1
 
     def drain(self) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_]]:
-        """(env_id, reward, whether the row ended an episode, whether it was a step) of all rows in order."""
+        """Return (env_id, reward, ended, stepped) of all rows, in order, and clear the log.
+
+        ended: whether the row ended an episode. stepped: whether it was a step, and not a reset.
+        """
         rows = slice(0, self.num_batches)
         self.num_batches = 0
         ended = (self._terminated[rows] | self._truncated[rows]).ravel()
-        # The reset rows of next_step have elapsed_step 0. So have ends in same_step, and those are steps.
+        # Reset rows of next_step have elapsed_step 0. So do ends in same_step, but those are steps.
         stepped = (self._elapsed_step[rows].ravel() > 0) | ended
         return self._env_id[rows].ravel(), self._reward[rows].ravel(), ended, stepped
 
 
 class Moments:
-    """Count, mean, standard deviation and range of numbers that come in portions."""
+    """Count, mean, standard deviation and range of numbers that are added in portions."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,11 +63,11 @@ class Moments:
 
     @property
     def std(self) -> float:
-        """Of the numbers as they are (no Bessel correction)."""
+        """The standard deviation of the numbers, without Bessel's correction."""
         return math.sqrt(self._squares / self.count) if self.count else math.nan
 
     def add(self, values: NDArray[Any]) -> None:
-        """Chan's merge of two sets: no cancellation, whatever the mean."""
+        """Add numbers, by Chan's formula, which has no cancellation."""
         if not values.size:
             return
         mean = float(values.mean())
@@ -83,16 +86,16 @@ class Moments:
 
 
 class EpisodeStatistics:
-    """Returns and lengths of the episodes that ended; those still running do not count."""
+    """Returns and lengths of the episodes that ended, without those still running."""
 
     def __init__(self, num_envs: int) -> None:
         self.returns = Moments()
         self.lengths = Moments()
         self._running_return = np.zeros(num_envs, np.float64)
         self._running_length = np.zeros(num_envs, np.int64)
-        # numpy sorts 16-bit integers by radix: several times faster, and the sort is most of the work.
+        # NumPy sorts 16-bit integers by radix, several times faster, and sorting is most of the work.
         self._sort_dtype = np.dtype(np.uint16 if num_envs <= 1 << 16 else np.int32)
-        # Of the rows before: a synchronous pool's come in the same order every time.
+        # Of the previous rows: those of a synchronous pool always have the same order.
         self._sorted_ids = np.empty(0, np.int32)
         self._order = np.empty(0, np.intp)
 
@@ -103,7 +106,7 @@ class EpisodeStatistics:
         ended: NDArray[np.bool_],
         stepped: NDArray[np.bool_],
     ) -> None:
-        """Rows as RowLog.drain() gives them: those of one env in the order of its steps."""
+        """Add rows from RowLog.drain(): those of one env must be in the order of its steps."""
         if not env_id.size:
             return
         if not np.array_equal(env_id, self._sorted_ids):
@@ -111,7 +114,7 @@ class EpisodeStatistics:
             self._order = np.argsort(env_id.astype(self._sort_dtype), kind="stable")
         order = self._order
         env_id, reward, ended, stepped = env_id[order], reward[order], ended[order], stepped[order]
-        # A segment is a run of rows of one env in one episode.
+        # A segment is a sequence of rows of one env in one episode.
         new_env = np.concatenate(([True], env_id[1:] != env_id[:-1]))
         begins = np.flatnonzero(new_env | np.concatenate(([False], ended[:-1])))
         closed = ended[np.append(begins[1:], len(env_id)) - 1]

@@ -1,4 +1,4 @@
-"""The machine and the versions that a figure was measured on."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envfleet import __version__, _native
 
 
 def describe_machine() -> dict[str, str]:
-    """What a figure must carry to mean anything later."""
+    """Return what a measurement must state to be meaningful later."""
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "envfleet": __version__,

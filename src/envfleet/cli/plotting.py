@@ -1,4 +1,4 @@
-"""The chart of envfleet bench: steps/s against pool size, both logarithmic."""
+"""The chart of envfleet bench: steps/s by pool size, both logarithmic."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
 
 
 def plot(path: Path, env_id: str, cases: Sequence[Case], rounds: str) -> None:
-    """Medians as lines, one a backend and mode; bars from the slowest to the fastest round."""
+    """Plot medians as one line per backend and mode, with bars from the slowest to the fastest round."""
     figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
-    # The canvas by hand, not pyplot: no display is looked for, whatever MPLBACKEND says.
+    # Not pyplot, which may look for a display, depending on MPLBACKEND.
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     series = dict.fromkeys((case.backend, case.mode) for case in cases)

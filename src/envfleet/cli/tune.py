@@ -1,4 +1,4 @@
-"""envfleet tune: the fastest setting for an env on this machine."""
+"""envfleet tune: finds the fastest setting for an env on this machine."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from envfleet.cli import arguments as args
 
 
 def add_parser(commands: args.Subparsers) -> None:
-    """Declares the command."""
+    """Declare the command."""
     parser = commands.add_parser(
         "tune",
         help="find the fastest setting for an env",
         description="Measures the backends, worker counts and batch sizes that fit this machine and the env, with "
-        "random actions, and prints the fastest as a call of envfleet.make(). What is not named is chosen.",
+        "random actions, and prints the fastest as a call of envfleet.make().",
     )
     args.add_env_arguments(parser)
     add = parser.add_argument
@@ -22,17 +22,22 @@ def add_parser(commands: args.Subparsers) -> None:
         "--num-envs",
         type=args.counts,
         metavar="N,...",
-        help="default: 1024 of a native env, 64 or less of a Python env",
+        help="default: 1024 for a native env, 64 or fewer for a Python env",
     )
-    add("--backends", type=args.names, metavar="NAME,...", help="out of native, serial, threads, processes")
+    add(
+        "--backends",
+        type=args.names,
+        metavar="NAME,...",
+        help="of native, serial, threads, processes",
+    )
     add("--num-workers", type=args.counts, metavar="W,...", help="default: 1, 2, 4 ... up to the usable cores")
     add("--batch-sizes", type=args.counts, metavar="B,...", help="default: num_envs, half and a quarter of it")
-    add("--seconds", type=args.positive_float, default=20.0, metavar="S", help="in all (default: %(default)s)")
+    add("--seconds", type=args.positive_float, default=20.0, metavar="S", help="total time (default: %(default)s)")
     parser.set_defaults(command=tune)
 
 
 def tune(arguments: argparse.Namespace) -> int:
-    """The command."""
+    """Run the command."""
     from envfleet.cli import console
 
     args.prepare(arguments)

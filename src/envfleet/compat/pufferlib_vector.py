@@ -36,7 +36,7 @@ from envfleet.compat.pufferlib_emulation import (
     joint_space,
 )
 from envfleet.infos import split_rows
-from envfleet.making.registry import make_pool
+from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 
 __all__ = [
@@ -131,7 +131,7 @@ class _VecEnv:
                 if not has_blocks:
                     own["batch_size"] = batch_size
                 block = factories[first : first + self._block_size]
-                self._pools.append(make_pool(block, backend=self.backend, **own))
+                self._pools.append(make_pool(block, **{"backend": self.backend, **own}))
         except BaseException:
             self.close()
             raise

@@ -13,7 +13,7 @@ from envfleet.batch import Batch
 from envfleet.compat.vec_env_seat import ASKED_SEED, Seat
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import split_rows
-from envfleet.making.registry import make_pool
+from envfleet.making.make import make_pool
 from envfleet.pictures import tile
 from envfleet.pool import Pool
 from envfleet.spaces import row_getter

@@ -1,1 +1,1 @@
-"""Families of environments: what Python adds to the native ones (names, translation, pictures)."""
+"""Families of environments: their ids, the parameters and rendering of native envs, and Python envs."""

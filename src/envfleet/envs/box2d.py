@@ -1,4 +1,4 @@
-"""Box2D: Gymnasium's envs, and the ids that gym had for older versions of them."""
+"""Box2D: Gymnasium's envs, and the ids of their older versions in gym."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from functools import cache
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.envs.simulators import Simulator
+from envfleet.envs.family import Family
 
-# The id that runs in place of one that Gymnasium 1.0 dropped; docs/environments.md has the differences.
+# Replacements for the ids that Gymnasium 1.0 dropped; docs/environments.md lists the differences.
 _SUCCESSORS = {
     "CarRacing-v2": "CarRacing-v3",
     "LunarLander-v2": "LunarLander-v3",
@@ -20,15 +20,15 @@ _SUCCESSORS = {
 
 @cache
 def all_ids() -> frozenset[str]:
-    """Every id, of Gymnasium and of gym."""
+    """Return every id, Gymnasium's and gym's."""
     return frozenset({"BipedalWalker-v3", "BipedalWalkerHardcore-v3", *_SUCCESSORS, *_SUCCESSORS.values()})
 
 
 def spec_of(env_id: str) -> GymnasiumSpec:
-    """Gymnasium's spec of the env, under the id that was asked for."""
+    """Return Gymnasium's spec of the env, under the requested id."""
     if env_id in gymnasium.registry:
         return gymnasium.spec(env_id)
     return replace(gymnasium.spec(_SUCCESSORS[env_id]), id=env_id)
 
 
-SIMULATOR = Simulator("box2d", "Box2D", "box2d", "processes", all_ids, spec_of, opens_windows=True)
+FAMILY = Family("box2d", package="Box2D", extra="box2d", python_ids=all_ids, spec_of=spec_of, python_opens_windows=True)

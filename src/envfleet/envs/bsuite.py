@@ -1,4 +1,4 @@
-"""bsuite: Catch, which is also the template to copy for an env of your own."""
+"""bsuite: Catch, which is also the template for an env of your own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classic control: Gymnasium's pictures for the native envs."""
+"""Classic control: native envs, rendered by Gymnasium's own code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from envfleet.envs.family import Family, Renderer
-from envfleet.envs.gymnasium_pictures import gymnasium_renderer
+from envfleet.envs.rendering import gymnasium_renderer
 
 _MODULE = "gymnasium.envs.classic_control"
 _ENTRY_POINTS = {
@@ -22,9 +22,9 @@ _RENDER_FPS = {"CartPole-v0": 50, "CartPole-v1": 50, "Acrobot-v1": 15}
 
 
 def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
-    # How the native env computes; Gymnasium's knows no such parameter.
-    of_gymnasium = {name: value for name, value in params.items() if name != "fast_math"}
-    return gymnasium_renderer(_ENTRY_POINTS[native_id], of_gymnasium)
+    # Gymnasium's env has no such parameter.
+    kwargs = {name: value for name, value in params.items() if name != "fast_math"}
+    return gymnasium_renderer(_ENTRY_POINTS[native_id], kwargs)
 
 
 FAMILY = Family("classic control", tuple(_ENTRY_POINTS), make_renderer=_make_renderer, render_fps=_RENDER_FPS)

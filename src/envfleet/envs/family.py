@@ -1,26 +1,34 @@
-"""Family: a group of ids with what they share."""
+"""Family: a group of env ids that share a simulator, an extra and a documentation page."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from numpy.typing import NDArray
 
-# Draws one env: from its attributes and parameters to an RGB picture.
+from envfleet.errors import MissingExtraError
+
+# Renders one env: maps its attributes to an RGB array.
 Renderer = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 
 
-def _as_given(params: Mapping[str, Any]) -> dict[str, Any]:
-    return dict(params)
+def is_installed(package: str) -> bool:
+    """Return whether a package can be found, without importing it."""
+    return find_spec(package) is not None
 
 
 @dataclass(frozen=True)
 class TextColumn:
-    """A column of texts that the native env writes as numbers: the space that users see, and what each number is."""
+    """An observation column of strings, which the native env writes as integer codes.
+
+    space: the space that users see. texts: the string of each code.
+    """
 
     space: gymnasium.Space[Any]
     texts: tuple[str, ...]
@@ -28,32 +36,72 @@ class TextColumn:
 
 @dataclass(frozen=True)
 class Family:
-    """A group of native ids.
+    """A group of ids, native or in Python or both.
 
-    translate turns what the user may pass into what the native env declares. make_renderer
-    gives a renderer for an id and its parameters; None: the env draws itself, or not at all.
-    make_shared_renderer gives one whose pictures depend on nothing but what it is given, for envs
-    that share it; None: make_renderer's do.
-    load registers an id with the engine, before one is described or built; None: they are
-    compiled in. It may be called again, and raises MissingExtraError or CompileError.
-    takes says whether the native env takes these parameters; with others the env runs in Python. None: always.
-    extra is what installs a library that they need, and the library's name. native_only are ids
-    that Gymnasium registers without a class that would run. opens_windows: its envs know
-    render_mode="human" themselves; of the others the pool shows one in a window.
-    named are ids that stand for the first of `ids` with these parameters; that one is then no id of its own.
-    text_columns says which columns of an observation are texts, given the id and the parameters of an env.
+    A family is one module of envs/ with a FAMILY of this class, listed in envs/families.py. The module must be cheap
+    to import; it imports its simulator where an env is built.
     """
 
     name: str
-    ids: tuple[str, ...]
-    translate: Callable[[Mapping[str, Any]], dict[str, Any]] = _as_given
-    make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
-    render_fps: Mapping[str, int] = field(default_factory=dict)
+    native_ids: tuple[str, ...] = ()
+    package: str = ""  # the library that the envs import; empty if they need none
+    extra: str = ""  # the extra of envfleet that installs it
+
+    # --- native envs ---------------------------------------------------------------------------
+
+    # Convert the user's parameters to those that the native env declares.
+    translate: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
+    # Return whether the native env supports these parameters. If it does not, the env runs in Python. None: it does.
+    supports_params: Callable[[Mapping[str, Any]], bool] | None = None
+    # Ids that stand for native_ids[0] with these parameters; native_ids[0] is then not an id by itself.
+    aliases: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Register an id with the engine before it is described or built. None: the envs are compiled in. May be called
+    # repeatedly; raises MissingExtraError or CompileError.
     load: Callable[[str], None] | None = None
-    extra: str = ""
+    # Ids that Gymnasium registers without a class that runs.
     native_only: frozenset[str] = frozenset()
-    opens_windows: bool = False
+    # Return a renderer for an id and its parameters. None: the env renders itself, or cannot be rendered.
+    make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
+    # Likewise, for a renderer that several envs share: its frames depend on the attributes alone. None: make_renderer.
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
-    takes: Callable[[Mapping[str, Any]], bool] | None = None
-    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    render_fps: Mapping[str, int] = field(default_factory=dict)
+    # Return the string columns of the observation, given an id and the parameters of an env.
     text_columns: Callable[[str, Mapping[str, Any]], Mapping[str, TextColumn]] | None = None
+
+    # --- Python envs ---------------------------------------------------------------------------
+
+    # Return every id that runs as a Python env, whether or not the package is installed.
+    python_ids: Callable[[], frozenset[str]] = frozenset
+    # Return the Gymnasium spec of a Python id.
+    spec_of: Callable[[str], GymnasiumSpec] | None = None
+    # The backend that backend="auto" chooses for several Python envs.
+    python_backend: str = "processes"
+    # The default of num_workers, per core: above 1 if a worker spends its time waiting for its envs' processes.
+    workers_per_core: int = 1
+    # The Python envs open a window themselves with render_mode="human". For all others, the pool opens one.
+    python_opens_windows: bool = False
+    # Raise ConfigError for parameters that the env would refuse, before any worker starts.
+    check_params: Callable[[str, Mapping[str, Any]], None] | None = None
+    # Return every option of an env with these parameters, defaults included, for the pool's config.
+    all_options: Callable[[str, Mapping[str, Any]], Mapping[str, Any]] | None = None
+
+    @property
+    def opens_windows(self) -> bool:
+        """Whether every env of the family opens its own window; native envs never do."""
+        return self.python_opens_windows and not self.native_ids
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the family's package can be found; it is not imported."""
+        return not self.package or is_installed(self.package)
+
+    def check_installed(self, purpose: str) -> None:
+        """Raise MissingExtraError if the family's package is not installed."""
+        if not self.is_installed:
+            raise MissingExtraError(self.package, self.extra, purpose)
+
+    def python_spec(self, env_id: str) -> GymnasiumSpec:
+        """Return the Gymnasium spec of an id in python_ids(). Raises MissingExtraError."""
+        assert self.spec_of is not None
+        self.check_installed(env_id)
+        return self.spec_of(env_id)

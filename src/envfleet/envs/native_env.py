@@ -1,4 +1,4 @@
-"""SingleNativeEnv: one native env as a gymnasium.Env, for ids that have no Python class and for pixel observations."""
+"""SingleNativeEnv: one native env as a gymnasium.Env, for ids without a Python class and for pixel observations."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.envs.family import Renderer
-from envfleet.envs.mujoco_canvas import shared
+from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
 
 
 class SingleNativeEnv(gymnasium.Env[Any, Any]):
-    """A native env, without its time limit: the pool or the wrapper around this env counts the steps."""
+    """A native env without its time limit, which the pool or a wrapper enforces."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
 
     def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
-        from envfleet.making.registry import family_of, make_pool
+        from envfleet.making.make import make_pool
+        from envfleet.making.registry import family_of
 
         self._pool = make_pool(
             env_id,
             backend="native",
             autoreset_mode="disabled",
             max_episode_steps=NO_LIMIT,
-            render_mode=render_mode,
-            **params,
+            **{**params, "render_mode": render_mode},
         )
         self._family = family_of(env_id)
         self._renderer: Renderer | None = None
@@ -39,12 +39,12 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         self.action_space = self._pool.spec.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """As the native env; without a seed its random stream goes on."""
+        """Reset the env; without a seed, its random stream continues."""
         batch = self._pool.reset(seed=seed, options=options)
         return _first(batch.obs), _info(batch.info)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """As the native env."""
+        """Step the env."""
         batch = self._pool.step(np.asarray(action)[np.newaxis])
         return (
             _first(batch.obs),
@@ -55,26 +55,26 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         )
 
     def render(self) -> NDArray[np.uint8]:
-        """An RGB picture."""
+        """Return an RGB frame."""
         frame = self._pool.render(0)
         if frame is not None:
             return frame  # type: ignore[no-any-return]  # the executor's array
         if self._renderer is None:
             make = self._family.make_shared_renderer or self._family.make_renderer
             if make is None:
-                raise ConfigError(f"{self._pool.spec.id} cannot draw itself; leave render_mode out")
+                raise ConfigError(f"{self._pool.spec.id} cannot be rendered; leave render_mode out")
             native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
             key = (native_id, repr(sorted(params.items())))
             self._renderer = shared(key, lambda: make(native_id, params))
         return self._renderer(self._pool.attributes_of(0))
 
     def close(self) -> None:
-        """Frees the env, and the renderer with the last env of this thread that uses it."""
+        """Free the env, and the renderer with the last env of this thread that uses it."""
         self._renderer = None
         self._pool.close()
 
     def __getattr__(self, name: str) -> Any:
-        """An attribute of the native env, such as state or qpos."""
+        """Return an attribute of the native env, such as state or qpos."""
         if name.startswith("_"):
             raise AttributeError(name)
         try:
@@ -84,7 +84,7 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
 
 
 def _first(obs: Any) -> Any:
-    """The only row of a batch of observations."""
+    """Return the only row of a batch of observations."""
     if isinstance(obs, dict):
         return {name: _first(part) for name, part in obs.items()}
     if isinstance(obs, tuple):
@@ -93,7 +93,7 @@ def _first(obs: Any) -> Any:
 
 
 def _info(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """The only row of a batch's infos, without what has no value."""
+    """Return the only row of a batch's infos, without those that have no value."""
     return {
         name: column[0]
         for name, column in columns.items()

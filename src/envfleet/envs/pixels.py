@@ -1,7 +1,7 @@
 """Pixel observations of MuJoCo and dm_control envs: EnvPool's from_pixels=True.
 
-The env runs as a Python env: the native env, or dm_control's, steps, and a renderer draws what is observed. All
-envs of a worker share one renderer, so that a pool has as many GL contexts as workers.
+The env runs as a Python env: the native env, or dm_control's, is stepped, and a renderer produces the observation. All
+envs of a worker share one renderer, so that a pool has one GL context per worker.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from envfleet.errors import ConfigError
 from envfleet.making.native_envs import find_entry, single_env_spec
 from envfleet.making.options import flag_option, integer_option
 
-_LARGEST_PICTURE = 2**14
-# EnvPool's names and defaults. render_camera_id: -1 is the camera of render().
+_MAX_SIZE = 2**14
+# EnvPool's names and defaults. render_camera_id -1 is the camera of render().
 DEFAULTS = {"render_width": 84, "render_height": 84, "render_camera_id": -1, "frame_stack": 1}
 
 
 def wants_pixels(env: Any, params: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether these parameters ask for pixels of an env that has them. Raises where only some of the envs do."""
+    """Return whether the parameters request pixels of an env that has them. Raises if only some of the envs do."""
     if not any("from_pixels" in own for own in params) or not _has_pixels(env):
         return False
-    asked = {flag_option("from_pixels", own.get("from_pixels", False)) for own in params}
-    if len(asked) > 1:
-        raise ConfigError("from_pixels expected the same for all envs, got True for some of them")
-    return asked.pop()
+    values = {flag_option("from_pixels", own.get("from_pixels", False)) for own in params}
+    if len(values) > 1:
+        raise ConfigError("from_pixels expected the same value for all envs, got True for some of them")
+    return values.pop()
 
 
 def pixel_spec(env_id: str, params: Sequence[Mapping[str, Any]]) -> GymnasiumSpec:
-    """What builds an env of this id with pixel observations; its parameters are checked here."""
+    """Return the Gymnasium spec of an id with pixel observations. Checks the parameters."""
     for own in params:
         _sizes(own)
     entry = find_entry(env_id)
     if entry is None or (entry.native_id == env_id and env_id in dm_control.all_ids()):
-        spec = dm_control.SIMULATOR.spec(env_id)
+        spec = dm_control.FAMILY.python_spec(env_id)
     else:
         spec = single_env_spec(env_id, entry)
     return GymnasiumSpec(
@@ -55,7 +55,7 @@ def pixel_spec(env_id: str, params: Sequence[Mapping[str, Any]]) -> GymnasiumSpe
 
 
 def make_pixel_env(of: str, from_pixels: bool = True, render_mode: str | None = None, **params: Any) -> PixelEnv:
-    """The env that the entry point `of` names, observed as pixels. Its render() gives the last picture's size."""
+    """Make the env of the entry point `of`, with pixel observations. render() returns frames of the same size."""
     if render_mode not in (None, "rgb_array"):
         raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
     sizes = _sizes(params)
@@ -68,7 +68,7 @@ def make_pixel_env(of: str, from_pixels: bool = True, render_mode: str | None = 
 
 
 class PixelEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Observations are the last frame_stack pictures, the newest last, as uint8 of (3 * frame_stack, height, width)."""
+    """Observations are the last frame_stack frames, the newest last: uint8 of (3 * frame_stack, height, width)."""
 
     def __init__(self, env: Any, height: int, width: int, frame_stack: int) -> None:
         super().__init__(env)
@@ -76,18 +76,18 @@ class PixelEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         self.observation_space = spaces.Box(0, 255, (3 * frame_stack, height, width), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """The first picture fills the stack."""
+        """Reset the env and fill the stack with its first frame."""
         _, info = self.env.reset(seed=seed, options=options)
-        self._frames.extend([self._picture()] * (self._frames.maxlen or 1))
+        self._frames.extend([self._frame()] * (self._frames.maxlen or 1))
         return np.concatenate(self._frames), info
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        """Draws once a step."""
+        """Step the env and render it once."""
         _, reward, terminated, truncated, info = self.env.step(action)
-        self._frames.append(self._picture())
+        self._frames.append(self._frame())
         return np.concatenate(self._frames), reward, terminated, truncated, info
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _frame(self) -> NDArray[np.uint8]:
         return np.moveaxis(np.asarray(self.env.render()), 2, 0)
 
 
@@ -101,6 +101,6 @@ def _has_pixels(env: Any) -> bool:
 def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
     limits = {"render_camera_id": (-1, 2**15), "frame_stack": (1, 2**10)}
     return {
-        name: integer_option(name, params.get(name, default), *limits.get(name, (1, _LARGEST_PICTURE)))
+        name: integer_option(name, params.get(name, default), *limits.get(name, (1, _MAX_SIZE)))
         for name, default in DEFAULTS.items()
     }

@@ -1,4 +1,4 @@
-"""Toy text: FrozenLake's maps as text, Gymnasium's pictures for the native envs."""
+"""Toy text: native envs, rendered by Gymnasium's own code; conversion of FrozenLake's maps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.envs.toy_text.frozen_lake import generate_random_map
 
 from envfleet.envs.family import Family, Renderer
-from envfleet.envs.gymnasium_pictures import gymnasium_renderer
+from envfleet.envs.rendering import gymnasium_renderer
 from envfleet.errors import ConfigError
 
 _MODULE = "gymnasium.envs.toy_text"
@@ -27,7 +27,7 @@ _RENDER_FPS = dict.fromkeys(_ENTRY_POINTS, 4)
 
 
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
-    """FrozenLake's desc (a list of rows) as one text; no map at all as a random one."""
+    """Convert FrozenLake's desc (a list of rows) to one string; without any map, generate a random one."""
     native = dict(params)
     if "desc" in native or "map_name" in native:
         desc, map_name = native.get("desc"), native.get("map_name", "")
@@ -41,7 +41,7 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_texts(desc: Any) -> str | list[str]:
-    """One map, or a list of one for each env."""
+    """Convert one map, or a list with one map per env."""
     if isinstance(desc, str):
         return desc
     if isinstance(desc, (list, tuple)) and desc and all(_is_map(own) for own in desc):
@@ -50,18 +50,18 @@ def _as_texts(desc: Any) -> str | list[str]:
 
 
 def _is_map(value: Any) -> bool:
-    """Whether this is a map of its own and no row: more than one letter in some of its parts."""
+    """Return whether this is a whole map and not a row: some part of it has more than one letter."""
     is_list = isinstance(value, (list, tuple, np.ndarray)) and len(value) > 0
     return is_list and any(np.ndim(row) > 0 or len(row) > 1 for row in value)
 
 
 def _as_text(desc: Any) -> str:
-    """A map as Gymnasium takes it: rows of letters, as strings, bytes or lists of single ones."""
+    """Convert a map in any form that Gymnasium accepts: rows as strings, bytes or lists of letters."""
     try:
         rows = [row if isinstance(row, (str, bytes)) else type(row[0])().join(row) for row in desc]
         text = "\n".join(row.decode() if isinstance(row, bytes) else row for row in rows)
     except (TypeError, IndexError, AttributeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"desc expected a list of strings, one for each row of the map, got {desc!r}") from error
+        raise ConfigError(f"desc expected a list of strings, one per row of the map, got {desc!r}") from error
     if not text.strip():
         raise ConfigError(f"desc expected at least one row of the map, got {desc!r}")
     return text
@@ -77,7 +77,7 @@ def _make_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
 
 
 def _to_gymnasium(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Native attributes as Gymnasium holds them: hands as lists, no last action as None."""
+    """Convert native attributes to Gymnasium's: hands to lists, a missing last action to None."""
     values = dict(attributes)
     if values.get("lastaction") == -1:
         values["lastaction"] = None
@@ -90,5 +90,12 @@ def _to_gymnasium(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
-FAMILY = Family("toy text", tuple(_ENTRY_POINTS), _translate, _make_renderer, _RENDER_FPS)
-WITHOUT_PICTURES = Family("toy text", ("NChain-v0",))
+FAMILY = Family(
+    "toy text",
+    tuple(_ENTRY_POINTS),
+    translate=_translate,
+    make_renderer=_make_renderer,
+    render_fps=_RENDER_FPS,
+)
+# Gymnasium has no renderer for it.
+NCHAIN_FAMILY = Family("toy text", ("NChain-v0",))

@@ -44,7 +44,7 @@ class NativeExecutor(Executor):
                 env_id=native_id,
                 num_envs=config.num_envs,
                 batch_size=config.batch_size,
-                num_threads=config.num_threads,
+                num_threads=config.num_workers,
                 thread_affinity_offset=config.thread_affinity_offset,
                 max_episode_steps=config.max_episode_steps or 0,
                 autoreset=NATIVE_CODES[config.autoreset_mode],

@@ -17,7 +17,7 @@ from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.mailbox import LocalMailbox
 from envfleet.executors.python.runner import EnvRunner
 from envfleet.executors.python.spec_of import SpecMaker
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
 
@@ -25,7 +25,7 @@ class SerialExecutor(RowsExecutor):
     """Runs envs in the caller's thread."""
 
     def __init__(
-        self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
         with closed_on_error(envs):

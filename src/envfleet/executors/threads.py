@@ -20,7 +20,7 @@ from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.mailbox import LocalMailbox
 from envfleet.executors.python.runner import EnvRunner
 from envfleet.executors.python.spec_of import SpecMaker
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -30,7 +30,7 @@ class ThreadsExecutor(RowsExecutor):
     """Runs envs on num_workers threads."""
 
     def __init__(
-        self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         envs = build_all(recipe.builders, range(config.num_envs))
         num_workers = config.num_workers

@@ -1,4 +1,4 @@
-"""A C++ env from one file: compile() builds it, load_plugin() takes one that is built."""
+"""C++ envs from one file: compile() builds and loads one, load_plugin() loads a library that is already built."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from envfleet import _native
 from envfleet.errors import CompileError, ConfigError
 from envfleet.making.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.making.gymnasium_ids import publish
+from envfleet.making.make import make_spec
 from envfleet.making.native_envs import plugin_files
-from envfleet.making.registry import make_spec
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
 _FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
@@ -33,9 +33,9 @@ _ATTEMPTS = 3
 _WITHOUT_RELATIVE_PATHS = re.compile(
     r"-[OgDUmw].*|-std=.*|-f[^=]*|-W(?![apl],).*|-Wl,-[-\w]*|-pthread|-pipe|-(I|L|isystem|iquote)/.*|/.*"
 )
-# What compilers read besides their flags.
+# Environment variables that compilers read.
 _COMPILER_VARIABLES = ("CPATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX")
-# Of /proc/cpuinfo, on x86 and on ARM: what -march=native looks at.
+# Fields of /proc/cpuinfo, on x86 and on ARM, that decide what -march=native means.
 _CPU_FIELDS = (
     *("vendor_id", "cpu family", "model", "model name", "flags"),
     *("Features", "CPU implementer", "CPU architecture", "CPU variant", "CPU part"),
@@ -43,17 +43,17 @@ _CPU_FIELDS = (
 
 
 def get_include() -> Path:
-    """The folder to give to a compiler's -I: the SDK's headers, as they are in this installation."""
+    """Return the folder of the SDK's headers, for a compiler's -I."""
     return Path(_native.__file__).resolve().parent / "include"
 
 
 def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> list[str]:  # noqa: A001 (the name users expect)
-    """Builds a C++ env with the machine's compiler, registers its ids and returns them.
+    """Build a C++ env with the machine's compiler, register its ids and return them.
 
-    The result is kept in a cache (ENVFLEET_CACHE, or envfleet in the user's cache folder), which only
-    you may be able to write to. It is used again, within milliseconds, until the source, a header it
-    includes, the compiler, the flags or the CPU is another. The compiler is CXX, else c++, g++ or
-    clang++; CXXFLAGS is added. Relative paths in flags are relative to the working directory.
+    The result is cached (in ENVFLEET_CACHE, or in envfleet of the user's cache folder), in a folder that only you may
+    be able to write to. It is reused, within milliseconds, until the source, a header that it includes, the compiler,
+    the flags or the CPU changes. The compiler is CXX, else c++, g++ or clang++; CXXFLAGS is added. Relative paths in
+    flags are relative to the working directory.
     """
     with build(path, flags=flags, verbose=verbose) as library:
         return _load(library.dlopen_path, library.path)
@@ -61,10 +61,10 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
 
 @contextlib.contextmanager
 def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Iterator[CachedLibrary]:
-    """What compile() loads: the shared library of a source, from the cache or built. Load it inside the with block."""
+    """Yield the shared library of a source, from the cache or newly built. Load it inside the with block."""
     source = Path(path).resolve()
     if not source.is_file():
-        what = "a folder" if source.is_dir() else "not there"
+        what = "a folder" if source.is_dir() else "missing"
         raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is {what}")
     if isinstance(flags, str):
         raise CompileError(f"compile() expected flags as a list, got the string {flags!r}; pass {flags.split()!r}")
@@ -83,13 +83,13 @@ def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: b
         except OSError as error:
             raise CompileError(
                 f"{source.name} could not be built in the cache {cache_folder()}: {error}; "
-                "set ENVFLEET_CACHE to a folder that you may write to and that has room"
+                "set ENVFLEET_CACHE to a writable folder with enough space"
             ) from error
         yield library
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
-    """Loads a shared library whose source includes envfleet/env.h; registers and returns its ids."""
+    """Load a shared library whose source includes envfleet/env.h, register its ids and return them."""
     resolved = Path(path).resolve()
     return _load(str(resolved), resolved)
 
@@ -104,38 +104,38 @@ def _load(dlopen_path: str, path: Path) -> list[str]:
     plugin_files.update(dict.fromkeys(ids, path))
     for env_id in ids:
         if env_id in built_in:
-            warnings.warn(f"{env_id} now stands for the env in {path}, no longer for the built-in one", stacklevel=3)
+            warnings.warn(f"{env_id} is now the env in {path}, which replaces the built-in one", stacklevel=3)
         try:
             make_spec(env_id)
         except (ConfigError, ValueError) as error:
-            raise CompileError(f"{env_id} in {path} loads, but cannot describe itself: {error}") from error
+            raise CompileError(f"{env_id} in {path} was loaded, but its spec is invalid: {error}") from error
     publish(ids)
     return ids
 
 
 def find_compiler() -> list[str]:
-    """The command that compile() runs: CXX, else the first of c++, g++, clang++. Raises CompileError."""
+    """Return the command of the C++ compiler: CXX, else the first of c++, g++, clang++. Raises CompileError."""
     if chosen := os.environ.get("CXX"):
         try:
             command = shlex.split(chosen)
         except ValueError:
             command = []
         if not command or shutil.which(command[0]) is None:
-            raise CompileError(f"CXX names the compiler {chosen!r}, which is not on the PATH; unset it or correct it")
+            raise CompileError(f"CXX expected a compiler on the PATH, got {chosen!r}; correct or unset it")
         return command
     for name in ("c++", "g++", "clang++"):
         if shutil.which(name):
             return [name]
-    raise CompileError("compile() found no C++ compiler (c++, g++, clang++); install one, or name it in CXX")
+    raise CompileError("compile() expected a C++ compiler (c++, g++ or clang++), found none; install one, or set CXX")
 
 
 def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: str) -> str:
-    """The name of a build in the cache. What the compiler reads is not in it, but in the build's manifest."""
+    """Return the name of a build in the cache. The files that the compiler reads are in its manifest instead."""
     program = shutil.which(compiler[0]) or compiler[0]
     parts = [str(source), *_FLAGS, *flags, os.path.realpath(program), *compiler, _version_of(compiler), cpu]
     parts += [f"{name}={os.environ.get(name, '')}" for name in _COMPILER_VARIABLES]
     searched = [entry for name in _COMPILER_VARIABLES if name in os.environ for entry in os.environ[name].split(":")]
-    # A link may point elsewhere later, and gcc lists what it found in a system folder by its real path.
+    # A link may point elsewhere later, and gcc lists files of system folders by their real path.
     parts += [os.path.realpath(entry) for entry in (*_paths_in(flags), *searched)]
     if not all(map(_WITHOUT_RELATIVE_PATHS.fullmatch, (*compiler[1:], *flags))) or not all(
         map(os.path.isabs, searched)
@@ -146,13 +146,13 @@ def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: 
 
 
 def cpu_description(cpuinfo: str = "/proc/cpuinfo") -> str:
-    """The architecture and what the CPU can do: -march=native means something else on another machine."""
+    """Return the architecture and the CPU's features: -march=native depends on them."""
     lines: list[str] = []
     with contextlib.suppress(OSError), open(cpuinfo, errors="replace") as file:
         for line in file:
             name = line.partition(":")[0].strip()
             if not name and lines:
-                break  # the first processor stands for all
+                break  # all processors are alike
             if name in _CPU_FIELDS:
                 lines.append(" ".join(line.split()))
     return "\n".join([sys.platform, platform.machine(), *lines])
@@ -164,7 +164,7 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
     with tempfile.TemporaryDirectory(prefix="env-build-") as scratch:
         built, depfile = Path(scratch, "env.so"), Path(scratch, "env.d")
         base = [*compiler, *_FLAGS, *flags, f"-I{get_include()}", "-MT", "env", "-MF", str(depfile), str(source)]
-        _run(source, [*base, "-M"])  # what fails here fails again below, with the whole command
+        _run(source, [*base, "-M"])  # if this fails, the build below fails too, and reports the command
         before = _contents(source, depfile, flags)
         for _ in range(_ATTEMPTS):
             command = [*base, "-MD", "-o", str(built)]
@@ -178,14 +178,14 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
                 )
             if verbose and result.stderr:
                 print(result.stderr, file=sys.stderr)
-            # A file that was saved while the compiler ran may be in the library as it was or as it is.
+            # If a file was saved while the compiler ran, the library may contain either version.
             after = _contents(source, depfile, flags)
             if after == before:
                 return built.read_bytes(), {path: contents.sha256 for path, contents in after.items()}
             before = after
     raise CompileError(
-        f"{source.name} expected headers that stay as they are while it compiles, but in each of {_ATTEMPTS} attempts "
-        "one of them changed; compile it again when they are saved"
+        f"{source.name} expected headers that do not change while it compiles, but one changed in each of {_ATTEMPTS} "
+        "attempts; compile it again after they are saved"
     )
 
 
@@ -200,11 +200,11 @@ def _run(source: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
 
 class _Contents(NamedTuple):
     sha256: str
-    changed_ns: int  # tells a file that was changed and changed back
+    changed_ns: int  # detects a file that was changed and changed back
 
 
 def _contents(source: Path, depfile: Path, flags: Sequence[str]) -> dict[str, _Contents]:
-    """Every file that a build reads, as it is now."""
+    """Return the current contents of every file that a build reads."""
     paths = {source, *_dependencies(depfile), *_files_named_in(flags)}
     found = {}
     for path in sorted(paths):
@@ -214,19 +214,19 @@ def _contents(source: Path, depfile: Path, flags: Sequence[str]) -> dict[str, _C
 
 
 def _dependencies(depfile: Path) -> list[Path]:
-    """Every file that the preprocessor read, those of the SDK and of the system too."""
+    """Return every file that the preprocessor read, including those of the SDK and the system."""
     if not depfile.is_file():
         return []
     listed = os.fsdecode(depfile.read_bytes()).partition(":")[2].replace("\\\n", " ")
-    # make's way of writing names: a space as "\\ ", a dollar as "$$", a hash as "\\#".
+    # Names are escaped for make: a space as "\\ ", a dollar as "$$", a hash as "\\#".
     names = re.findall(r"(?:\\[ #]|[^\s])+", listed)
     plain = [name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$") for name in names]
-    # Not resolved: a link that points elsewhere later is a change too.
+    # Not resolved: a link that points elsewhere later must count as a change.
     return [Path.cwd() / name for name in plain]
 
 
 def _files_named_in(flags: Sequence[str]) -> list[Path]:
-    """Libraries, response files and linker scripts: what a build reads besides what the preprocessor lists."""
+    """Return the libraries, response files and linker scripts that a build reads."""
     paths = _paths_in(flags)
     libraries = [following if own == "-l" else own[2:] for own, following in pairwise((*flags, "")) if own[:2] == "-l"]
     names = [f"lib{name}{suffix}" for name in libraries for suffix in (".so", ".a")]
@@ -235,7 +235,7 @@ def _files_named_in(flags: Sequence[str]) -> list[Path]:
 
 
 def _paths_in(flags: Sequence[str]) -> list[str]:
-    """The files and folders that flags name, whatever the option."""
+    """Return the files and folders that the flags name."""
     parts = (re.sub("^-(I|L|isystem|iquote|idirafter)", "", part) for flag in flags for part in re.split("[,=@]", flag))
     return [part for part in parts if os.path.exists(part)]
 
@@ -247,12 +247,12 @@ def _version_of(compiler: Sequence[str]) -> str:
         ).stdout
     except OSError as error:
         raise CompileError(
-            f"the compiler {shlex.join(compiler)} cannot be run: {error}; name another in CXX"
+            f"the compiler {shlex.join(compiler)} cannot be run: {error}; set CXX to another one"
         ) from error
 
 
 def cache_folder() -> Path:
-    """Where compile() keeps what it built."""
+    """Return the folder of compile()'s cache."""
     if chosen := os.environ.get("ENVFLEET_CACHE"):
         return Path(chosen)
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -1,9 +1,9 @@
-"""Native envs by name: which there are, with which parameters, and the executor that runs them."""
+"""Native envs: the entry that each id stands for, its spec and parameter values, and the executor that runs it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,31 +12,25 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet import _native
-from envfleet.envs import bsuite, classic_control, dm_control, minigrid, mujoco, toy_text
+from envfleet.envs import families
+from envfleet.envs.families import native_family
 from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.making.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options
-from envfleet.making.params import Param, spread
+from envfleet.making.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options, resolve_num_workers
+from envfleet.making.params import Param, parameter_values
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
-_FAMILIES: tuple[Family, ...] = (
-    classic_control.FAMILY,
-    toy_text.FAMILY,
-    toy_text.WITHOUT_PICTURES,
-    bsuite.FAMILY,
-    mujoco.FAMILY,
-    dm_control.FAMILY,
-    minigrid.FAMILY,
+# Ids that the engine learns when an env of them is made, since they need the library of an extra.
+_LOADED_ON_DEMAND = frozenset(
+    env_id for family in families.FAMILIES if family.load is not None for env_id in family.native_ids
 )
-# Families that are loaded when one of their envs is made, since they need a library of an extra.
-_LATER = frozenset(env_id for family in _FAMILIES if family.load is not None for env_id in family.ids)
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A name: which native env it stands for, with which other defaults."""
+class NativeEntry:
+    """The native env that an id stands for, and the defaults that the id changes."""
 
     native_id: str
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -44,54 +38,52 @@ class Entry:
     reward_threshold: float | None = None
 
 
-registered: dict[str, Entry] = {}
-# The ids of families whose native env is none by itself.
-_NAMED = {env_id: Entry(family.ids[0], params) for family in _FAMILIES for env_id, params in family.named.items()}
-_UNNAMED = frozenset(family.ids[0] for family in _FAMILIES if family.named)
-plugin_files: dict[str, Path] = {}  # where the envs of plug-ins were loaded from
+registered: dict[str, NativeEntry] = {}  # by register()
+plugin_files: dict[str, Path] = {}  # the library of each plug-in env
+_ALIASES = {
+    env_id: NativeEntry(family.native_ids[0], params)
+    for family in families.FAMILIES
+    for env_id, params in family.aliases.items()
+}
+_ONLY_BY_ALIAS = frozenset(family.native_ids[0] for family in families.FAMILIES if family.aliases)
 
 
 def native_ids() -> set[str]:
-    """Every id that has a native env."""
-    return {*unregistered_ids(), *registered}
+    """Return every id that has a native env."""
+    return {*built_in_ids(), *registered}
 
 
-def unregistered_ids() -> set[str]:
-    """The ids of native envs themselves, without those that register() gave."""
-    return ({*_native.list_env_types(), *_LATER} - _UNNAMED) | _NAMED.keys()
+def built_in_ids() -> set[str]:
+    """Return the ids of native envs, plug-ins included, without those that register() added."""
+    return ({*_native.list_env_types(), *_LOADED_ON_DEMAND} - _ONLY_BY_ALIAS) | _ALIASES.keys()
 
 
-def find_entry(env_id: Any) -> Entry | None:
-    """The native env behind an id, if there is one."""
+def find_entry(env_id: Any) -> NativeEntry | None:
+    """Return the native env that an id stands for, or None."""
     if not isinstance(env_id, str):
         return None
     if env_id in registered:
         return registered[env_id]
-    if env_id in _NAMED:
-        return _NAMED[env_id]
-    return Entry(env_id) if env_id in unregistered_ids() else None
+    if env_id in _ALIASES:
+        return _ALIASES[env_id]
+    return NativeEntry(env_id) if env_id in built_in_ids() else None
 
 
-def load_entry(entry: Entry) -> None:
-    """Makes an entry's env known to the engine. Raises MissingExtraError, or CompileError with the reason."""
-    load = family_of_native(entry.native_id).load
-    if load is not None and entry.native_id not in plugin_files:  # the user's own env of that id
+def load_entry(entry: NativeEntry) -> None:
+    """Load an entry's env into the engine. Raises MissingExtraError, or CompileError with the reason."""
+    load = native_family(entry.native_id).load
+    if load is not None and entry.native_id not in plugin_files:  # else a plug-in has replaced the built-in env
         load(entry.native_id)
 
 
-def takes_params(entry: Entry, params: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the native env takes these parameters of the envs; its Python twin may take more."""
-    takes = family_of_native(entry.native_id).takes
-    return takes is None or all(takes({**entry.params, **own}) for own in params)
+def supports_params(entry: NativeEntry, params: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether the native env supports these parameters; the Python env of the same id may support more."""
+    supports = native_family(entry.native_id).supports_params
+    return supports is None or all(supports({**entry.params, **own}) for own in params)
 
 
-def family_of_native(native_id: str) -> Family:
-    """The family of a native env; one that nobody lists (a plug-in's) is a family of its own."""
-    return next((family for family in _FAMILIES if native_id in family.ids), Family("plug-in", (native_id,)))
-
-
-def single_env_spec(env_id: str, entry: Entry) -> GymnasiumSpec:
-    """What builds one native env as a gymnasium.Env, without its time limit, which is the spec's."""
+def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
+    """Return the Gymnasium spec of one native env. The time limit is in the spec, not in the env."""
     spec = resolve(env_id, entry, parse_options({}))[0]
     return GymnasiumSpec(
         env_id,
@@ -103,40 +95,41 @@ def single_env_spec(env_id: str, entry: Entry) -> GymnasiumSpec:
 
 
 def python_spec_of_native(env_id: str) -> GymnasiumSpec | None:
-    """What builds a native env in Python, where Gymnasium has no class for its id."""
+    """Return the Gymnasium spec of a native id for which Gymnasium has no class, or None."""
     entry = find_entry(env_id)
-    # A worker of another process does not have the user's plug-ins.
+    # A worker process does not have the user's plug-ins.
     if entry is None or entry.native_id in plugin_files:
         return None
-    has_class = env_id in gymnasium.registry and env_id not in family_of_native(entry.native_id).native_only
+    has_class = env_id in gymnasium.registry and env_id not in native_family(entry.native_id).native_only
     return None if has_class else single_env_spec(env_id, entry)
 
 
-def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[Executor, PoolConfig]:
-    """The executor, and the config with the spec's defaults filled in."""
+def native_executor(env_id: str, entry: NativeEntry, options: Options) -> tuple[Executor, PoolConfig]:
+    """Return the executor, and the config with all defaults resolved."""
     spec, values, config = resolve(env_id, entry, options)
     if options.backend == "ray":
         from envfleet.executors.ray.executor import create_native_executor
 
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
-        return create_native_executor(entry.native_id, spec, config, values, libraries, options.given)
+        return create_native_executor(entry.native_id, spec, config, values, libraries, options.explicit)
     return NativeExecutor(entry.native_id, spec, config, values), config
 
 
-def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:
-    """The spec, the parameter values of each env, and the config with the spec's defaults filled in."""
+def resolve(env_id: str, entry: NativeEntry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:
+    """Return the spec, the parameter values of each env, and the config with all defaults resolved."""
     config = options.config
     for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
-        if name in options.given and getattr(options.config, name) != getattr(PoolConfig(), name):
-            raise ConfigError(f"{name} needs worker processes, {env_id} runs on threads in C++; leave it out")
+        if name in options.explicit and getattr(options.config, name) != getattr(PoolConfig(), name):
+            raise ConfigError(f"{name} needs worker processes, but {env_id} runs on threads in C++; leave it out")
     if config.render_mode not in (None, "rgb_array", "human"):
         raise ConfigError(
-            f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; render() gives the frames"
+            f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; "
+            "render() returns the frames"
         )
     load_entry(entry)
     declared = [Param(**fields) for fields in _native.params_of(entry.native_id)]
-    family = family_of_native(entry.native_id)
+    family = native_family(entry.native_id)
     values = _values(
         env_id, declared, [family.translate({**entry.params, **own}) for own in options.params], config.num_envs
     )
@@ -145,11 +138,11 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
     for position, other in enumerate(described):
         if _spaces_of(other) != _spaces_of(described[0]) or texts[position] != texts[0]:
             raise ConfigError(
-                f"{env_id} expected the same spaces for all envs, env {position} has others than env 0; "
+                f"{env_id} expected the same spaces for all envs, env {position} has other spaces than env 0; "
                 "parameters that change a space must be the same for all envs"
             )
     raw = described[0]
-    # Where parameters give each env its own, the shorter ones end their episodes themselves.
+    # If the limits differ per env, the pool has the longest, and envs with a shorter one end their episodes themselves.
     own_limits = [own["max_episode_steps"] for own in described]
     limit = config.max_episode_steps or entry.max_episode_steps or (0 not in own_limits and max(own_limits)) or None
     if limit == NO_LIMIT:
@@ -157,12 +150,18 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
     threshold = next(
         (t for t in (config.reward_threshold, entry.reward_threshold, raw["reward_threshold"]) if t is not None), None
     )
-    config = PoolConfig(**{**vars(config), "max_episode_steps": limit, "reward_threshold": threshold})
+    backend = "ray" if options.backend == "ray" else "native"
+    config = replace(
+        config,
+        num_workers=resolve_num_workers(config, backend),
+        max_episode_steps=limit,
+        reward_threshold=threshold,
+    )
     observation_arrays = tuple(_observation_array(a, texts[0]) for a in raw["obs"])
     spec = EnvSpec(
         id=env_id,
         entry_point=None,
-        vector_entry_point="envfleet.making.registry:make_gymnasium",
+        vector_entry_point="envfleet.making.make:make_gymnasium",
         reward_threshold=threshold,
         max_episode_steps=limit,
         # What gymnasium.make_vec(spec) passes to the entry point.
@@ -172,32 +171,32 @@ def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[
         observation_arrays=observation_arrays,
         info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
         reset_options=raw["reset_options"],
-        backend="ray" if options.backend == "ray" else "native",
+        backend=backend,
         native_id=entry.native_id,
         has_state=raw["has_state"],
         metadata={
             "render_modes": ["rgb_array", "human"],
             "render_fps": family.render_fps.get(entry.native_id, 30),
         },
-        config=config_as_dict(config, _as_shown(values), options.seed),
+        config=config_as_dict(config, _merged(values), options.seed),
     )
     return spec, values, config
 
 
-def _values(env_id: str, declared: list[Param], given: list[dict[str, Any]], num_envs: int) -> list[dict[str, Any]]:
-    if len(given) == 1:
-        return spread(env_id, declared, given[0], num_envs, POOL_OPTIONS)
-    return [spread(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in given]
+def _values(env_id: str, declared: list[Param], params: list[dict[str, Any]], num_envs: int) -> list[dict[str, Any]]:
+    if len(params) == 1:
+        return parameter_values(env_id, declared, params[0], num_envs, POOL_OPTIONS)
+    return [parameter_values(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in params]
 
 
-def _as_shown(values: list[dict[str, Any]]) -> dict[str, Any]:
-    """The parameters as config shows them: one value, or a list of one an env where they differ."""
-    shown = dict(values[0])
-    for name in shown:
+def _merged(values: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters for the config: one value, or a list with one value per env if they differ."""
+    merged = dict(values[0])
+    for name in merged:
         column = [own[name] for own in values]
         if any(own != column[0] for own in column):
-            shown[name] = column
-    return shown
+            merged[name] = column
+    return merged
 
 
 def _describe(env_id: str, native_id: str, values: dict[str, Any]) -> dict[str, Any]:
@@ -224,7 +223,7 @@ def _observation_array(raw: Mapping[str, Any], texts: Mapping[str, TextColumn]) 
 
 def _observation_space(structure: str, arrays: tuple[ArraySpec, ...]) -> gymnasium.Space[Any]:
     if structure == "dict":
-        return spaces.Dict([(array.name, array.space) for array in arrays])  # a dict would be sorted
+        return spaces.Dict([(array.name, array.space) for array in arrays])  # pairs: Gymnasium sorts a plain dict
     if structure == "tuple":
         return spaces.Tuple([array.space for array in arrays])
     return arrays[0].space

@@ -1,34 +1,116 @@
-"""The options of make(): told apart from the env's parameters, checked, defaults filled in."""
+"""The options of make(): their names and types, how they are told apart from the env's parameters, and their checks."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import numbers
 import operator
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from envfleet import _native
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError
-from envfleet.making.ray_options import MAX_RAY_WORKERS, ray_settings, ray_sizes, refuse_ray_options
-from envfleet.spec import PoolConfig
+from envfleet.spec import RAY_OPTIONS, PoolConfig, RayConfig
 
-POOL_OPTIONS = frozenset(field.name for field in fields(PoolConfig)) | {"seed", "backend", "env_kwargs", "wrappers"}
+if TYPE_CHECKING:
+    import numpy as np
+    from gymnasium.vector import AutoresetMode
+    from numpy.typing import NDArray
+
+Backend = Literal["auto", "native", "serial", "threads", "processes", "ray"]
+InnerBackend = Literal["native", "serial", "threads", "processes"]
+OnError = Literal["raise", "restart"]
+StartMethod = Literal["forkserver", "spawn", "fork"]
+# The names of Gymnasium's modes; an env of your own may have others.
+RenderMode = Literal["human", "rgb_array", "ansi", "rgb_array_list", "ansi_list", "depth_array", "rgbd_tuple"]
+AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "SameStep", "Disabled"]
+
+BACKENDS: tuple[str, ...] = get_args(Backend)
 PYTHON_BACKENDS = ("serial", "threads", "processes")
-BACKENDS = ("auto", "native", *PYTHON_BACKENDS, "ray")
-NO_LIMIT = -1  # max_episode_steps: not even the env's own, as in gymnasium.make()
+INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
+START_METHODS: tuple[str, ...] = get_args(StartMethod)
+NO_LIMIT = -1  # max_episode_steps: not even the env's own limit, as in gymnasium.make()
+MAX_RAY_WORKERS = 1 << 16
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
-START_METHODS = ("forkserver", "spawn", "fork")
+
+
+def pool_options(
+    *,
+    num_envs: int | None = None,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    num_threads: int | None = None,
+    backend: Backend = "auto",
+    seed: int | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    autoreset_mode: AutoresetMode | AutoresetModeName = "next_step",
+    max_episode_steps: int | None = None,
+    reward_threshold: float | None = None,
+    render_mode: RenderMode | None = None,
+    on_error: OnError = "raise",
+    max_restarts: int = 100,
+    step_timeout: float | None = None,
+    start_method: StartMethod = "forkserver",
+    thread_affinity_offset: int = -1,
+    check_actions: bool = True,
+    copy: bool = True,
+    ray: RayConfig | None = None,
+    envs_per_worker: int | None = None,
+    inner_backend: InnerBackend | None = None,
+    inner_num_workers: int | None = None,
+    ray_address: str | None = None,
+    ray_options: Mapping[str, Any] | None = None,
+    runtime_env: Mapping[str, Any] | None = None,
+    ray_direct: bool | None = None,
+    placement_timeout: float | None = None,
+    **env_params: Any,
+) -> None:
+    """The options of make(), make_gymnasium(), make_pool() and their siblings; all other keywords go to the env.
+
+    The only list of them: making/make.py gives those functions this signature, and parse_options() reads its names.
+
+    num_envs: how many envs; the length of the list, if a list of factories is given, else 1.
+    batch_size: rows per batch; below num_envs, the pool is asynchronous. None or 0 for num_envs.
+    num_workers: how many workers run the envs: threads (native, threads), processes, or actors (ray). None or 0 for
+        the usable cores, at most one worker per env.
+    num_threads: EnvPool's name for num_workers.
+    backend: what runs the envs; "auto" chooses native, serial, threads or processes.
+    seed: env i gets seed + i; or one seed per env; None for fresh entropy.
+    env_kwargs: parameters of the env, as a dict, or a list with one dict per env. For parameters whose name is also
+        an option of the pool.
+    wrappers: callables that wrap each Python env, the first one innermost.
+    autoreset_mode: "next_step", "same_step" or "disabled"; see docs/semantics.md.
+    max_episode_steps: the time limit in steps; None for the env's own, -1 for none.
+    reward_threshold: the return from which the task counts as solved; None for the env's own.
+    render_mode: "rgb_array", "human", or what the env supports.
+    on_error: "raise" EnvError if an env fails, or "restart" the env and report its row as truncated.
+    max_restarts: per env, with on_error="restart".
+    step_timeout: in seconds; a worker process that takes longer for a step is killed. None for no limit.
+    start_method: how worker processes start, as in multiprocessing.
+    thread_affinity_offset: pins worker i to core offset + i; -1 for no pinning.
+    check_actions: False passes actions to Python envs unchecked, as long as they have the space's shape.
+    copy: False allows batches that the next recv() overwrites.
+    ray: the options of backend="ray". Each also has a flat name: envs_per_worker, inner_backend, inner_num_workers,
+        ray_address, ray_options, runtime_env, ray_direct, placement_timeout (in seconds). See RayConfig.
+    """
+
+
+POOL_OPTIONS = frozenset(inspect.signature(pool_options).parameters) - {"env_params"}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What make() was given, sorted.
+    """The arguments of make(), parsed.
 
-    params: the env's parameters, one dict for all envs or one for each.
+    config: num_workers is 0 if it was not specified: its default depends on the backend.
+    params: the env's parameters, one dict for all envs or one per env.
+    explicit: the names of the pool's options that were passed; num_workers also when it was passed as num_threads.
     """
 
     config: PoolConfig
@@ -36,70 +118,71 @@ class Options:
     backend: str
     params: tuple[dict[str, Any], ...]
     wrappers: tuple[Callable[[Any], Any], ...] = ()
-    given: frozenset[str] = frozenset()  # the pool's options that were named
+    explicit: frozenset[str] = frozenset()
 
 
 def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Options:
-    """The options of make(), checked."""
-    given = dict(options)
-    # The one way to a parameter of the env that is named like an option of the pool.
-    env_kwargs = given.pop("env_kwargs", None)
-    seed = given.pop("seed", None)
-    backend = given.pop("backend", "auto")
+    """Check the options of make() and separate them from the env's parameters."""
+    params = dict(options)
+    env_kwargs = params.pop("env_kwargs", None)
+    seed = params.pop("seed", None)
+    backend = params.pop("backend", "auto")
     if backend not in BACKENDS:
         raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
-    wrappers = given.pop("wrappers", None) or ()
+    wrappers = params.pop("wrappers", None) or ()
     if not isinstance(wrappers, (list, tuple)):
         raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
-    pool = {name: given.pop(name) for name in list(given) if name in POOL_OPTIONS}
-    refuse_ray_options(backend, pool)
-    config = _ray_config(pool, default_num_envs) if backend == "ray" else _pool_config(pool, default_num_envs)
-    params = tuple({**given, **own} for own in _env_kwargs(env_kwargs, config.num_envs))
-    return Options(config, seed, backend, params, tuple(wrappers), frozenset(pool))
+    pool = {name: params.pop(name) for name in list(params) if name in POOL_OPTIONS}
+    max_workers = MAX_RAY_WORKERS if backend == "ray" else _MAX_WORKERS
+    if pool.get("num_envs", 1) is None:
+        del pool["num_envs"]
+    pool = _with_one_worker_count(pool, max_workers)
+    ray = parse_ray_options(backend, pool)
+    if ray.envs_per_worker is not None:
+        pool = _with_envs_per_worker(pool, ray.envs_per_worker, default_num_envs)
+    config = _pool_config(pool, ray, default_num_envs, max_workers)
+    per_env = tuple({**params, **own} for own in _env_kwargs(env_kwargs, config.num_envs))
+    return Options(config, seed, backend, per_env, tuple(wrappers), frozenset(pool))
 
 
-def _env_kwargs(given: Any, num_envs: int) -> list[Mapping[str, Any]]:
-    if given is None:
+def _with_one_worker_count(pool: dict[str, Any], max_workers: int) -> dict[str, Any]:
+    """Replace num_threads, EnvPool's name, by num_workers."""
+    num_workers, num_threads = pool.pop("num_workers", None), pool.pop("num_threads", None)
+    if _is_default(num_threads):
+        return pool if _is_default(num_workers) else {**pool, "num_workers": num_workers}
+    num_threads = integer_option("num_threads", num_threads, 0, max_workers)
+    if not _is_default(num_workers) and num_workers != num_threads:
+        raise ConfigError(
+            "num_workers and num_threads expected the same number, since num_threads is EnvPool's name for "
+            f"num_workers, got num_workers={num_workers!r} and num_threads={num_threads}; pass one of them"
+        )
+    return {**pool, "num_workers": num_threads}
+
+
+def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
+    if env_kwargs is None:
         return [{}]
-    dicts = list(given) if isinstance(given, (list, tuple)) else [given]
+    dicts = list(env_kwargs) if isinstance(env_kwargs, (list, tuple)) else [env_kwargs]
     for own in dicts:
         if not isinstance(own, Mapping):
             raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(own).__name__}: {own!r}")
-    if isinstance(given, (list, tuple)) and len(dicts) != num_envs:
+    if isinstance(env_kwargs, (list, tuple)) and len(dicts) != num_envs:
         raise ConfigError(
-            f"env_kwargs expected a dict, or a list of {num_envs} dicts, one for each env, got a list of {len(dicts)}"
+            f"env_kwargs expected a dict, or a list of {num_envs} dicts, one per env, got a list of {len(dicts)}"
         )
     return dicts
 
 
-def _ray_config(pool: Mapping[str, Any], default_num_envs: int) -> PoolConfig:
-    pool = ray_sizes(pool, default_num_envs, integer_option, _MAX_ENVS)
-    num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_WORKERS)
-    # Of what one worker does inside itself: not EnvPool's word for workers here.
-    config = _pool_config({**pool, "num_threads": 0}, default_num_envs, MAX_RAY_WORKERS)
-    return replace(
-        config,
-        num_threads=num_threads,
-        envs_per_worker=pool.get("envs_per_worker"),
-        placement_timeout=seconds_option("placement_timeout", pool.get("placement_timeout")) or 60.0,
-        ray_direct=flag_option("ray_direct", pool.get("ray_direct", True)),
-        **ray_settings(pool),
-    )
-
-
-def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: int = _MAX_WORKERS) -> PoolConfig:
+def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int, max_workers: int) -> PoolConfig:
     num_envs = integer_option("num_envs", pool.get("num_envs", default_num_envs), 1, _MAX_ENVS)
-    # 0 stands for the default, as in EnvPool.
-    batch_size = integer_option("batch_size", _or_default(pool.get("batch_size"), num_envs), 1, num_envs)
-    num_threads = integer_option("num_threads", _or_default(pool.get("num_threads"), 0), 0, _MAX_WORKERS)
-    # num_threads is EnvPool's word for it.
-    num_workers = integer_option("num_workers", _or_default(pool.get("num_workers"), num_threads), 0, max_workers)
+    # 0 means the default, as in EnvPool.
+    batch_size = integer_option("batch_size", _value_or(pool.get("batch_size"), num_envs), 1, num_envs)
+    num_workers = integer_option("num_workers", _value_or(pool.get("num_workers"), 0), 0, max_workers)
     limit = pool.get("max_episode_steps")
     return PoolConfig(
         num_envs=num_envs,
         batch_size=batch_size,
-        num_threads=num_threads or min(batch_size, _native.usable_cores()),
-        num_workers=min(num_envs, num_workers or _native.usable_cores()),
+        num_workers=num_workers,
         thread_affinity_offset=integer_option(
             "thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS
         ),
@@ -107,24 +190,139 @@ def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: in
         max_episode_steps=None if limit is None else _step_limit(limit),
         reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
-        on_error=choice_option("on_error", pool.get("on_error", "raise"), ("raise", "restart")),
+        on_error=choice_option("on_error", pool.get("on_error", "raise"), get_args(OnError)),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
         step_timeout=seconds_option("step_timeout", pool.get("step_timeout")),
         start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
         check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
+        ray=ray,
     )
 
 
+def resolve_num_workers(config: PoolConfig, backend: str, workers_per_core: int = 1) -> int:
+    """Return how many workers run the envs on a backend, given the num_workers of Options.config."""
+    if backend == "native":
+        # More threads than rows per batch would only help an asynchronous pool, and not by default.
+        return config.num_workers or min(config.batch_size, _native.usable_cores())
+    if backend == "serial":
+        return 1
+    return min(config.num_envs, config.num_workers or _native.usable_cores() * workers_per_core)
+
+
+# --- backend="ray" -----------------------------------------------------------------------------
+
+
+def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
+    """Return the RayConfig that `ray` and the flat options describe, checked.
+
+    Raises ConfigError if one of them is passed with another backend, or a field both ways.
+    """
+    grouped = pool.get("ray")
+    if grouped is not None and not isinstance(grouped, RayConfig):
+        raise ConfigError(f"ray expected an envfleet.RayConfig, got {type(grouped).__name__}: {grouped!r}")
+    defaults = {field.name: field.default for field in fields(RayConfig)}
+    values = {name: getattr(grouped or RayConfig(), name) for name in defaults}
+    for flat_name, name in RAY_OPTIONS.items():
+        if pool.get(flat_name) is None or (backend != "ray" and pool[flat_name] == defaults[name]):
+            continue
+        if backend != "ray":
+            raise ConfigError(f"{flat_name} is for backend='ray', got it with backend={backend!r}; leave it out")
+        if grouped is not None and values[name] != defaults[name]:
+            raise ConfigError(
+                f"expected {flat_name} or ray=RayConfig({name}=...), got both: {pool[flat_name]!r} and "
+                f"{values[name]!r}; pass one of them"
+            )
+        values[name] = pool[flat_name]
+    if backend == "ray":
+        return _checked_ray_config(values)
+    if grouped is not None and values != defaults:
+        raise ConfigError(f"ray=RayConfig(...) is for backend='ray', got it with backend={backend!r}; leave it out")
+    return RayConfig()
+
+
+def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
+    checked = dict(values)
+    if checked["envs_per_worker"] is not None:
+        checked["envs_per_worker"] = integer_option("envs_per_worker", checked["envs_per_worker"], 1, _MAX_ENVS)
+    if checked["inner_num_workers"] is not None:
+        checked["inner_num_workers"] = integer_option(
+            "inner_num_workers", checked["inner_num_workers"], 0, _MAX_WORKERS
+        )
+    inner = checked["inner_backend"]
+    if inner is not None and inner not in INNER_BACKENDS:
+        raise ConfigError(f"inner_backend expected one of {INNER_BACKENDS} or None, got {inner!r}")
+    address = checked["address"]
+    if address is not None and (not isinstance(address, str) or not address):
+        raise ConfigError(
+            f"ray_address expected an address such as '10.0.0.1:6379', 'auto', 'local' or None, got {address!r}"
+        )
+    for flat_name, name in (("ray_options", "actor_options"), ("runtime_env", "runtime_env")):
+        value = checked[name]
+        if value is not None and not isinstance(value, Mapping):
+            raise ConfigError(f"{flat_name} expected a dict, got {type(value).__name__}: {value!r}")
+        checked[name] = None if value is None else dict(value)
+    actor_options: Mapping[str, Any] = checked["actor_options"] or {}
+    for name in ("max_restarts", "max_task_retries", "max_concurrency", "lifetime", "concurrency_groups", "name"):
+        if name in actor_options:
+            raise ConfigError(f"ray_options cannot contain {name!r}, which the pool sets; see on_error for faults")
+    num_cpus = actor_options.get("num_cpus")
+    if num_cpus is not None and (not isinstance(num_cpus, numbers.Real) or not 0 <= float(num_cpus) < MAX_RAY_WORKERS):
+        raise ConfigError(f"ray_options['num_cpus'] expected a number of cores of at least 0, got {num_cpus!r}")
+    checked["direct"] = flag_option("ray_direct", checked["direct"])
+    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"])
+    checked["placement_timeout_s"] = RayConfig.placement_timeout_s if timeout_s is None else timeout_s
+    return RayConfig(**checked)
+
+
+def _with_envs_per_worker(pool: Mapping[str, Any], per_worker: int, default_num_envs: int) -> dict[str, Any]:
+    """Compute num_envs or num_workers, whichever is missing, from envs_per_worker."""
+    num_envs, num_workers = pool.get("num_envs"), pool.get("num_workers")
+    if num_envs is None and default_num_envs > 1:
+        num_envs = default_num_envs
+    if num_envs is None and not num_workers:
+        raise ConfigError("envs_per_worker expected num_workers or num_envs beside it, got neither; pass one of them")
+    if num_workers:
+        num_workers = integer_option("num_workers", num_workers, 1, MAX_RAY_WORKERS)
+        product = num_workers * per_worker
+        if num_envs is not None and integer_option("num_envs", num_envs, 1, _MAX_ENVS) != product:
+            raise ConfigError(
+                f"num_envs expected num_workers * envs_per_worker = {num_workers} * {per_worker} = {product}, "
+                f"got {num_envs}; leave one of the three out"
+            )
+        return {**pool, "num_envs": product, "num_workers": num_workers}
+    num_envs = integer_option("num_envs", num_envs, 1, _MAX_ENVS)
+    if num_envs % per_worker:
+        raise ConfigError(
+            f"num_envs expected a multiple of envs_per_worker={per_worker}, got {num_envs}; "
+            "pass num_workers instead, and workers may differ by one env"
+        )
+    return {**pool, "num_envs": num_envs, "num_workers": num_envs // per_worker}
+
+
+@contextmanager
+def refused_by_ray(options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise ConfigError if Ray, which checks the options of its actors itself, rejects them."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"ray_options and runtime_env expected what a Ray actor's .options() takes, got {dict(options)}: {error}"
+        ) from error
+
+
+# --- checks of one value -----------------------------------------------------------------------
+
+
 def _step_limit(value: Any) -> int:
-    """A number of steps, or NO_LIMIT, Gymnasium's -1."""
+    """Check a number of steps, or NO_LIMIT, Gymnasium's -1."""
     if isinstance(value, numbers.Integral) and value == NO_LIMIT:
         return NO_LIMIT
     return integer_option("max_episode_steps", value, 1, _MAX_ENVS)
 
 
 def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:
-    """The value, or a ConfigError that names the choices."""
+    """Return the value, or raise a ConfigError that lists the choices."""
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} expected one of {choices}, got {value!r}")
     return value
@@ -132,7 +330,7 @@ def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:
 
 def _render_mode(value: Any) -> str | None:
     if value is not None and not isinstance(value, str):
-        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {value!r}; render() gives the frames")
+        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {value!r}; render() returns the frames")
     return value
 
 
@@ -143,19 +341,24 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def seconds_option(name: str, value: Any) -> float | None:
-    """A time above 0, None for no limit, or a ConfigError."""
+    """Return a time in seconds above 0, or None for no limit; raise ConfigError for anything else."""
     seconds = _number(name, value)
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise ConfigError(f"{name} expected seconds above 0, or None for no limit, got {value!r}")
     return seconds
 
 
-def _or_default(value: Any, default: int) -> Any:
-    return default if value is None or (isinstance(value, int) and value == 0) else value
+def _is_default(value: Any) -> bool:
+    """Return whether a count is left to its default: None, or 0 as in EnvPool."""
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value == 0)
+
+
+def _value_or(value: Any, default: int) -> Any:
+    return default if _is_default(value) else value
 
 
 def integer_option(name: str, value: Any, lowest: int, highest: int) -> int:
-    """The value as an int within these limits, or a ConfigError that names them."""
+    """Return the value as an int within these bounds, or raise a ConfigError that states them."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -166,7 +369,7 @@ def integer_option(name: str, value: Any, lowest: int, highest: int) -> int:
 
 
 def flag_option(name: str, value: Any) -> bool:
-    """The value as a bool, or a ConfigError. numpy's bools too, and EnvPool's users write 0 and 1."""
+    """Return the value as a bool, or raise ConfigError. Accepts NumPy's bools, and 0 and 1, as EnvPool does."""
     try:
         number = operator.index(value)
     except TypeError:

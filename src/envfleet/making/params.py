@@ -1,10 +1,10 @@
-"""An env's own parameters: checked by name and type, for all envs or each."""
+"""Parameters of native envs: checked by name and type, one value for all envs or one per env."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from envfleet.errors import ConfigError
 
 @dataclass(frozen=True)
 class Param:
-    """A parameter that an env declares. kind: integer, real, flag, text or reals."""
+    """A parameter that an env declares. kind: "integer", "real", "flag", "text" or "reals"."""
 
     name: str
     kind: str
@@ -23,28 +23,28 @@ class Param:
     doc: str = ""
 
 
-def spread(
-    env_id: str, declared: Sequence[Param], given: Mapping[str, Any], num_envs: int, pool_options: Iterable[str]
+def parameter_values(
+    env_id: str, declared: Sequence[Param], params: Mapping[str, Any], num_envs: int, pool_options: Iterable[str]
 ) -> list[dict[str, Any]]:
-    """The values of every parameter: one dict for all envs, or one an env when a list was given.
+    """Return the value of every parameter: one dict for all envs, or one per env if some parameter is a list.
 
-    pool_options: what else make() takes, to be named when an option is unknown.
+    pool_options: the other options of make(), listed in the error for an unknown one.
     """
     by_name = {param.name: param for param in declared}
-    for name in given:
+    for name in params:
         if name not in by_name:
             raise unknown_option(env_id, name, by_name, pool_options)
     shared = {param.name: param.default for param in declared}
     per_env: dict[str, list[Any]] = {}
-    for name, value in given.items():
+    for name, value in params.items():
         param = by_name[name]
         if not _is_list_of_values(param, value):
             shared[name] = _checked(env_id, param, value)
             continue
         if len(value) != num_envs:
             raise ConfigError(
-                f"{env_id} expected {num_envs} values of {name}, one for each env, got {len(value)}; "
-                "pass a single value to give it to all"
+                f"{env_id} expected {num_envs} values of {name}, one per env, got {len(value)}; "
+                "pass a single value for all envs"
             )
         per_env[name] = [_checked(env_id, param, own) for own in value]
     if not per_env:
@@ -52,8 +52,13 @@ def spread(
     return [{**shared, **{name: values[i] for name, values in per_env.items()}} for i in range(num_envs)]
 
 
+def convert_each(convert: Callable[[Any], Any], value: Any) -> Any:
+    """Convert one value, or each value of a list with one per env."""
+    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
+
+
 def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: Iterable[str]) -> ConfigError:
-    """The error for an option that does not exist, with the nearest and the valid ones."""
+    """Return the error for an unknown option, with the closest match and the valid options."""
     own, common = sorted(params), sorted(pool_options)
     nearest = difflib.get_close_matches(name, [*own, *common], n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
@@ -80,7 +85,7 @@ def _checked(env_id: str, param: Param, value: Any) -> Any:
         return value
     if param.kind == "integer" and is_number and isinstance(value, int) and abs(value) < 2**63:
         return value
-    # A number may be too large for a float, a string hold what C++ has no text for.
+    # A number may be too large for a float, and a string may not be valid UTF-8.
     with contextlib.suppress(TypeError, ValueError, OverflowError):
         if param.kind == "real" and is_number:
             return float(value)

@@ -1,17 +1,18 @@
-"""Python envs: from what make() was given to the executor that runs them."""
+"""Python envs: from the argument of make() to the spec and the executor that runs them."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from envfleet.envs.families import find_python_family, python_family_ids
 from envfleet.envs.pixels import pixel_spec, wants_pixels
-from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.base import Executor
 from envfleet.executors.processes.executor import ProcessesExecutor
@@ -20,9 +21,9 @@ from envfleet.executors.python.env_description import Portrait, portrait_of
 from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.making.builders import Recipe, gymnasium_spec, recipe_for
+from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec
 from envfleet.making.native_envs import native_ids, python_spec_of_native
-from envfleet.making.options import POOL_OPTIONS, Options
+from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
@@ -33,64 +34,64 @@ _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
 
 
 def auto_backend(env: Any, config: PoolConfig) -> str:
-    """The Python backend for an env of which nothing else is known."""
+    """Return the backend that "auto" means for a Python env."""
     if config.num_envs == 1 and config.step_timeout is None:
         return "serial"
-    simulator = find_simulator(env)
-    # A thread cannot be killed: a limit on steps needs processes.
-    return "processes" if simulator is None or config.step_timeout is not None else simulator.backend
+    family = find_python_family(env)
+    # A thread cannot be killed: step_timeout needs processes.
+    return "processes" if family is None or config.step_timeout is not None else family.python_backend
 
 
 def opens_windows(env: Any, options: Options) -> bool:
-    """Whether a Python env shows itself with render_mode="human", as Gymnasium's and the user's own do."""
-    simulator = find_simulator(env)
-    if simulator is not None:
-        return simulator.opens_windows
+    """Return whether a Python env opens its own window with render_mode="human", as Gymnasium's and users' envs do."""
+    family = find_python_family(env)
+    if family is not None:
+        return family.python_opens_windows
     return not wants_pixels(env, options.params) and (not isinstance(env, str) or python_spec_of_native(env) is None)
 
 
 def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor, PoolConfig]:
-    """The executor, and the config with the env's defaults filled in."""
+    """Return the executor, and the config with all defaults resolved."""
     config = options.config
     if backend not in ("processes", "ray"):
         if config.step_timeout is not None:
             raise ConfigError(
                 f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
             )
-        if "start_method" in options.given and config.start_method != PoolConfig().start_method:
+        if "start_method" in options.explicit and config.start_method != PoolConfig().start_method:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
-    recipe, config = _resolve(env, options)
+    builders, config = _resolve(env, backend, options)
 
     def make_spec(portrait: Portrait) -> EnvSpec:
-        return _spec(env, recipe, portrait, backend, config, options)
+        return _spec(env, builders, portrait, backend, config, options)
 
     try:
         if backend == "ray":
             from envfleet.executors.ray.executor import create_python_executor
 
-            return create_python_executor(recipe, make_spec, config, options.params, options.given)
-        return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
+            return create_python_executor(builders, make_spec, config, options.params, options.explicit)
+        return _EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
-        _explain(error, recipe, options)
+        _raise_for_unknown_option(error, builders.name, options)
         raise
 
 
 def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
-    """What python_executor() would have: one env is built here and closed again."""
-    recipe, config = _resolve(env, options)
+    """Return the spec of python_executor()'s pool. Builds one env in this process and closes it again."""
+    builders, config = _resolve(env, backend, options)
     try:
-        built = build_all(recipe.builders[:1], [0])
+        built = build_all(builders.builders[:1], [0])
     except EnvError as error:
-        _explain(error, recipe, options)
+        _raise_for_unknown_option(error, builders.name, options)
         raise
     try:
-        return _spec(env, recipe, portrait_of(built[0]), backend, config, options)
+        return _spec(env, builders, portrait_of(built[0]), backend, config, options)
     finally:
         close_all(built.values())
 
 
 def check_known(env: Any) -> None:
-    """Raises when an id is neither a native env's nor Gymnasium's."""
+    """Raise UnknownEnvError if an id is neither a native env's nor Gymnasium's."""
     if isinstance(env, (list, tuple)):
         for own in env:
             check_known(own)
@@ -110,7 +111,7 @@ def _is_known(env_id: str) -> bool:
         gymnasium_spec(env_id)
     except MissingExtraError:
         raise
-    except Exception:  # not registered, or a module that cannot be imported
+    except Exception:  # not registered, or its module cannot be imported
         return False
     return True
 
@@ -120,47 +121,53 @@ def _unknown(env_id: str) -> UnknownEnvError:
     try:
         gymnasium_spec(env_id)
     except gymnasium.error.Error as error:
-        # Gymnasium says it well where it knows more: a deprecated version, a missing namespace.
+        # Gymnasium's message helps if it knows more: a deprecated version, a missing namespace.
         if not isinstance(error, gymnasium.error.NameNotFound):
             reason = f"; Gymnasium says: {error}"
     except ImportError as error:
         reason = f"; its module cannot be imported: {error}"
-    known = sorted({*native_ids(), *simulated_ids(), *gymnasium.registry})
+    known = sorted({*native_ids(), *python_family_ids(), *gymnasium.registry})
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's own"
+    hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's ids"
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
 
 
-def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
+def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, PoolConfig]:
+    """Return the builders, and the config with all defaults resolved."""
     config = options.config
-    simulator = find_simulator(env)
-    if simulator is not None and simulator.check is not None:
+    family = find_python_family(env)
+    if family is not None and family.check_params is not None:
         for params in options.params:
-            simulator.check(env, params)
+            family.check_params(env, params)
     render_mode = config.render_mode
     if render_mode == "human" and not opens_windows(env, options):
-        render_mode = "rgb_array"  # the pool shows it
+        render_mode = "rgb_array"  # the pool opens the window
     source = pixel_spec(env, options.params) if wants_pixels(env, options.params) else env
-    recipe = recipe_for(
+    builders = builders_for(
         source, config.num_envs, options.params, options.wrappers, render_mode, config.max_episode_steps
     )
-    threshold = config.reward_threshold if config.reward_threshold is not None else recipe.reward_threshold
-    filled: dict[str, Any] = {"max_episode_steps": recipe.shown_limit, "reward_threshold": threshold}
-    if simulator is not None and options.backend != "ray" and not {"num_workers", "num_threads"} & options.given:
-        filled["num_workers"] = min(config.num_envs, config.num_workers * simulator.workers_per_core)
-    return recipe, PoolConfig(**{**vars(config), **filled})
+    threshold = config.reward_threshold if config.reward_threshold is not None else builders.reward_threshold
+    workers_per_core = 1 if family is None or backend == "ray" else family.workers_per_core
+    return builders, replace(
+        config,
+        num_workers=resolve_num_workers(config, backend, workers_per_core),
+        max_episode_steps=builders.time_limit,
+        reward_threshold=threshold,
+    )
 
 
-def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options) -> EnvSpec:
+def _spec(
+    env: Any, builders: EnvBuilders, portrait: Portrait, backend: str, config: PoolConfig, options: Options
+) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
-    simulator = find_simulator(env)
-    settings: Mapping[str, Any] = {}
-    if simulator is not None and simulator.settings_of is not None and len(options.params) == 1:
-        settings = simulator.settings_of(env, shared)
+    family = find_python_family(env)
+    env_options: Mapping[str, Any] = {}
+    if family is not None and family.all_options is not None and len(options.params) == 1:
+        env_options = family.all_options(env, shared)
     return EnvSpec(
-        id=recipe.name,
+        id=builders.name,
         entry_point=None,
-        vector_entry_point="envfleet.making.registry:make_gymnasium",
+        vector_entry_point="envfleet.making.make:make_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"task_id": env, **shared},
@@ -171,12 +178,12 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
         backend=backend,
         metadata=portrait.metadata,
         render_mode=portrait.render_mode,
-        config=config_as_dict(config, {**settings, **shared}, options.seed),
+        config=config_as_dict(config, {**env_options, **shared}, options.seed),
     )
 
 
 def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
-    """The infos that an env declares in its attribute info_space."""
+    """Return the infos that an env declares in its attribute info_space."""
     declared = portrait.info_space
     if declared is None:
         return ()
@@ -188,8 +195,8 @@ def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())
 
 
-def _explain(error: EnvError, recipe: Recipe, options: Options) -> None:
-    """A constructor that does not know a parameter is most often a misspelt option of the pool."""
+def _raise_for_unknown_option(error: EnvError, env_name: str, options: Options) -> None:
+    """Raise ConfigError if a constructor got an unexpected keyword: most often a misspelt option of the pool."""
     text = error.faults[0].message
     name = next((key for own in options.params for key in own if f"argument {key!r}" in text), None)
     if name is None or "unexpected keyword argument" not in text:
@@ -197,6 +204,6 @@ def _explain(error: EnvError, recipe: Recipe, options: Options) -> None:
     nearest = difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1)
     hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
     raise ConfigError(
-        f"{recipe.name} got the unknown option {name!r}; {hint} Options of the pool are "
-        f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which said: {text}"
+        f"{env_name} got the unknown option {name!r}; {hint} The pool's options are "
+        f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which raised: {text}"
     ) from error

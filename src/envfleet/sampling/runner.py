@@ -21,10 +21,10 @@ from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import leave_with
 from envfleet.executors.python.faults import trouble_of
-from envfleet.making.options import START_METHODS, choice_option, integer_option, seconds_option
-from envfleet.making.ray_options import ray_settings, refuse_ray_options
+from envfleet.making.options import START_METHODS, choice_option, integer_option, parse_ray_options, seconds_option
 from envfleet.sampling.backend import Backend, Event, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
+from envfleet.spec import RayConfig
 
 BACKENDS = ("processes", "serial", "ray")
 _open_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
@@ -90,8 +90,7 @@ class Runner:
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
             _progress_class(progress),
         )
-        on_ray = ray_settings({"ray_address": ray_address, "ray_options": ray_options})
-        refuse_ray_options(backend, on_ray)
+        on_ray = parse_ray_options(backend, {"ray_address": ray_address, "ray_options": ray_options})
         placement_timeout_s = seconds_option("placement_timeout", placement_timeout) or 60.0
         if backend != "processes" and start_method is not None:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
@@ -124,7 +123,7 @@ class Runner:
         prefetch: int,
         max_ahead_bytes: int,
         timeout_s: float | None,
-        on_ray: dict[str, Any],
+        on_ray: RayConfig,
         placement_timeout_s: float,
     ) -> Backend:
         if backend == "serial":
@@ -135,7 +134,7 @@ class Runner:
             return ProcessesBackend(factories, start_method, prefetch, max_ahead_bytes, timeout_s)
         from envfleet.sampling.ray_backend import RayBackend
 
-        address, actor_options = on_ray["ray_address"], on_ray["ray_options"] or {}
+        address, actor_options = on_ray.address, on_ray.actor_options or {}
         return RayBackend(factories, prefetch, timeout_s, address, actor_options, placement_timeout_s)
 
     def trajs(self, *args: Any, **kwargs: Any) -> Trajectories:

@@ -1,4 +1,4 @@
-"""What check_env() found: findings, each with what was seen and what to do."""
+"""The report of check_env(): findings, each with what was observed and a remedy."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong. An error breaks the env in a pool; a warning costs or surprises.
+    """One problem. An error breaks the env in a pool; a warning is about speed or surprising behaviour.
 
-    times counts how often it was seen; seen describes the first.
+    seen: what was observed the first time. times: how often.
     """
 
     severity: Severity
@@ -31,7 +31,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class EnvReport:
-    """The outcome of check_env(). ok: no errors; there may be warnings. Notes are for information."""
+    """The result of check_env(). ok: there are no errors, but possibly warnings. notes: for information."""
 
     env: str
     findings: tuple[Finding, ...]
@@ -39,7 +39,7 @@ class EnvReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found that breaks the env in a pool."""
+        """Whether there are no errors."""
         return not self.errors
 
     @property
@@ -49,11 +49,11 @@ class EnvReport:
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        """The findings that do not."""
+        """The findings that do not break the env in a pool."""
         return tuple(finding for finding in self.findings if finding.severity == "warning")
 
     def raise_on_error(self) -> None:
-        """Raises EnvCheckError, which lists all findings, unless ok."""
+        """Raise EnvCheckError, which lists all findings, unless ok."""
         if not self.ok:
             raise EnvCheckError(self)
 
@@ -76,25 +76,25 @@ class EnvCheckError(EnvfleetError, AssertionError):
 
 @dataclass
 class Findings:
-    """The findings as they are gathered: the same name at the same place is kept once and counted."""
+    """Collects findings: those of the same name and place are counted, not repeated."""
 
     notes: list[str] = field(default_factory=list)
     _by_place: dict[tuple[str, str], Finding] = field(default_factory=dict)
 
     def error(self, name: str, seen: str, remedy: str, place: str = "") -> None:
-        """Adds what breaks the env in a pool."""
+        """Add a finding that breaks the env in a pool."""
         self._add(Finding("error", name, seen, remedy), place)
 
     def warning(self, name: str, seen: str, remedy: str, place: str = "") -> None:
-        """Adds what costs or surprises."""
+        """Add a finding about speed or surprising behaviour."""
         self._add(Finding("warning", name, seen, remedy), place)
 
     def has(self, name: str) -> bool:
-        """Whether a finding of that name is there."""
+        """Return whether there is a finding of that name."""
         return any(name == known for known, _ in self._by_place)
 
     def report(self, env: str) -> EnvReport:
-        """All of them."""
+        """Return the report."""
         return EnvReport(env, tuple(self._by_place.values()), tuple(self.notes))
 
     def _add(self, finding: Finding, place: str) -> None:
@@ -104,19 +104,19 @@ class Findings:
 
 
 def describe_error(error: BaseException) -> str:
-    """An exception in one line."""
+    """Return an exception as one line."""
     return f"{type(error).__name__}: {_text_of(error)}".splitlines()[0]
 
 
 def describe_error_of_env(error: BaseException) -> str:
-    """An exception in one line, with the innermost place where it was raised."""
+    """Return an exception as one line, with the innermost place where it was raised."""
     frames = traceback.extract_tb(error.__traceback__)
     place = f" (in {frames[-1].name}(), {frames[-1].filename}:{frames[-1].lineno})" if frames else ""
     return describe_error(error) + place
 
 
 def short(value: object) -> str:
-    """A value's repr, cut to what fits a line."""
+    """Return a value's repr, truncated to one line."""
     try:
         text = " ".join(repr(value).split())
     except Exception as error:
@@ -128,7 +128,7 @@ def _text_of(error: BaseException) -> str:
     try:
         return str(error)
     except Exception:
-        return "<its text cannot be had>"
+        return "<its str() raises>"
 
 
 def _count(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
-"""Runner: steps one env for check_env(), notes its rows, and reports what is wrong with each.
+"""Rollout: steps one env for check_env(), records its results, and reports what is wrong with them.
 
-Compared are observations, rewards and flags; not infos, which may hold times.
+Comparisons cover observations, rewards and flags; not infos, which may contain timings.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet.testing.report import Findings, describe_error_of_env, short
-from envfleet.testing.values import check_flag, check_info, check_observation, check_reward
+from envfleet.testing.results import check_flag, check_info, check_observation, check_reward
 
 Row = tuple[Any, ...]
 
@@ -21,12 +21,12 @@ _RESET_REMEDY = "def reset(self, *, seed=None, options=None): super().reset(seed
 _STEP_REMEDY = "return obs, reward, terminated, truncated, info"
 
 
-class RolloutStopped(Exception):  # noqa: N818 (no error of ours: the finding is already noted)
-    """The env cannot be stepped on."""
+class RolloutStopped(Exception):  # noqa: N818 (not an error: the finding is already recorded)
+    """The env cannot be stepped any further."""
 
 
-class Runner:
-    """One env with the rows it gave. After an end it is reset without a seed, as a pool does."""
+class Rollout:
+    """One env and the results of its steps. After an end it is reset without a seed, as a pool does."""
 
     def __init__(self, env: Any, reset_keywords: frozenset[str], findings: Findings, circumstance: str = "") -> None:
         self.env = env
@@ -39,14 +39,14 @@ class Runner:
         self._as_handed_out: Any = None
 
     def run(self, seed: int, actions: Sequence[Any]) -> list[Row]:
-        """A rollout from reset(seed=seed)."""
+        """Reset the env with a seed, step it with these actions and return the results."""
         self.reset(seed)
         for action in actions:
             self.step(action)
         return self.rows
 
     def reset(self, seed: int | None) -> None:
-        """Resets; with a seed the rows begin anew."""
+        """Reset the env; with a seed, discard the recorded rows."""
         if seed is not None:
             self.rows = []
         keywords = {name: value for name, value in (("seed", seed), ("options", None)) if name in self._reset_keywords}
@@ -55,12 +55,12 @@ class Runner:
             self._wrong_tuple("reset()", "(obs, info)", result, _RESET_REMEDY)
         obs, info = result
         self._check_reuse(obs)
-        self._guard("reset()", lambda: check_observation(self._observation_space, obs, "reset()", self._findings))
+        self._check("reset()", lambda: check_observation(self._observation_space, obs, "reset()", self._findings))
         check_info(info, "reset()", self._findings)
         self.rows.append((self._as_handed_out,))
 
     def step(self, action: Any) -> None:
-        """Steps, and resets after an end."""
+        """Step the env, and reset it after an end."""
         passed = copy.deepcopy(action)
         result = self._call("step()", lambda: self.env.step(passed), f" for the action {short(action)}")
         if not same(action, passed):
@@ -73,13 +73,13 @@ class Runner:
             self._wrong_tuple("step()", "(obs, reward, terminated, truncated, info)", result, _STEP_REMEDY)
         obs, reward, terminated, truncated, info = result
         self._check_reuse(obs)
-        self._guard("step()", lambda: check_observation(self._observation_space, obs, "step()", self._findings))
+        self._check("step()", lambda: check_observation(self._observation_space, obs, "step()", self._findings))
         check_reward(reward, "step()", self._findings)
         check_flag("terminated", terminated, "step()", self._findings)
         check_flag("truncated", truncated, "step()", self._findings)
         check_info(info, "step()", self._findings)
         self.rows.append((self._as_handed_out, reward, terminated, truncated))
-        if self._guard("step()", lambda: bool(terminated) or bool(truncated)):
+        if self._check("step()", lambda: bool(terminated) or bool(truncated)):
             self.reset(None)
 
     def _check_reuse(self, obs: Any) -> None:
@@ -87,7 +87,7 @@ class Runner:
             self._findings.warning(
                 "reuses its observation array",
                 "an observation that was returned earlier changed with the next call",
-                "return obs.copy(): a pool copies, but whoever steps the env alone keeps arrays that change",
+                "return obs.copy(): a pool copies, but other code that keeps an observation would see it change",
             )
         self._handed_out = obs
         self._as_handed_out = _copied(obs)
@@ -97,11 +97,11 @@ class Runner:
             return call()
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # SystemExit too: a pool survives it, so must the check
+        except BaseException as error:  # SystemExit too: a pool survives it, and so must the check
             self._raised(method, error, detail)
 
-    def _guard(self, method: str, call: Any) -> Any:
-        """Runs a check that calls into what the env returned: its space's contains(), its __bool__()."""
+    def _check(self, method: str, call: Any) -> Any:
+        """Run a check that calls methods of what the env returned, such as __bool__()."""
         try:
             return call()
         except Exception as error:
@@ -115,14 +115,14 @@ class Runner:
     def _raised(self, method: str, error: BaseException, detail: str) -> None:
         takes_too_little = method == "reset()" and self._findings.has("reset() takes no seed or options")
         if isinstance(error, ValueError) and "values to unpack" in str(error):
-            # A Gymnasium wrapper around the env met a wrong tuple before we could.
+            # A Gymnasium wrapper around the env unpacked the wrong tuple first.
             remedy = _RESET_REMEDY if method == "reset()" else _STEP_REMEDY
             self._findings.error(f"{method} returns a wrong tuple", describe_error_of_env(error), remedy)
         elif not (takes_too_little and isinstance(error, TypeError)):
             self._findings.error(
                 f"{method} raises",
                 f"expected a result, got {describe_error_of_env(error)}{detail}{self._circumstance}",
-                "an env that raises ends its episode in a fault; end it with terminated or truncated instead",
+                "an exception ends the episode in a fault; end it with terminated or truncated instead",
             )
         raise RolloutStopped from error
 
@@ -134,7 +134,7 @@ class Runner:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Equal bit for bit, through nested structures; NaN equals NaN."""
+    """Return whether two values are equal bit for bit, including nested ones; NaN equals NaN."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Mapping):
@@ -146,12 +146,12 @@ def same(one: Any, other: Any) -> bool:
         return bool(alike and one.tobytes() == other.tobytes())
     try:
         return bool(one == other) or (one != one and other != other)
-    except Exception:  # what has no truth value is compared by what it shows
+    except Exception:  # no truth value: compare what they print
         return short(one) == short(other)
 
 
 def first_difference(one: Sequence[Row], other: Sequence[Row]) -> str | None:
-    """Where two rollouts part, in words; None if they are the same."""
+    """Describe where two rollouts first differ; None if they are the same."""
     names = ("observation", "reward", "terminated", "truncated")
     for index, (row, other_row) in enumerate(zip(one, other, strict=False)):
         if len(row) != len(other_row):
@@ -166,5 +166,5 @@ def first_difference(one: Sequence[Row], other: Sequence[Row]) -> str | None:
 def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # kept as it is: then a reused one goes unnoticed, which is no harm
+    except Exception:  # not copied: a reused array then goes unnoticed, which does no harm
         return value

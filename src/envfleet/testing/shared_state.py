@@ -15,51 +15,51 @@ _PLAIN = (bool, int, float, str, bytes, list, dict, set, tuple, np.ndarray, np.g
 
 
 class SharedState:
-    """A picture of the plain data that all envs of a class share, to name what has changed."""
+    """A snapshot of the plain data that all envs of a class share, to name what has changed since."""
 
     def __init__(self, env: Any) -> None:
         self._cls = type(env)
-        self._before = self._picture()
+        self._before = self._snapshot()
 
     def changed(self) -> list[str]:
-        """The names of what has changed since."""
-        now = self._picture()
+        """Return the names of the data that has changed."""
+        now = self._snapshot()
         return [name for name in self._before if name not in now or not same(self._before[name], now[name])]
 
-    def _picture(self) -> dict[str, Any]:
-        picture: dict[str, Any] = {}
+    def _snapshot(self) -> dict[str, Any]:
+        snapshot: dict[str, Any] = {}
         for cls in self._cls.__mro__:
             if cls is object or cls.__module__.split(".")[0] in ("gymnasium", "gym", "abc", "typing"):
                 continue
             for name, value in list(vars(cls).items()):
                 if isinstance(value, _PLAIN) and not name.startswith("__"):
-                    picture[f"{cls.__qualname__}.{name}"] = _copied(value)
+                    snapshot[f"{cls.__qualname__}.{name}"] = _copied(value)
                 for function in _functions_of(value):
-                    for used in function.__code__.co_names:
-                        shared = function.__globals__.get(used)
+                    for global_name in function.__code__.co_names:
+                        shared = function.__globals__.get(global_name)
                         if isinstance(shared, _PLAIN):
-                            picture[f"{function.__module__}.{used}"] = _copied(shared)
-        return picture
+                            snapshot[f"{function.__module__}.{global_name}"] = _copied(shared)
+        return snapshot
 
 
 class GlobalGenerators:
-    """The states of random and numpy.random, to see who draws from them and to put them back."""
+    """The states of random and numpy.random, to detect their use and to restore them."""
 
     def __init__(self) -> None:
         self._python = random.getstate()
         self._numpy = np.random.get_state()
 
     def changed(self) -> list[str]:
-        """Which of the two has moved since."""
-        moved = []
+        """Return which of the two has been used."""
+        used = []
         if random.getstate() != self._python:
-            moved.append("random")
+            used.append("random")
         if not same(_plain_state(np.random.get_state()), _plain_state(self._numpy)):
-            moved.append("numpy.random")
-        return moved
+            used.append("numpy.random")
+        return used
 
     def restore(self) -> None:
-        """Puts both back to where they were."""
+        """Restore both states."""
         random.setstate(self._python)
         np.random.set_state(self._numpy)
 
@@ -78,5 +78,5 @@ def _functions_of(value: Any) -> list[Any]:
 def _copied(value: Any) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # a list of what cannot be copied: only its replacement is seen then
+    except Exception:  # not copied: then only its replacement is detected
         return value

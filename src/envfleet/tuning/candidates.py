@@ -1,14 +1,16 @@
-"""Which settings are worth measuring, from the machine and a first look at the env."""
+"""The settings that tune() measures, chosen from the machine's cores and a probe of the env."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from envfleet.errors import ConfigError
 from envfleet.making.options import PYTHON_BACKENDS, integer_option
-from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
+
+if TYPE_CHECKING:
+    from envfleet.tuning.probe import Probe
 
 _KNOWN_BACKENDS = ("native", *PYTHON_BACKENDS)
 DEFAULT_PYTHON_ENVS, DEFAULT_NATIVE_ENVS = 64, 1024
@@ -16,33 +18,33 @@ _WAITING_WORKERS_PER_CORE, _MIN_WAITING_WORKERS, _MAX_WAITING_WORKERS = 8, 16, 6
 _MAX = 2**31 - 1
 
 
-def backends_for(given: Any, *, is_native: bool, needs_processes: bool) -> tuple[str, ...]:
-    """The backends to measure: those asked for, or those that can run the env."""
-    if given is None:
+def backends_for(backends: Any, *, is_native: bool, needs_processes: bool) -> tuple[str, ...]:
+    """Return the backends to measure: the requested ones, or those that can run the env."""
+    if backends is None:
         if is_native:
             return ("native",)
         return ("processes",) if needs_processes else PYTHON_BACKENDS
-    names = (given,) if isinstance(given, str) else tuple(given)
+    names = (backends,) if isinstance(backends, str) else tuple(backends)
     unknown = [name for name in names if name not in _KNOWN_BACKENDS]
     if unknown or not names:
-        raise ConfigError(f"backends expected names out of {_KNOWN_BACKENDS}, got {given!r}")
+        raise ConfigError(f"backends expected names from {_KNOWN_BACKENDS}, got {backends!r}")
     return tuple(dict.fromkeys(names))
 
 
-def counts_of(name: str, given: Any, highest: int = _MAX) -> list[int] | None:
-    """An option of tune() that is an integer or several, ascending; None when it was left out."""
-    if given is None:
+def counts_of(name: str, value: Any, highest: int = _MAX) -> list[int] | None:
+    """Check an option of tune() that is an integer or several, and return them ascending; None if it is None."""
+    if value is None:
         return None
-    values = list(given) if isinstance(given, (list, tuple, range)) else [given]
+    values = list(value) if isinstance(value, (list, tuple, range)) else [value]
     if not values:
-        raise ConfigError(f"{name} expected an integer or a list of them, got {given!r}")
-    return sorted({integer_option(name, value, 1, highest) for value in values})
+        raise ConfigError(f"{name} expected an integer or a list of integers, got {value!r}")
+    return sorted({integer_option(name, own, 1, highest) for own in values})
 
 
 def default_num_envs(probe: Probe | None, cores: int, seconds: float) -> int:
-    """A usual number of envs, or fewer where building or stepping so many would take up the time.
+    """Return the default number of envs, which is lower if building or stepping them would use up the time.
 
-    probe: of the env in Python, None when only the native backend is measured.
+    probe: of the Python env; None if only the native backend is measured.
     """
     if probe is None:
         return DEFAULT_NATIVE_ENVS
@@ -55,7 +57,7 @@ def default_num_envs(probe: Probe | None, cores: int, seconds: float) -> int:
 
 
 def worker_counts(cores: int, num_envs: int, waits: bool) -> list[int]:
-    """1, 2, 4 ... up to the cores; beyond them for envs that wait."""
+    """Return 1, 2, 4 ... up to the number of cores; more for envs that wait."""
     highest = cores
     if waits:
         highest = min(max(_WAITING_WORKERS_PER_CORE * cores, _MIN_WAITING_WORKERS), _MAX_WAITING_WORKERS)
@@ -65,11 +67,11 @@ def worker_counts(cores: int, num_envs: int, waits: bool) -> list[int]:
     return sorted(count for count in counts if count <= num_envs) or [1]
 
 
-def batch_sizes_for(num_envs: int, given: Sequence[int] | None) -> list[int]:
-    """The largest first."""
-    if given is None:
+def batch_sizes_for(num_envs: int, batch_sizes: Sequence[int] | None) -> list[int]:
+    """Return the batch sizes to measure, the largest first."""
+    if batch_sizes is None:
         return sorted({num_envs, max(1, num_envs // 2), max(1, num_envs // 4)}, reverse=True)
-    return sorted((size for size in given if size <= num_envs), reverse=True)
+    return sorted((size for size in batch_sizes if size <= num_envs), reverse=True)
 
 
 def first_cases(
@@ -80,7 +82,7 @@ def first_cases(
     probes: dict[str, Probe],
     cores: int,
 ) -> list[Case]:
-    """Every backend and worker count at the largest batch size: what the others are then tried on."""
+    """Return every backend and worker count at the largest batch size."""
     cases = []
     for backend in backends:
         waits = probes[backend].waits
@@ -91,7 +93,7 @@ def first_cases(
 
 
 def smaller_batches(cases: Iterable[Case], batch_sizes: Sequence[int]) -> list[Case]:
-    """The cases again with the other batch sizes; serial runs its envs in turn and has nothing to gain."""
+    """Return the cases with the other batch sizes, except serial, which does not gain by them."""
     return [
         Case(case.backend, case.num_envs, size, case.num_workers)
         for case in cases
@@ -101,9 +103,9 @@ def smaller_batches(cases: Iterable[Case], batch_sizes: Sequence[int]) -> list[C
 
 
 def expected_s(case: Case, probe: Probe, cores: int) -> float:
-    """About how long it takes to build the pool, reset its envs and step each once."""
+    """Estimate how long it takes to build the pool, reset its envs and step each once."""
     builders = case.num_workers if case.backend == "processes" else 1
-    at_once = 1 if case.backend == "serial" else case.num_workers
+    in_parallel = 1 if case.backend == "serial" else case.num_workers
     if not probe.waits:
-        at_once, builders = min(at_once, cores), min(builders, cores)
-    return case.num_envs * (probe.build_s / builders + (probe.reset_s + probe.step_s) / at_once)
+        in_parallel, builders = min(in_parallel, cores), min(builders, cores)
+    return case.num_envs * (probe.build_s / builders + (probe.reset_s + probe.step_s) / in_parallel)

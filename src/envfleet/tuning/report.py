@@ -1,4 +1,4 @@
-"""What tune() gives: the cases with their figures, the best of them, and a table to print."""
+"""Case and Tuning: the settings that tune() measured, the best of them, and a table to print."""
 
 from __future__ import annotations
 
@@ -6,73 +6,73 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-_MAX_ERROR = 100  # characters of an error that a table bears
+_MAX_ERROR = 100  # characters of an error in the table
 
 
 @dataclass
 class Case:
-    """One setting of a pool and how fast it was. num_workers: the threads of the native backend."""
+    """One setting of a pool and its throughput."""
 
     backend: str
     num_envs: int
     batch_size: int
     num_workers: int
-    steps_per_s: list[float] = field(default_factory=list)  # one a round
-    error: str | None = None  # why there is no figure, or no more of them
+    steps_per_s: list[float] = field(default_factory=list)  # one per round
+    error: str | None = None  # why there are no rounds, or no more of them
 
     @property
     def mode(self) -> str:
-        """sync or async."""
+        """Either "sync" or "async"."""
         return "async" if self.batch_size < self.num_envs else "sync"
 
     @property
     def median(self) -> float:
-        """Steps a second, over the rounds; NaN when there was none."""
+        """The median of the rounds, in steps per second; NaN if there was none."""
         return statistics.median(self.steps_per_s) if self.steps_per_s else float("nan")
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The slowest and the fastest round as parts of the median: (-0.04, 0.02)."""
+        """The slowest and the fastest round relative to the median: (-0.04, 0.02)."""
         if not self.steps_per_s:
             return float("nan"), float("nan")
         return min(self.steps_per_s) / self.median - 1, max(self.steps_per_s) / self.median - 1
 
     @property
     def was_measured(self) -> bool:
-        """Whether its figure counts."""
+        """Whether it was measured without an error."""
         return bool(self.steps_per_s) and self.error is None
 
     @property
     def options(self) -> dict[str, Any]:
-        """The keyword arguments of make() for it."""
+        """The keyword arguments of make() for this setting."""
         chosen: dict[str, Any] = {"backend": self.backend, "num_envs": self.num_envs}
         if self.backend != "serial":
-            chosen["num_threads" if self.backend == "native" else "num_workers"] = self.num_workers
+            chosen["num_workers"] = self.num_workers
         if self.mode == "async":
             chosen["batch_size"] = self.batch_size
         return chosen
 
     def __str__(self) -> str:
-        workers = "" if self.backend == "serial" else f", {counted(self.num_workers, self.worker_name)}"
+        workers = "" if self.backend == "serial" else f", {counted(self.num_workers, self.worker_noun)}"
         batch = f", batch size {self.batch_size}" if self.mode == "async" else ""
         return f"{self.backend}{workers}{batch}"
 
     @property
-    def worker_name(self) -> str:
-        """What a worker is called there."""
+    def worker_noun(self) -> str:
+        """What a worker of the backend is: a thread or a worker."""
         return "thread" if self.backend in ("native", "threads") else "worker"
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What tune() found.
+    """The result of tune().
 
-    best: keyword arguments for envfleet.make(), beside the env: what was found and what tune() was given.
-    cases: every setting that was considered, the fastest first; those without a figure say why.
-    notes: what the figures mean.
+    best: keyword arguments for envfleet.make(): the fastest setting, and the options that were passed to tune().
+    cases: every setting that was considered, the fastest first; those that were not measured have an error.
+    notes: observations about the env and the results.
     """
 
-    env: str  # as it is written in a call of make()
+    env: str  # as written in a call of make()
     best: dict[str, Any]
     cases: tuple[Case, ...]
     notes: tuple[str, ...]
@@ -86,21 +86,29 @@ class Tuning:
     def __str__(self) -> str:
         header = ("backend", "mode", "num_envs", "batch_size", "workers", "steps/s", "slowest", "fastest", "rounds")
         rows = [header, *(_cells(case) for case in self.cases)]
-        whole = [row for row in rows if len(row) == len(header)]
-        widths = [max(len(row[column]) for row in whole) for column in range(len(header))]
-        lines = [f"{self.env}: steps/s, median of the rounds, and how far the extremes are", ""]
+        full_rows = [row for row in rows if len(row) == len(header)]
+        widths = [max(len(row[column]) for row in full_rows) for column in range(len(header))]
+        lines = [f"{self.env}: steps/s, median of the rounds, with the slowest and fastest relative to it", ""]
         lines += [_line(row, widths) for row in rows]
         lines += ["", *(f"- {note}" for note in self.notes), "", f"best: {self.make_line}"]
         return "\n".join(lines)
 
 
 def counted(number: int, noun: str) -> str:
-    """1 worker, 2 workers."""
+    """Return a number with its noun: 1 worker, 2 workers."""
     return f"{number:,} {noun}{'s' if number != 1 else ''}"
 
 
+def duration(seconds: float) -> str:
+    """Format a duration: 1.5 s, 20 ms, 3.25 µs, 80 ns."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.0f} ns"
+
+
 def one_line(error: BaseException) -> str:
-    """An exception for a table."""
+    """Return an exception as one short line, for the table."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return text if len(text) <= _MAX_ERROR else text[: _MAX_ERROR - 1] + "…"
 
@@ -114,9 +122,9 @@ def _cells(case: Case) -> tuple[str, ...]:
 
 
 def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    if len(row) < len(widths):  # what is said in place of figures needs no column's width
-        *cells, said = row
-        return "  ".join([*_aligned(tuple(cells), widths), said])
+    if len(row) < len(widths):  # an error, which takes the place of several columns
+        *cells, error = row
+        return "  ".join([*_aligned(tuple(cells), widths), error])
     return "  ".join(_aligned(row, widths)).rstrip()
 
 

@@ -1,20 +1,19 @@
-"""tune(): looks at the env, measures every setting once, then the fastest again and again.
+"""tune(): probes the env, measures every setting once, then the fastest ones repeatedly.
 
-Rounds alternate between the cases, so that a slow moment of the machine hits all of them alike.
+Rounds alternate between the cases, so that a slow phase of the machine affects all of them.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from envfleet import _native
-from envfleet.driving import ActionDraws, Driver, measure
-from envfleet.errors import ConfigError
-from envfleet.making.registry import Env, make_pool
-from envfleet.tuning.budget import Budget, Progress, duration
+from envfleet.errors import ConfigError, EnvfleetError
+from envfleet.making.make import Env, make_pool
 from envfleet.tuning.candidates import (
     batch_sizes_for,
     counts_of,
@@ -23,17 +22,45 @@ from envfleet.tuning.candidates import (
     first_cases,
     smaller_batches,
 )
-from envfleet.tuning.first_look import FirstLook, own_num_envs
-from envfleet.tuning.probe import Probe
-from envfleet.tuning.ranking import conclusion, fastest, finalists, nothing_measured
-from envfleet.tuning.report import Case, Tuning, one_line
+from envfleet.tuning.probe import EnvSurvey, Probe
+from envfleet.tuning.report import Case, Tuning, counted, duration, one_line
+from envfleet.tuning.throughput import RandomActions, RandomStepper, measure
 
-_FIRST_PART = 0.6  # of the time, at most, until every case was measured once
-_MIN_SLICE_S, _MAX_SLICE_S = 0.02, 0.5
-_PATIENCE_S = 2.0
+_SCREENING_SHARE = 0.6  # of the time, at most, until every case has been measured once
+_MIN_ROUND_S, _MAX_ROUND_S = 0.02, 0.5
+_MIN_TIMEOUT_S = 2.0
 _NUM_ROUNDS = 5
-_THREADS_HELP = 1.3  # two threads over one
-_MAX_OPEN = 6  # pools at a time: each holds num_envs envs
+_MIN_THREADS_SPEEDUP = 1.3  # of two threads over one
+_MAX_OPEN_POOLS = 6  # each has num_envs envs
+_NUM_FINALISTS = 4
+_MIN_FINALIST_SHARE = 0.5  # of the fastest: below this, more rounds would not change the result
+_TIE_SHARE = 0.95  # of the fastest: from here on, the simpler setting is preferred
+
+Progress = Callable[[float, str], None]  # called with the share of the time that is used, and what is measured now
+
+
+class Budget:
+    """The time that tune() may take, from the construction of this object."""
+
+    def __init__(self, seconds: float, progress: Progress | None) -> None:
+        self.seconds = seconds
+        self._started = time.perf_counter()
+        self._progress = progress
+
+    @property
+    def used_s(self) -> float:
+        """The time since the start, in seconds."""
+        return time.perf_counter() - self._started
+
+    @property
+    def left_s(self) -> float:
+        """The remaining time in seconds; negative if it was exceeded."""
+        return self.seconds - self.used_s
+
+    def show(self, what: str) -> None:
+        """Report to the caller what is measured next."""
+        if self._progress is not None:
+            self._progress(min(1.0, self.used_s / self.seconds), what)
 
 
 def tune(
@@ -48,15 +75,15 @@ def tune(
     progress: Progress | None = None,
     **options: Any,
 ) -> Tuning:
-    """Measures what fits this machine and this env, with random actions, and says which setting is the fastest.
+    """Measure the settings that fit this machine and env, with random actions, and return the fastest.
 
     >>> envfleet.make(env, **envfleet.tune(env, num_envs=64).best)
 
-    env, env_kwargs and all other options are those of make(). What is left out is chosen: the backends that can run
-    the env, worker counts up to the usable cores (beyond them where the env waits more than it works), batches of all
-    envs, of half and of a quarter. A case that fails is listed with its error. Takes about `seconds`.
+    env, env_kwargs and all other options are those of make(). The defaults: the backends that can run the env, worker
+    counts up to the usable cores (more if the env waits more than it computes), batches of all envs, of half and of a
+    quarter. A case that fails is listed with its error. seconds: about how long it takes.
 
-    Serial and threads are measured in this process. Name backends=["processes"] for an env that may crash.
+    Serial and threads are measured in this process. Pass backends=["processes"] for an env that may crash.
     """
     for wrong, right in (("backend", "backends"), ("batch_size", "batch_sizes"), ("num_threads", "num_workers")):
         if wrong in options:
@@ -80,36 +107,36 @@ class _Search:
         self._budget = budget
         self._cores = _native.usable_cores()
         self._cases: list[Case] = []
-        self._drivers: dict[int, Driver] = {}  # of the cases whose pools are open, by id()
-        self._draws: ActionDraws | None = None
+        self._steppers: dict[int, RandomStepper] = {}  # of the cases whose pools are open, by id()
+        self._actions: RandomActions | None = None
         self._probes: dict[str, Probe] = {}
         self._notes: list[str] = []
-        self._in_vain: set[str] = set()  # backends whose other settings are not worth their time
+        self._ruled_out: set[str] = set()  # backends whose other settings are not worth measuring
         self._first_error: Exception | None = None
 
     def run(
         self, backends: Any, num_envs: list[int] | None, num_workers: list[int] | None, batch_sizes: list[int] | None
     ) -> Tuning:
-        """The whole search."""
-        own = own_num_envs(self._env, self._options)
-        looked_at = num_envs[0] if num_envs else own
-        look = FirstLook(self._env, self._options, backends, looked_at, self._cores, self._budget)
-        self._probes, self._notes = look.probes, look.notes
-        sizes = num_envs or [own or default_num_envs(look.python_probe, self._cores, self._budget.seconds)]
+        """Run the search."""
+        implied = implied_num_envs(self._env, self._options)
+        first_size = num_envs[0] if num_envs else implied
+        survey = EnvSurvey(self._env, self._options, backends, first_size, self._cores, self._budget)
+        self._probes, self._notes = survey.probes, survey.notes
+        sizes = num_envs or [implied or default_num_envs(survey.python_probe, self._cores, self._budget.seconds)]
         with ExitStack() as at_end:
             at_end.callback(self._close_all)
             for size in sizes:
-                self._screen(look.backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
+                self._screen(survey.backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
             measured = [case for case in self._cases if case.was_measured]
             if measured:
-                self._play_finals(finalists(measured, sizes))
+                self._run_finals(finalists(measured, sizes))
         if not any(case.was_measured for case in self._cases):
             if self._first_error is not None:
                 raise self._first_error
             raise nothing_measured(self._cases, self._budget.seconds)
         return conclusion(self._env, self._options, self._cases, sizes, self._notes)
 
-    # --- once for every case -----------------------------------------------------------------
+    # --- every case once ----------------------------------------------------------------------
 
     def _screen(
         self,
@@ -120,33 +147,33 @@ class _Search:
         num_sizes: int,
     ) -> None:
         if not batch_sizes:
-            raise ConfigError(f"batch_sizes expected one that is at most num_envs={num_envs}, got only larger ones")
+            raise ConfigError(f"batch_sizes expected a size of at most num_envs={num_envs}, got only larger ones")
         cases = first_cases(backends, num_envs, batch_sizes, num_workers, self._probes, self._cores)
-        # The quickest first: of a slow env, those are the ones that the time is enough for.
+        # The fastest first: for a slow env, the time is only enough for those.
         cases.sort(key=lambda case: expected_s(case, self._probes[case.backend], self._cores))
         expected_cases = num_sizes * (len(cases) + 2 * len(backends) * (len(batch_sizes) - 1))
-        slice_s = _clamped(_FIRST_PART * self._budget.seconds / expected_cases / 2)
-        cases = self._try_threads(cases, slice_s)
+        round_s = _clamped(_SCREENING_SHARE * self._budget.seconds / expected_cases / 2)
+        cases = self._compare_threads(cases, round_s)
         for case in cases:
-            self._measure_first(case, slice_s)
+            self._measure_first(case, round_s)
         for backend in backends:
-            if backend in self._in_vain:
+            if backend in self._ruled_out:
                 continue
             own = [c for c in self._cases if (c.backend, c.num_envs) == (backend, num_envs) and c.was_measured]
             for case in smaller_batches(fastest(own)[:2], batch_sizes):
-                self._measure_first(case, slice_s)
+                self._measure_first(case, round_s)
 
-    def _try_threads(self, cases: list[Case], slice_s: float) -> list[Case]:
-        """Two threads against one, turn about, says whether threads help at all. Returns what is left to measure."""
+    def _compare_threads(self, cases: list[Case], round_s: float) -> list[Case]:
+        """Compare two threads with one, in alternation, to see if threads help. Return the cases left to measure."""
         pair = [c for c in cases if c.backend == "threads" and c.num_workers in (1, 2)]
         if len(pair) < 2 or (self._cores < 2 and not self._probes["threads"].waits):
             return cases
-        for turn in range(3):
+        for attempt in range(3):
             for case in pair:
-                if turn == 0:
-                    self._measure_first(case, slice_s)
+                if attempt == 0:
+                    self._measure_first(case, round_s)
                 elif case.was_measured and self._budget.left_s > self._budget.seconds / 2:
-                    self._measure_again(case, slice_s)
+                    self._measure_again(case, round_s)
         left = [case for case in cases if case not in pair]
         if not all(case.was_measured for case in pair):
             return left
@@ -154,11 +181,11 @@ class _Search:
         ratio = two / one
         if not _has_gil():
             self._note_once(f"the GIL is off: two threads are {ratio:.2f} times as fast as one")
-        elif ratio >= _THREADS_HELP:
-            self._note_once(f"threads help this env, it lets go of the GIL: two are {ratio:.2f} times as fast as one")
+        elif ratio >= _MIN_THREADS_SPEEDUP:
+            self._note_once(f"threads help this env, it releases the GIL: two are {ratio:.2f} times as fast as one")
         else:
-            self._note_once(f"threads cannot help this env, it holds the GIL: two are {ratio:.2f} times as fast as one")
-            self._in_vain.add("threads")
+            self._note_once(f"threads do not help this env, it holds the GIL: two are {ratio:.2f} times as fast as one")
+            self._ruled_out.add("threads")
             return [case for case in left if case.backend != "threads"]
         return left
 
@@ -166,11 +193,11 @@ class _Search:
         if not any(other.partition(":")[0] == note.partition(":")[0] for other in self._notes):
             self._notes.append(note)
 
-    def _measure_first(self, case: Case, slice_s: float) -> None:
+    def _measure_first(self, case: Case, round_s: float) -> None:
         self._cases.append(case)
         has_figures = any(other.was_measured for other in self._cases)
-        if has_figures and self._budget.used_s > _FIRST_PART * self._budget.seconds:
-            case.error = "skipped: the time was up"
+        if has_figures and self._budget.used_s > _SCREENING_SHARE * self._budget.seconds:
+            case.error = "skipped: the time was used up"
             return
         needed_s = expected_s(case, self._probes[case.backend], self._cores)
         if needed_s > self._budget.left_s:
@@ -182,25 +209,25 @@ class _Search:
                 self._env,
                 **{"seed": 0, **self._options, **case.options, "batch_size": case.batch_size},
             )
-        except Exception as error:  # whatever it is, it is this case's figure
+        except Exception as error:  # it becomes the result of this case
             self._fail(case, error)
             return
         try:
-            self._draws = self._draws or ActionDraws(pool.spec.action_space, seed=0)
-            self._drivers[id(case)] = Driver(pool, draws=self._draws)
+            self._actions = self._actions or RandomActions(pool.spec.action_space, seed=0)
+            self._steppers[id(case)] = RandomStepper(pool, actions=self._actions)
         except BaseException:
             pool.close()
             raise
-        self._measure_again(case, slice_s)
-        self._close_losers()
+        self._measure_again(case, round_s)
+        self._close_slow_pools()
 
-    def _measure_again(self, case: Case, slice_s: float) -> None:
-        driver = self._drivers[id(case)]
-        # On a busy machine a batch may take long; a case that was begun gets its chance.
-        driver.timeout_s = max(self._budget.left_s, _PATIENCE_S)
+    def _measure_again(self, case: Case, round_s: float) -> None:
+        stepper = self._steppers[id(case)]
+        # On a busy machine a batch may take long; a case that was started gets some time.
+        stepper.timeout_s = max(self._budget.left_s, _MIN_TIMEOUT_S)
         self._budget.show(str(case))
         try:
-            case.steps_per_s.append(measure(driver, slice_s))
+            case.steps_per_s.append(measure(stepper, round_s))
         except Exception as error:  # likewise
             self._fail(case, error)
 
@@ -211,38 +238,120 @@ class _Search:
 
     # --- the fastest again --------------------------------------------------------------------
 
-    def _play_finals(self, chosen: list[Case]) -> None:
+    def _run_finals(self, chosen: list[Case]) -> None:
         for case in self._cases:
             if case not in chosen:
                 self._close(case)
-        slice_s = _clamped(self._budget.left_s / len(chosen) / _NUM_ROUNDS)
-        for turn in range(_NUM_ROUNDS):
-            for case in chosen if turn % 2 else chosen[::-1]:
-                # A round that cannot end in time would break the promise of `seconds`.
-                usual_s = slice_s + 2 * case.num_envs / case.median
-                if case.was_measured and id(case) in self._drivers and self._budget.left_s > usual_s:
-                    self._measure_again(case, slice_s)
+        round_s = _clamped(self._budget.left_s / len(chosen) / _NUM_ROUNDS)
+        for number in range(_NUM_ROUNDS):
+            for case in chosen if number % 2 else chosen[::-1]:
+                # A round that cannot end in time would exceed `seconds`.
+                expected_round_s = round_s + 2 * case.num_envs / case.median
+                if case.was_measured and id(case) in self._steppers and self._budget.left_s > expected_round_s:
+                    self._measure_again(case, round_s)
 
     # --- pools --------------------------------------------------------------------------------
 
-    def _close_losers(self) -> None:
-        open_cases = fastest(case for case in self._cases if id(case) in self._drivers)
+    def _close_slow_pools(self) -> None:
+        open_cases = fastest(case for case in self._cases if id(case) in self._steppers)
         wanted = finalists(open_cases, sorted({case.num_envs for case in open_cases}))
-        for case in [case for case in open_cases if case not in wanted][max(0, _MAX_OPEN - len(wanted)) :]:
+        for case in [case for case in open_cases if case not in wanted][max(0, _MAX_OPEN_POOLS - len(wanted)) :]:
             self._close(case)
 
     def _close(self, case: Case) -> None:
-        driver = self._drivers.pop(id(case), None)
-        if driver is not None:
-            driver.pool.close()
+        stepper = self._steppers.pop(id(case), None)
+        if stepper is not None:
+            stepper.pool.close()
 
     def _close_all(self) -> None:
         for case in self._cases:
             self._close(case)
 
 
-def _clamped(slice_s: float) -> float:
-    return min(max(slice_s, _MIN_SLICE_S), _MAX_SLICE_S)
+def implied_num_envs(env: Env, options: dict[str, Any]) -> int | None:
+    """Return the length of a list of factories or of env_kwargs among the arguments of tune(), or None."""
+    lists = (env, options.get("env_kwargs"))
+    return next((len(own) for own in lists if isinstance(own, (list, tuple)) and own), None)
+
+
+# --- ranking ------------------------------------------------------------------------------------
+
+
+def fastest(cases: Iterable[Case]) -> list[Case]:
+    """Sort the cases, the fastest first."""
+    return sorted(cases, key=lambda case: case.median, reverse=True)
+
+
+def finalists(measured: list[Case], sizes: Sequence[int]) -> list[Case]:
+    """Return the cases that may be the best for their number of envs."""
+    chosen = []
+    for size in sizes:
+        own = fastest(case for case in measured if case.num_envs == size)
+        best = own[0].median if own else 0.0
+        chosen += [case for case in own if case.median >= _MIN_FINALIST_SHARE * best][
+            : max(2, _NUM_FINALISTS // len(sizes))
+        ]
+        # Among ties a synchronous case is chosen: the best of those must be measured again.
+        chosen += [case for case in own if case.mode == "sync" and case not in chosen][:1]
+    return chosen
+
+
+def simplest(fastest_first: list[Case]) -> Case:
+    """Return the fastest case, or one that is as fast within the noise and simpler or cheaper."""
+    floor = _TIE_SHARE * fastest_first[0].median
+    near = [case for case in fastest_first if case.median >= floor and case.num_envs == fastest_first[0].num_envs]
+    return min(near, key=lambda case: (case.mode != "sync", case.num_workers, case.backend != "serial", -case.median))
+
+
+def conclusion(
+    env: Env, options: dict[str, Any], cases: Sequence[Case], sizes: Sequence[int], notes: Sequence[str]
+) -> Tuning:
+    """Return the result. options: those of make() that were passed to tune()."""
+    measured = fastest(case for case in cases if case.was_measured)
+    failed = [case for case in cases if not case.was_measured]
+    best = simplest(measured)
+    return Tuning(
+        _name_of(env),
+        {**best.options, **options},
+        (*measured, *failed),
+        (*notes, *_notes_on(best, measured, sizes)),
+    )
+
+
+def nothing_measured(cases: Sequence[Case], seconds: float) -> EnvfleetError:
+    """Return the error for a run in which no case was measured, and none raised an exception."""
+    reason = cases[0].error if cases else "no backend can run the env"
+    return EnvfleetError(
+        f"tune() could not measure any setting within {seconds:g} s ({reason}); pass more seconds or fewer num_envs"
+    )
+
+
+def _notes_on(best: Case, measured: list[Case], sizes: Sequence[int]) -> list[str]:
+    notes = []
+    if best is not measured[0]:
+        notes.append(
+            f"{best} is within {1 - _TIE_SHARE:.0%} of the fastest ({measured[0]}) and simpler, so it was chosen"
+        )
+    for size in sizes if len(sizes) > 1 else []:
+        own = [case for case in measured if case.num_envs == size]
+        if own:
+            chosen = simplest(own)
+            notes.append(f"best of {counted(size, 'env')}: {chosen}, {chosen.median:,.0f} steps/s")
+    if best.mode == "async":
+        notes.append("the best is asynchronous: rows come in order of completion, and env_id identifies them")
+    return notes
+
+
+def _name_of(env: Env) -> str:
+    """Return the env as written in a call of make()."""
+    if isinstance(env, str):
+        return repr(env)
+    name: str = getattr(env, "__name__", "env")
+    return name if name.isidentifier() else "env"
+
+
+def _clamped(round_s: float) -> float:
+    return min(max(round_s, _MIN_ROUND_S), _MAX_ROUND_S)
 
 
 def _has_gil() -> bool:

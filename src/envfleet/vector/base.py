@@ -16,7 +16,7 @@ from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.python.env_description import Portrait
 from envfleet.executors.python.spec_of import SpecMaker
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.vector.actions import ActionCutter
@@ -26,7 +26,7 @@ from envfleet.vector.seats import NEXT_ACTION, SeatBuilder, Seeds, asked_reset
 
 EnvFactory = Callable[[], Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
-MakeExecutor = Callable[[Recipe, SpecMaker, PoolConfig, Sequence[Mapping[str, Any]]], Lenient]
+MakeExecutor = Callable[[EnvBuilders, SpecMaker, PoolConfig, Sequence[Mapping[str, Any]]], Lenient]
 
 
 class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
@@ -83,7 +83,7 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 action_space=self.single_action_space,
                 ready=ready,
             )
-        recipe = Recipe("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
+        recipe = EnvBuilders("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
         pool_config = PoolConfig(
             num_envs=self.num_envs,
             batch_size=self.num_envs,

@@ -12,7 +12,7 @@ from envfleet.apis.pettingzoo.env import PlayersEnv
 from envfleet.apis.pettingzoo.rows import PlayerRowsPool
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
-from envfleet.making.registry import make_pool
+from envfleet.making.make import make_pool
 
 # What make_pettingzoo() takes: an id of pettingzoo's registry, a module such as rps_v2, a class or
 # factory, or a list of factories, one for each env.

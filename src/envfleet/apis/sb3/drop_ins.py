@@ -23,7 +23,7 @@ from envfleet.apis.sb3_seats import ASK, Sb3SeatBuilder, asked_reset
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.python.env_description import Portrait
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.vector.actions import ActionCutter
@@ -208,14 +208,14 @@ def _config(num_envs: int, **others: Any) -> PoolConfig:
     )
 
 
-def _recipe(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> Recipe:
+def _recipe(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:
     builders: dict[int, Sb3SeatBuilder] = {}
     for env_fn in env_fns:
         # The same object for the same factory, so that a pickle of many holds it once.
         builders[id(env_fn)] = Sb3SeatBuilder(
             source=env_fn, observation_space=spaces[0], action_space=spaces[1], ready=ready
         )
-    return Recipe("VecEnv", tuple(builders[id(env_fn)] for env_fn in env_fns), None)
+    return EnvBuilders("VecEnv", tuple(builders[id(env_fn)] for env_fn in env_fns), None)
 
 
 def _spec_maker(backend: str) -> Callable[[Portrait], EnvSpec]:

@@ -12,12 +12,12 @@ from stable_baselines3.common.vec_env import VecEnv, VecMonitor
 
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
-from envfleet.envs.simulators import find_simulator
+from envfleet.envs.families import find_python_family
 from envfleet.errors import ConfigError
 from envfleet.making.builders import build_env
+from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
 from envfleet.making.options import POOL_OPTIONS
-from envfleet.making.registry import Env, make_gymnasium
 
 _SAME_STEP = parse_mode("same_step")
 
@@ -74,7 +74,7 @@ def make_vec_env(
                 "env_kwargs expected one dict for all Python envs, got a list; pass a list of factories as env_id"
             )
         # SB3 knows Gymnasium's ids alone.
-        is_simulated = find_simulator(env_id) is not None
+        is_simulated = find_python_family(env_id) is not None
         return env_util.make_vec_env(
             partial(_build_env, env_id) if is_simulated else env_id,  # type: ignore[arg-type]  # an id or a callable
             num_envs,
@@ -118,10 +118,10 @@ def make_vec_env(
     if isinstance(shared, dict):
         moved = ("render_mode", "max_episode_steps") if isinstance(env_id, str) else ("render_mode",)
         shared.update({name: pool_options.pop(name) for name in moved if name in pool_options})
-    simulator = find_simulator(env_id)
+    family = find_python_family(env_id)
     is_free = pool_options.get("backend", "auto") == "auto" and pool_options.get("step_timeout") is None
-    if simulator is not None and is_free and num_envs > 1:
-        pool_options["backend"] = simulator.backend
+    if family is not None and is_free and num_envs > 1:
+        pool_options["backend"] = family.python_backend
     return through_sb3(lambda env_fns: EnvFleetVecEnv(make_gymnasium(env_fns, num_envs=num_envs, **pool_options)), None)
 
 

@@ -16,9 +16,9 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.sb3.infos import Info, InfoLists
+from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
-from envfleet.making.native_envs import family_of_native
 from envfleet.pool import Pool
 
 Indices = int | Iterable[int] | None
@@ -114,7 +114,7 @@ class EnvFleetVecEnv(PoolVecEnv):
     def __init__(self, envs: Pool | GymnasiumPool) -> None:
         if isinstance(envs, Pool):
             is_native = bool(envs.spec.native_id)
-            family = family_of_native(envs.spec.native_id) if is_native else Family("python", ())
+            family = native_family(envs.spec.native_id) if is_native else Family("python", ())
             envs = GymnasiumPool(envs, family)
         if not isinstance(envs, GymnasiumPool):
             raise ConfigError(

@@ -12,7 +12,7 @@ from gymnasium.wrappers import PassiveEnvChecker
 
 from envfleet.apis.view import PoolView
 from envfleet.errors import ConfigError
-from envfleet.making.registry import make_pool, make_spec
+from envfleet.making.make import make_pool, make_spec
 from envfleet.pool import Pool
 
 

@@ -15,7 +15,7 @@ from dm_env import specs
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-import envfleet.making.registry as registry
+import envfleet.making.make as registry
 from envfleet.apis.dm import DmPool, time_step
 from envfleet.batch import Batch
 from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded

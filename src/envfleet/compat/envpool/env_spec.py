@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-import envfleet.making.registry as registry
+import envfleet.making.make as registry
 from envfleet.compat.envpool.array_spec import (
     ArraySpec,
     array_spec_of,
@@ -22,6 +22,7 @@ from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
 from envfleet.compat.envpool.options import EnvPoolOptions, parse_envpool_options
 from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
+from envfleet.making.registry import family_of
 from envfleet.spec import ArraySpec as InfoArray
 from envfleet.spec import EnvSpec
 
@@ -58,7 +59,7 @@ class EnvPoolSpec:
     def _start(self, task_id: Any, options: dict[str, Any]) -> None:
         self.task_id = task_id
         self.options = parse_envpool_options(options)
-        if registry.family_of(task_id).name == "atari":
+        if family_of(task_id).name == "atari":
             # EnvPool always has the memory of an Atari game as info["ram"]; envfleet on request.
             self.options.options.setdefault("ram_in_info", True)
         self._shows_gym_spaces = True

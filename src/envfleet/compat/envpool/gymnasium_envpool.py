@@ -9,12 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-import envfleet.making.registry as registry
+import envfleet.making.make as registry
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.infos import EnvPoolInfo, envpool_info
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
+from envfleet.making.registry import family_of
 from envfleet.seeding import Seed
 
 
@@ -29,7 +30,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
 
     def __init__(self, spec: EnvPoolSpec) -> None:
         make_pool = partial(registry.make_pool, spec.task_id, **spec.options.options)
-        GymnasiumPool.__init__(self, make_pool(), registry.family_of(spec.task_id))
+        GymnasiumPool.__init__(self, make_pool(), family_of(spec.task_id))
         self._start(spec.of_pool(self.pool.spec, gym_spaces=self._gym_spaces), make_pool)
         self.spec = self._spec  # type: ignore[assignment]  # EnvPool's own, which knows envfleet's
         self.observation_space = self.single_observation_space = self._spec.observation_space

@@ -11,7 +11,7 @@ from envfleet.compat.envpool.gym_envpool import GymEnvPool
 from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
 from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
 from envfleet.errors import ConfigError
-from envfleet.making.registry import Env
+from envfleet.making.make import Env
 
 _POOL_KINDS = {"gym": "GymEnvPool", "gymnasium": "GymnasiumEnvPool", "dm": "DMEnvPool"}
 

@@ -1,7 +1,7 @@
-"""Atari 2600 games, on ale-py: a family of Python envs that worker processes run.
+"""Atari 2600 games, on ale-py: a family of Python envs, run by worker processes.
 
-games.py names them, options.py has each name's defaults, roms.py finds and checks what they need, emulator.py
-drives one console, screens.py turns its pictures into observations, env.py is the env.
+games.py lists them, options.py has the defaults of each id, roms.py finds and verifies ROMs, emulator.py drives one
+console, observations.py converts its screens to observations, env.py is the env.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.atari.games import ids, naming_of
-from envfleet.envs.simulators import Simulator
+from envfleet.envs.family import Family
 
-MAX_EPISODE_STEPS = 27_000  # EnvPool's: half an hour of play at a frame skip of 4
+MAX_EPISODE_STEPS = 27_000  # as in EnvPool: half an hour of play at a frame skip of 4
 
 
 def _spec_of(env_id: str) -> GymnasiumSpec:
@@ -27,26 +27,26 @@ def _spec_of(env_id: str) -> GymnasiumSpec:
     )
 
 
-def _check(env_id: str, params: Mapping[str, Any]) -> None:
+def _check_params(env_id: str, params: Mapping[str, Any]) -> None:
     from envfleet.envs.atari.roms import check_params
 
     naming = naming_of(env_id)
     check_params(naming.game, naming.style, params)
 
 
-def _settings_of(env_id: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+def _all_options(env_id: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
     from envfleet.envs.atari.options import options_as_dict, read_options
 
     return options_as_dict(read_options(naming_of(env_id).style, params))
 
 
-SIMULATOR = Simulator(
-    family="atari",
+FAMILY = Family(
+    "atari",
     package="ale_py",
     extra="atari",
-    backend="processes",  # the emulator holds the GIL while it works
-    ids=ids,
+    python_ids=ids,
     spec_of=_spec_of,
-    check=_check,
-    settings_of=_settings_of,
+    python_backend="processes",  # the emulator holds the GIL while it works
+    check_params=_check_params,
+    all_options=_all_options,
 )

@@ -11,11 +11,11 @@ from gymnasium.error import ResetNeeded
 from numpy.typing import NDArray
 
 from envfleet.envs.atari.emulator import Emulator
+from envfleet.envs.atari.observations import observer_for
 from envfleet.envs.atari.options import STYLES, options_as_dict, read_options
-from envfleet.envs.atari.screens import observer_for
 from envfleet.errors import ConfigError
 
-# numpy's scalars never change: one of each will do, and infos are built at every step.
+# NumPy scalars are immutable: one of each suffices, and infos are built at every step.
 _INT32 = tuple(np.int32(i) for i in range(256))
 _FLOAT32 = {float(i): np.float32(i) for i in range(-1000, 1001)}
 
@@ -23,7 +23,7 @@ Step = tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]
 
 
 class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
-    """One game. See docs/atari.md for the options and for what each name's defaults are."""
+    """One game. See docs/atari.md for the options and the defaults of each id."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 60}  # noqa: RUF012 (Gymnasium's form)
 
@@ -41,39 +41,39 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.action_space = spaces.Discrete(len(self._emulator.actions))
         if isinstance(own.frame_skip, int):
             self.metadata = {**self.metadata, "render_fps": max(1, round(60 / own.frame_skip))}
-        self._noop = _named(self._emulator.facts.legal_actions, "NOOP")
+        self._noop = _named(self._emulator.rom_info.legal_actions, "NOOP")
         fires = own.use_fire_reset and any(action.name == "FIRE" for action in self._emulator.actions)
-        self._fire = _named(self._emulator.facts.legal_actions, "FIRE") if fires else None
-        # Bound when a game starts: a step takes a microsecond besides the emulation, and looking these up would double
-        # it. Before, the console has no game, and these calls would end the process.
+        self._fire = _named(self._emulator.rom_info.legal_actions, "FIRE") if fires else None
+        # Bound when a game starts: looking these up in each step would double the microsecond that a step takes besides
+        # the emulation. Before that, the console has no game, and these calls would crash the process.
         self._act = self._is_over = self._lives = _refuse_before_reset
         self._actions = self._emulator.actions
         self._whole, self._take_before = self._observer.whole, self._observer.take_before
-        self._skip = own.frame_skip if isinstance(own.frame_skip, int) else 0  # 0: drawn for each step
-        self._frameskip = own.frame_skip  # where Gymnasium's AtariPreprocessing looks for it
-        self._watches_lives = own.episodic_life or own.zero_discount_on_life_loss
-        self._tells_truth = style == "envpool" or own.reward_clip or own.episodic_life
-        self._ram = np.zeros(self._emulator.facts.ram_bytes, np.uint8)
+        self._skip = own.frame_skip if isinstance(own.frame_skip, int) else 0  # 0: sampled in each step
+        self._frameskip = own.frame_skip  # read by Gymnasium's AtariPreprocessing
+        self._tracks_lives = own.episodic_life or own.zero_discount_on_life_loss
+        self._reports_raw_values = style == "envpool" or own.reward_clip or own.episodic_life
+        self._ram = np.zeros(self._emulator.rom_info.ram_bytes, np.uint8)
         self._lives_before = 0
         self._game_step = 0
         self._step_limit: int | None = None
-        self._goes_on = False  # a life was lost, and the next reset is another life in the same game
-        self._picture: NDArray[np.uint8] | None = None  # where the console has forgotten its own
+        self._continues = False  # a life was lost, and the next reset starts another life in the same game
+        self._frame: NDArray[np.uint8] | None = None  # after load_state(), when the console has none
         self._copies = True
 
     def envfleet_time_limit(self, max_episode_steps: int | None) -> None:
-        """Told by a pool: the limit of a whole game, whose lives may be episodes to the pool."""
+        """Set the time limit of a whole game, whose lives may be episodes; called by the pool."""
         self._step_limit = max_episode_steps
 
     def envfleet_observe_into(self, row: NDArray[np.uint8]) -> None:
-        """Told by a pool: where observations go. They are overwritten by the next step, which the pool knows."""
+        """Write observations into this row, which the next step overwrites; called by the pool."""
         self._observer.observe_into(row)
         self._copies = False
 
-    # --- playing ---------------------------------------------------------------------------------
+    # --- Gymnasium's API -------------------------------------------------------------------------
 
     def step(self, action: Any) -> Step:
-        """Repeats an action for frame_skip frames, or until the episode ends."""
+        """Repeat an action for frame_skip frames, or until the episode ends."""
         own = self._options
         act, is_over = self._act, self._is_over
         button = self._actions[action]
@@ -88,8 +88,8 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
                 has_ended = True
                 if own.max_pool:
                     break
-                continue  # as ale-py's env does: the console still draws for sticky actions
-            if self._watches_lives and self._loses_life():
+                continue  # as in ale-py's env: the console still samples sticky actions
+            if self._tracks_lives and self._loses_life():
                 has_lost = True
                 if own.episodic_life:
                     break
@@ -105,13 +105,13 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             truncated = bool(self._emulator.console.game_truncated())
         reward = float(score)
         self._game_step += 1
-        self._picture = None
+        self._frame = None
         info = self._info(reward, terminated)
         if own.zero_discount_on_life_loss:
             info["discount"] = _FLOAT32[0.0 if has_lost or terminated else 1.0]
         if own.episodic_life:
             truncated = truncated or self._game_step == self._step_limit
-            self._goes_on = has_lost and not truncated
+            self._continues = has_lost and not truncated
             terminated = terminated or has_lost
         if own.reward_clip:
             reward = float(np.sign(reward))
@@ -120,15 +120,15 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
-        """A new game; or, with episodic_life after the loss of a life, the same game where it stands."""
+        """Start a new game; or, with episodic_life after the loss of a life, continue the same game."""
         emulator = self._emulator
-        goes_on = self._goes_on and seed is None
-        if not goes_on:
+        continues = self._continues and seed is None
+        if not continues:
             self._start(seed)
-        goes_on = self._wait(seed) and goes_on
-        obs = self._observer.alone() if goes_on else self._observer.begin()
-        self._goes_on = False
-        self._picture = None
+        continues = self._play_noops(seed) and continues
+        obs = self._observer.alone() if continues else self._observer.begin()
+        self._continues = False
+        self._frame = None
         self._lives_before = self._lives()
         info = self._info(0.0, False)
         if seed is not None and self._options.frames_in_info:
@@ -145,14 +145,14 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         console = self._emulator.console
         self._act, self._is_over, self._lives = console.act, console.game_over, console.lives
 
-    def _wait(self, seed: int | None) -> bool:
-        """Does nothing for a while, then fires where a game waits for that. False when a game ended over it."""
+    def _play_noops(self, seed: int | None) -> bool:
+        """Play the no-ops, then fire if the game waits for that. Return False if the game ended meanwhile."""
         is_same_game = True
-        waits = 0
+        num_noops = 0
         if self._options.noop_max > 0:
-            # Drawn as Gymnasium's AtariPreprocessing draws it; fire takes the place of one frame.
-            waits = int(self._emulator.generator.integers(1, self._options.noop_max + 1)) - (self._fire is not None)
-        for _ in range(waits):
+            # Sampled as in Gymnasium's AtariPreprocessing; fire replaces one of them.
+            num_noops = int(self._emulator.generator.integers(1, self._options.noop_max + 1)) - (self._fire is not None)
+        for _ in range(num_noops):
             self._act(self._noop)
             if self._is_over():
                 self._start(seed)
@@ -167,7 +167,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def _loses_life(self) -> bool:
         lives = self._lives()
         before, self._lives_before = self._lives_before, lives
-        # A game that shows 0 lives for a while before it is over ends once, when it is over.
+        # A game that reports 0 lives for a while before it is over ends only once, when it is over.
         return bool(0 < lives < before)
 
     def _info(self, reward: float, is_over: bool) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             }
         else:
             info = {"lives": _INT32[self._lives()]}
-        if self._tells_truth:
+        if self._reports_raw_values:
             info["reward"] = _FLOAT32[reward] if reward in _FLOAT32 else np.float32(reward)
             info["terminated"] = _INT32[is_over]
         if own.episodic_life:
@@ -194,12 +194,12 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     @property
     def info_space(self) -> spaces.Dict:
-        """The infos of every row."""
+        """The infos that every row has."""
         own = self._options
         integer = np.int64 if own.frames_in_info else np.int32
         names = ["lives", "episode_frame_number", "frame_number"] if own.frames_in_info else ["lives"]
         known: dict[str, gymnasium.Space[Any]] = {name: _count(integer) for name in names}
-        if self._tells_truth:
+        if self._reports_raw_values:
             known["reward"] = spaces.Box(-np.inf, np.inf, (), np.float32)
             known["terminated"] = spaces.Box(0, 1, (), np.int32)
         if own.episodic_life:
@@ -208,11 +208,11 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             known["ram"] = spaces.Box(0, 255, self._ram.shape, np.uint8)
         return spaces.Dict(list(known.items()))
 
-    # --- what else one may ask -------------------------------------------------------------------
+    # --- other attributes ------------------------------------------------------------------------
 
     @property
     def ale(self) -> Any:
-        """ale-py's console itself, where Gymnasium's wrappers look for it."""
+        """ale-py's console, under the name that Gymnasium's wrappers use."""
         return self._emulator.loaded_console()
 
     @property
@@ -221,31 +221,31 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return options_as_dict(self._options)
 
     def get_action_meanings(self) -> list[str]:
-        """The name of each action."""
+        """Return the name of each action."""
         return [action.name for action in self._actions]
 
     def render(self) -> NDArray[np.uint8] | None:
-        """The screen as it is, at full size and in colour."""
+        """Return the screen at full size and in colour."""
         if self.render_mode is None:
             return None
         if not self._emulator.has_started:
             _refuse_before_reset()
-        if self._picture is not None:
-            kept: NDArray[np.uint8] = self._picture.copy()
-            return kept
-        picture: NDArray[np.uint8] = self._emulator.console.getScreenRGB()
-        return picture
+        if self._frame is not None:
+            saved: NDArray[np.uint8] = self._frame.copy()
+            return saved
+        frame: NDArray[np.uint8] = self._emulator.console.getScreenRGB()
+        return frame
 
     # --- state: pickling an env saves its game ---------------------------------------------------
 
     def __reduce__(self) -> tuple[Any, ...]:
         emulator = self._emulator.save()
-        picture = None if emulator[-1] is None else self._picture
-        if picture is None and emulator[-1] is not None:
-            picture = self._emulator.console.getScreenRGB()
-        standing = (self._lives_before, self._game_step, self._goes_on, self._step_limit)
-        state = (emulator, self._observer.save(), picture, standing, self.spec)
-        return _restored, (type(self), self._arguments, state)
+        frame = None if emulator[-1] is None else self._frame
+        if frame is None and emulator[-1] is not None:
+            frame = self._emulator.console.getScreenRGB()
+        progress = (self._lives_before, self._game_step, self._continues, self._step_limit)
+        state = (emulator, self._observer.save(), frame, progress, self.spec)
+        return _restore, (type(self), self._arguments, state)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AtariEnv:
         restore, arguments = self.__reduce__()
@@ -253,17 +253,17 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return copied
 
     def load_state(self, state: tuple[Any, ...]) -> None:
-        """Goes on where the env that was pickled stood."""
-        emulator, observer, self._picture, standing, self.spec = state
+        """Restore the state of the env that was pickled."""
+        emulator, observer, self._frame, progress, self.spec = state
         self._emulator.load(emulator)
         if self._emulator.has_started:
             self._bind()
         self._np_random = self._emulator.generator
         self._observer.load(observer)
-        self._lives_before, self._game_step, self._goes_on, self._step_limit = standing
+        self._lives_before, self._game_step, self._continues, self._step_limit = progress
 
 
-def _restored(kind: type[AtariEnv], arguments: tuple[Any, ...], state: tuple[Any, ...]) -> AtariEnv:
+def _restore(kind: type[AtariEnv], arguments: tuple[Any, ...], state: tuple[Any, ...]) -> AtariEnv:
     game, style, render_mode, options = arguments
     env = kind(game, style, render_mode, **options)
     env.load_state(state)
@@ -271,7 +271,7 @@ def _restored(kind: type[AtariEnv], arguments: tuple[Any, ...], state: tuple[Any
 
 
 def _refuse_before_reset(*args: Any, **kwargs: Any) -> Any:
-    raise ResetNeeded("an Atari env expected reset() before step() or render(); call reset() first")
+    raise ResetNeeded("an Atari env expected reset() before step() or render(), got none; call reset() first")
 
 
 def _named(actions: tuple[Any, ...], name: str) -> Any:

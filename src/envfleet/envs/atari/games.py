@@ -1,11 +1,11 @@
-"""The games of ale-py's wheel for one player, and the three names that each goes by."""
+"""The single-player games of ale-py's wheel, and the three ids of each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
 
-# Known without ale-py, so that a list can name what is missing. A test holds them against the wheel.
+# Listed here so that they are known without ale-py. A test compares them with the wheel.
 _NAMES = """
     adventure air_raid alien amidar assault asterix asteroids atlantis atlantis2 backgammon bank_heist basic_math
     battle_zone beam_rider berzerk blackjack bowling boxing breakout carnival casino centipede chopper_command
@@ -23,7 +23,7 @@ GAMES = tuple(_NAMES.split())
 
 @dataclass(frozen=True)
 class Naming:
-    """A game, and whose defaults its name stands for: "envpool", "ale" (v5) or "noframeskip" (v4)."""
+    """The game of an id, and the style of its defaults: "envpool", "ale" (v5) or "noframeskip" (v4)."""
 
     game: str
     style: str
@@ -33,7 +33,7 @@ class Naming:
 def _namings() -> dict[str, Naming]:
     namings = {}
     for game in GAMES:
-        # The two projects write the one name with a digit before a letter differently: TicTacToe3d, TicTacToe3D.
+        # The two projects capitalise a letter after a digit differently: TicTacToe3d, TicTacToe3D.
         theirs = game.title().replace("_", "")
         namings["".join(part.capitalize() for part in game.split("_")) + "-v5"] = Naming(game, "envpool")
         namings[f"ALE/{theirs}-v5"] = Naming(game, "ale")
@@ -43,10 +43,10 @@ def _namings() -> dict[str, Naming]:
 
 @cache
 def ids() -> frozenset[str]:
-    """Every id of the family."""
+    """Return every id of the family."""
     return frozenset(_namings())
 
 
 def naming_of(env_id: str) -> Naming:
-    """What an id of ids() stands for."""
+    """Return the game and style of an id of ids()."""
     return _namings()[env_id]

@@ -1,4 +1,4 @@
-"""The options of an Atari env: their defaults by name, and what is wrong with a value."""
+"""The options of an Atari env: their defaults by style, and their checks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from envfleet.errors import ConfigError
 from envfleet.making.options import POOL_OPTIONS, flag_option, integer_option
 
 _OBS_TYPES = ("screen", "rgb", "grayscale", "ram")
-_MAX_SIZE = 4096  # of a picture's side: beyond any use, and below what overflows
+_MAX_SIZE = 4096  # of an image's side: more than anyone needs, and small enough not to overflow
 _MAX_FRAMES = 10_000  # to stack or to skip
 
 
 @dataclass(frozen=True)
 class AtariOptions:
-    """What an env is made with. The defaults are EnvPool's, those of "Pong-v5".
+    """The options of an env. The defaults are EnvPool's, those of "Pong-v5".
 
-    stack_num, img_height and img_width may be None: no stack, and the screen's own size.
-    frame_skip may be (least, most): drawn for each step, most excluded, as ale-py does.
-    mode and difficulty -1: the game's own. max_num_frames_per_episode 0: no limit in frames.
+    stack_num, img_height, img_width: None for no stack, and for the screen's own size.
+    frame_skip: may be (low, high), sampled in each step, high excluded, as in ale-py.
+    mode, difficulty: -1 for the game's default. max_num_frames_per_episode: 0 for no limit.
     """
 
     stack_num: int | None = 4
@@ -65,39 +65,39 @@ STYLES = {
     "noframeskip": replace(_RAW, frame_skip=1, repeat_action_probability=0.0),
 }
 
-# ale-py's words for the same things.
+# ale-py's names of the same options.
 _ALIASES = {"frameskip": "frame_skip", "max_num_frames": "max_num_frames_per_episode"}
 
 
-def read_options(style: str, given: Mapping[str, Any]) -> AtariOptions:
-    """The options of a style with these given, checked. Raises ConfigError."""
+def read_options(style: str, options: Mapping[str, Any]) -> AtariOptions:
+    """Return the defaults of a style, updated with these options, which are checked. Raises ConfigError."""
     named: dict[str, Any] = {}
-    for name, value in given.items():
+    for name, value in options.items():
         own = _ALIASES.get(name, name)
         if own not in _CHECKS:
             raise _unknown(name)
         if own in named:
-            raise ConfigError(f"{own} was given twice, as {own!r} and by its other name; leave one out")
-        # None stands for a default that has another word here, as ale-py's mode=None does.
+            raise ConfigError(f"{own} expected one value, got it twice, under both of its names; leave one out")
+        # ale-py's default None, which has another value here.
         if value is None and own in ("mode", "difficulty", "max_num_frames_per_episode", "obs_type"):
             continue
         named[own] = _CHECKS[own](own, value)
-    _settle_colours(named)
+    _resolve_obs_type(named)
     return replace(STYLES[style], **named)
 
 
 def options_as_dict(options: AtariOptions) -> dict[str, Any]:
-    """Every option and its value."""
+    """Return every option and its value."""
     return asdict(options)
 
 
-def _settle_colours(named: dict[str, Any]) -> None:
-    """obs_type "rgb" and "grayscale" are ale-py's words for gray_scale."""
+def _resolve_obs_type(named: dict[str, Any]) -> None:
+    """Convert obs_type "rgb" and "grayscale", ale-py's names, to gray_scale."""
     kind = named.get("obs_type")
     if kind in ("rgb", "grayscale"):
         is_gray = kind == "grayscale"
         if named.get("gray_scale", is_gray) != is_gray:
-            raise ConfigError(f"obs_type={kind!r} and gray_scale={named['gray_scale']} disagree; leave one out")
+            raise ConfigError(f"obs_type={kind!r} contradicts gray_scale={named['gray_scale']}; leave one out")
         named.update(obs_type="screen", gray_scale=is_gray)
 
 
@@ -127,11 +127,11 @@ def _optional_count(highest: int) -> Any:
 def _frame_skip(name: str, value: Any) -> int | tuple[int, int]:
     if isinstance(value, (tuple, list)):
         if len(value) != 2:
-            raise ConfigError(f"{name} expected an integer or (least, most), got {value!r}")
-        least, most = (integer_option(name, own, 1, _MAX_FRAMES) for own in value)
-        if least >= most:
-            raise ConfigError(f"{name} expected (least, most) with least below most, which is excluded, got {value!r}")
-        return least, most
+            raise ConfigError(f"{name} expected an integer or (low, high), got {value!r}")
+        low, high = (integer_option(name, own, 1, _MAX_FRAMES) for own in value)
+        if low >= high:
+            raise ConfigError(f"{name} expected (low, high) with low below high, which is excluded, got {value!r}")
+        return low, high
     return integer_option(name, value, 1, _MAX_FRAMES)
 
 

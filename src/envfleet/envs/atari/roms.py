@@ -1,4 +1,4 @@
-"""What a game needs, checked before the emulator sees it: it ends the process over a ROM that it does not know."""
+"""ROMs, and what the emulator knows of them: checked first, since an unknown ROM would end the process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from envfleet.errors import ConfigError, MissingExtraError
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What only the emulator knows of a game."""
+class RomInfo:
+    """Properties of a game that only the emulator knows."""
 
     height: int
     width: int
@@ -32,29 +32,29 @@ class Facts:
 
 
 def check_params(game: str, style: str, params: Mapping[str, Any]) -> None:
-    """Raises ConfigError over what an env would be refused for, before any worker starts."""
+    """Raise ConfigError for parameters that an env would reject, before any worker starts."""
     options = read_options(style, params)
     path = rom_path(game)
-    if options.mode != -1 or options.difficulty != -1:  # most leave them alone, and loading a ROM takes a while
-        check_settings(game, options, facts_of(path))
+    if options.mode != -1 or options.difficulty != -1:  # rarely set, and loading a ROM is slow
+        check_settings(game, options, rom_info(path))
 
 
-def check_settings(game: str, options: AtariOptions, facts: Facts) -> None:
-    """Raises ConfigError when the game has no such mode or difficulty."""
+def check_settings(game: str, options: AtariOptions, info: RomInfo) -> None:
+    """Raise ConfigError if the game has no such mode or difficulty."""
     for name, value, known in (
-        ("mode", options.mode, facts.modes),
-        ("difficulty", options.difficulty, facts.difficulties),
+        ("mode", options.mode, info.modes),
+        ("difficulty", options.difficulty, info.difficulties),
     ):
         if value != -1 and value not in known:
-            raise ConfigError(f"{name} of {game} expected one of {list(known)}, or -1 for its own, got {value}")
+            raise ConfigError(f"{name} of {game} expected one of {list(known)}, or -1 for its default, got {value}")
 
 
 def rom_path(game: str) -> Path:
-    """The ROM of a game, whole and the one that the emulator knows. Raises ConfigError with the path."""
+    """Return the path of a game's ROM, verified by its digest. Raises ConfigError with the path."""
     if game not in GAMES:
         nearest = difflib.get_close_matches(str(game), GAMES, n=3)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {', '.join(GAMES)}"
-        raise ConfigError(f"expected the name of a game such as 'pong' or 'ms_pacman', got {game!r}; {hint}")
+        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"the games are {', '.join(GAMES)}"
+        raise ConfigError(f"expected a game such as 'pong' or 'ms_pacman', got {game!r}; {hint}")
     folder = os.environ.get("ALE_ROMS_DIR") or str(_wheel_folder())
     path = Path(folder) / f"{game}.bin"
     try:
@@ -62,21 +62,21 @@ def rom_path(game: str) -> Path:
     except OSError as error:
         raise ConfigError(
             f"expected the ROM of {game} at {path}, which cannot be read ({error.strerror}); "
-            "reinstall ale-py, or set ALE_ROMS_DIR to the folder that has it"
+            "reinstall ale-py, or set ALE_ROMS_DIR to a folder with the ROM"
         ) from error
     _check_rom(path, stamp.st_size, stamp.st_mtime_ns)
     return path
 
 
 @cache
-def facts_of(path: Path) -> Facts:
-    """What the emulator says of a ROM that was checked. Loads it, once for each process."""
+def rom_info(path: Path) -> RomInfo:
+    """Return what the emulator knows of a verified ROM, which is loaded once per process."""
     from envfleet.envs.atari.emulator import new_console
 
     console = new_console({})
     console.loadROM(path)
     height, width = console.getScreenDims()
-    return Facts(
+    return RomInfo(
         height,
         width,
         console.getRAMSize(),
@@ -89,7 +89,7 @@ def facts_of(path: Path) -> Facts:
 
 @cache
 def _check_rom(path: Path, size: int, changed_ns: int) -> None:
-    """size, changed_ns: so that a file that is replaced is looked at again."""
+    """Verify a ROM. size, changed_ns: cache keys, so that a file that changes is verified again."""
     try:
         digest = hashlib.md5(path.read_bytes(), usedforsecurity=False).hexdigest()
     except OSError as error:
@@ -98,7 +98,7 @@ def _check_rom(path: Path, size: int, changed_ns: int) -> None:
     if digest != expected:
         raise ConfigError(
             f"expected the ROM {path} with the md5 {expected}, got {digest} ({size} bytes): it is corrupt or another "
-            "version; reinstall ale-py, or set ALE_ROMS_DIR to the folder that has the right one"
+            "version; reinstall ale-py, or set ALE_ROMS_DIR to a folder with the right one"
         )
 
 
@@ -110,7 +110,7 @@ def _known_digests() -> dict[str, str]:
 
 @cache
 def _wheel_folder() -> Path:
-    # Not imported: that registers hundreds of ids with Gymnasium, which every worker would be told of.
+    # Not imported: that would register hundreds of ids with Gymnasium, which are sent to every worker.
     found = find_spec("ale_py")
     if found is None or not found.submodule_search_locations:
         raise MissingExtraError("ale_py", "atari", "an Atari env")

@@ -1,11 +1,12 @@
 """ViZDoom: Doom's engine as environments.
 
-ids            which names there are
-files, trial   a game's files, checked before an engine sees them
-game           one engine process, its folder, its end
-keeper, keeping   what ends engines when their owner is killed
-options, player   EnvPool's options; what a player sees, does and earns
-frames, actions, rewards   their parts
+ids            the ids, and the spec of each
+files          a game's files, checked before an engine reads them
+preflight      starts an engine in a separate process, for files that may crash it
+game           one engine process and its folder
+watchdog       ends the engines of a process that was killed
+options        EnvPool's options, and the game that they describe
+player         what a player observes, may do and is rewarded for; its parts are frames, actions and rewards
 env            DoomEnv: EnvPool's ids
 scenario_env   ScenarioEnv: the vizdoom package's ids
 multiplayer    MultiplayerEnv: several players in one game
@@ -13,10 +14,18 @@ multiplayer    MultiplayerEnv: several players in one game
 Cheap to import: vizdoom is imported where a game is made.
 """
 
-from envfleet.envs.simulators import Simulator
+from envfleet.envs.family import Family
 from envfleet.envs.vizdoom.ids import all_ids, spec_of
 
-# A step waits for the engine, in C++ that releases the GIL: a thread for each core would leave cores idle.
-SIMULATOR = Simulator("vizdoom", "vizdoom", "vizdoom", "threads", all_ids, spec_of, workers_per_core=2)
+FAMILY = Family(
+    "vizdoom",
+    package="vizdoom",
+    extra="vizdoom",
+    python_ids=all_ids,
+    spec_of=spec_of,
+    # A step waits for the engine in C++ code that releases the GIL: one thread per core would leave cores idle.
+    python_backend="threads",
+    workers_per_core=2,
+)
 
-__all__ = ["SIMULATOR"]
+__all__ = ["FAMILY"]

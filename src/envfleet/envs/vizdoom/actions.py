@@ -1,4 +1,4 @@
-"""Actions as an agent gives them, and as the engine takes them: a number for each button."""
+"""Action spaces of ViZDoom, and the conversion of actions to one number per button."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from envfleet.errors import ConfigError
 
-# Buttons of which EnvPool presses one at most.
+# Pairs of buttons of which EnvPool presses at most one.
 _PAIRS = (
     ("MOVE_RIGHT", "MOVE_LEFT"),
     ("MOVE_BACKWARD", "MOVE_FORWARD"),
@@ -28,12 +28,12 @@ Buttons = list[float]
 
 
 def is_delta(button: str) -> bool:
-    """Whether the button takes any number, not only pressed or not."""
+    """Return whether the button takes any number, and not only pressed or not."""
     return button.endswith("_DELTA")
 
 
 def button_space(buttons: Sequence[str]) -> spaces.Box:
-    """A number for each button: 0 to 1 for one that is pressed, anything for a delta button."""
+    """Return the space with one number per button: from 0 to 1, or unbounded for a delta button."""
     delta = np.array([is_delta(button) for button in buttons])
     high = np.where(delta, np.inf, 1.0)
     return spaces.Box(np.where(delta, -np.inf, 0.0), high, (len(buttons),), np.float64)
@@ -42,15 +42,18 @@ def button_space(buttons: Sequence[str]) -> spaces.Box:
 def combined_actions(
     buttons: Sequence[str], force_speed: bool, delta_button_config: Mapping[str, Sequence[Any]]
 ) -> list[Buttons]:
-    """EnvPool's combinations, in its order: each choice varies faster than those of the buttons before it
-    in ViZDoom's own order of buttons; the first choice is always not to press."""
+    """Return EnvPool's combinations of buttons, in its order.
+
+    Buttons are in ViZDoom's order, and the choice of a later button varies faster. The first choice of a button is
+    not to press it.
+    """
     import vizdoom
 
     for name, values in delta_button_config.items():
         if name not in buttons or not is_delta(name) or len(values) != 3:
             usable = [button for button in buttons if is_delta(button)]
             raise ConfigError(
-                f"delta_button_config expected (number, least, most) for a delta button of this scenario, {usable}, "
+                f"delta_button_config expected (number, low, high) for a delta button of this scenario, {usable}, "
                 f"got {name!r}: {values!r}"
             )
     present = sorted(buttons, key=lambda name: int(getattr(vizdoom.Button, name)))
@@ -65,8 +68,8 @@ def combined_actions(
             together = list(pair)
         seen.update(together)
         if is_delta(name):
-            number, least, most = delta_button_config.get(name, (1, 0.0, 0.0))
-            steps = np.linspace(least, most, int(number)).tolist() if number > 1 else [0.0]
+            number, low, high = delta_button_config.get(name, (1, 0.0, 0.0))
+            steps = np.linspace(low, high, int(number)).tolist() if number > 1 else [0.0]
             groups.append([{name: value} for value in steps])
         elif name == "SPEED" and force_speed:
             groups.append([{name: 1.0}])
@@ -80,6 +83,6 @@ def combined_actions(
 
 
 def button_combinations(num_buttons: int, max_pressed: int) -> list[Buttons]:
-    """The vizdoom package's combinations of at most max_pressed buttons, in its order."""
+    """Return the vizdoom package's combinations of at most max_pressed buttons, in its order."""
     every = itertools.product((0.0, 1.0), repeat=num_buttons)
     return [list(combination) for combination in every if sum(combination) <= max_pressed]

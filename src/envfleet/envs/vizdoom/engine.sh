@@ -1,6 +1,6 @@
 #!/bin/sh
-# Starts an engine in the folder that a link to this script is in; game.py makes both.
-# Ctrl-C goes to the whole group of processes; what it means is for Python to say.
+# Starts an engine in the folder that contains the link to this script; game.py makes both.
+# Ctrl-C is sent to the whole process group; Python decides what it means.
 trap '' INT
 cd "$(dirname "$0")" || exit 1
 printf '%s\n' "$@" > arguments

@@ -1,4 +1,4 @@
-"""DoomEnv: a ViZDoom scenario as EnvPool shows it: stacked planes, shaped rewards, game variables as infos."""
+"""DoomEnv: a ViZDoom scenario as in EnvPool: stacked frames, shaped rewards, game variables as infos."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from envfleet.errors import ConfigError, StateError
 
 
 class SingleGameEnv(gymnasium.Env[Any, Any]):
-    """What every env with one game has: its start, its seeds, its end."""
+    """Base of the envs with one game: starts, seeds and ends it."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 35}  # noqa: RUF012 (Gymnasium's name)
 
@@ -27,12 +27,12 @@ class SingleGameEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
 
     def _new_episode(self, seed: int | None, recording: str = "") -> None:
-        """Begins an episode whose course depends on this env's generator, and on nothing before."""
+        """Start an episode that depends on this env's random generator, and on no earlier episode."""
         super().reset(seed=seed)
         doom = self.game.doom
         if self.game.is_started and not doom.is_running():
-            self.game.close()  # its engine was killed
-        # The game's own generator would go on from what was played before.
+            self.game.close()  # its engine has died
+        # The engine's own generator would depend on what was played before.
         doom.set_seed(int(self.np_random.integers(0, 2**32, dtype=np.uint32)))
         if not self.game.is_started:
             self.game.start()
@@ -41,24 +41,24 @@ class SingleGameEnv(gymnasium.Env[Any, Any]):
         try:
             doom.new_episode(recording)
         except Exception as error:
-            raise self.game.gone(error) from error
+            raise self.game.died(error) from error
 
     def _advance(self, buttons: list[float], tics: int) -> float:
         if not self.game.is_started:
-            raise GameError("the ViZDoom engine does not run; call reset() first")
+            raise GameError("the ViZDoom engine is not running; call reset() first")
         try:
             reward: float = self.game.doom.make_action(buttons, tics)
         except Exception as error:
-            raise self.game.gone(error) from error
+            raise self.game.died(error) from error
         return reward
 
     def close(self) -> None:
-        """Ends the engine; reset() starts another."""
+        """End the engine; reset() starts another one."""
         self.game.close()
 
     def __reduce__(self) -> Any:
         raise StateError(
-            "a ViZDoom game cannot be saved: its state is in the engine's process, which has no call for it"
+            "the state of a ViZDoom game cannot be saved: it is in the engine's process, which has no call for that"
         )
 
 
@@ -66,7 +66,7 @@ class DoomEnv(SingleGameEnv):
     """One player alone in a scenario. kwargs: see DoomOptions."""
 
     def __init__(self, scenario: str = "", render_mode: str | None = None, **kwargs: Any) -> None:
-        """scenario: the name of a cfg file that comes with a package; or cfg_path says where one is."""
+        """scenario: the name of a cfg file of the vizdoom package; or pass the path of one as cfg_path."""
         if scenario and not kwargs.get("cfg_path"):
             kwargs["cfg_path"] = find_cfg(scenario)
         self.options = DoomOptions(**{"cfg_path": "", **kwargs})
@@ -75,11 +75,11 @@ class DoomEnv(SingleGameEnv):
         self.observation_space = self._player.observation_space
         self.action_space = self._player.action_space
         self.info_space = self._player.info_space
-        self._lost_a_life = False  # the episode ended, and the game goes on
+        self._lost_a_life = False  # the episode ended, but the game continues
         self._num_episodes = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new game; or, with episodic_life and without a seed, the next life in the same."""
+        """Start a new game; or, with episodic_life and without a seed, the next life in the same game."""
         if self._lost_a_life and seed is None and not self.game.doom.is_episode_finished():
             self._lost_a_life = False
             self._advance(self._player.idle, self.options.frame_skip)
@@ -90,9 +90,9 @@ class DoomEnv(SingleGameEnv):
         return self._player.begin()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """frame_skip tics with the same buttons. Whatever ends the game is a termination."""
+        """Press the buttons for frame_skip tics. Any end of the game is a termination."""
         self._advance(self._player.buttons(action), self.options.frame_skip)
-        obs, reward, info = self._player.look()
+        obs, reward, info = self._player.observe()
         doom = self.game.doom
         terminated = doom.is_episode_finished()
         if self.options.episodic_life and not terminated and doom.is_player_dead():
@@ -100,8 +100,8 @@ class DoomEnv(SingleGameEnv):
         return obs, reward, terminated, False, info
 
     def render(self) -> Any:
-        """The screen in full size."""
-        return self._player.picture() if self.game.is_started else None
+        """Return the screen at full size."""
+        return self._player.render() if self.game.is_started else None
 
     def _recording(self) -> str:
         if not self.options.lmp_save_dir:

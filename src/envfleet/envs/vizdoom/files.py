@@ -1,7 +1,7 @@
-"""The files of a game: found, and checked before an engine sees them.
+"""The files of a game: found, and checked before an engine reads them.
 
-An engine that cannot read its files ends, hangs, or eats all memory, and ViZDoom answers an engine
-that ends while it starts with a segmentation fault. So what is wrong must show here.
+An engine that cannot read its files exits, hangs, or uses up all memory, and ViZDoom crashes if an engine exits while
+it starts. So errors must be detected here.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAP_NAME = re.compile(r"MAP\d\d|E\dM\d")
 
 @dataclass(frozen=True)
 class GameFiles:
-    """Where a game's parts are. wad is empty for a game that plays a map of the iwad itself."""
+    """The paths of a game's files. wad is empty for a game that plays a map of the iwad itself."""
 
     cfg: str
     wad: str
@@ -32,32 +32,32 @@ class GameFiles:
 
 
 def package_folder() -> Path:
-    """The folder of the vizdoom package, with the engine and its WADs."""
+    """Return the folder of the vizdoom package, with the engine and its WADs."""
     import vizdoom
 
     return Path(vizdoom.__file__).parent
 
 
 def scenarios_folder() -> Path:
-    """The folder of the scenarios that come with the package."""
+    """Return the folder of the package's scenarios."""
     import vizdoom
 
     return Path(vizdoom.scenarios_path)
 
 
 def check_working_folder() -> None:
-    """Before every call that makes or starts a game: ViZDoom ends the process where there is none."""
+    """Raise ConfigError if the working folder was deleted, before ViZDoom, which would end the process."""
     try:
         os.getcwd()
     except OSError as error:
         raise ConfigError(
-            f"a ViZDoom game expected a working folder, got one that is gone ({error.strerror}); "
-            "change to a folder that exists"
+            f"a ViZDoom game expected a working folder that exists, got one that was deleted ({error.strerror}); "
+            "change to another folder"
         ) from None
 
 
 def new_doom() -> Any:
-    """A vizdoom.DoomGame with its own defaults."""
+    """Return a vizdoom.DoomGame with its own defaults."""
     import vizdoom
 
     check_working_folder()
@@ -65,7 +65,7 @@ def new_doom() -> Any:
 
 
 def find_cfg(name: str) -> str:
-    """The path of a scenario's cfg: the package's, or that of envpool_assets for the four that only EnvPool has."""
+    """Return the path of a scenario's cfg: the package's, or envpool_assets' for the four that only EnvPool has."""
     path = scenarios_folder() / name
     if path.is_file():
         return str(path)
@@ -76,14 +76,14 @@ def find_cfg(name: str) -> str:
             return str(other)
     stem = name.removesuffix(".cfg")
     raise ConfigError(
-        f"expected the scenario {name} in {path.parent}, which has none: the vizdoom package does not bring it; "
+        f"expected the scenario {name} in {path.parent}, found none: it is not part of the vizdoom package; "
         f"run: pip install envpool-assets, or pass cfg_path and wad_path with your {stem}.cfg and {stem}.wad"
     )
 
 
 def check_cfg(path: str) -> str:
-    """The absolute path of a cfg file that can be read as text."""
-    path = existing(path, "cfg_path")
+    """Return the absolute path of a cfg file, after checking that it can be read as text."""
+    path = existing_file(path, "cfg_path")
     try:
         Path(path).read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -92,7 +92,7 @@ def check_cfg(path: str) -> str:
 
 
 def check_wads(wad: str, iwad: str, doom_map: str) -> None:
-    """Whether the files are WADs, or archives, in one piece, and the map is in one of them."""
+    """Check that the files are complete WADs or archives, and that one of them contains the map."""
     in_scenario = lump_names(wad, "wad_path") if wad else frozenset()
     in_game = lump_names(iwad, "iwad_path")
     names = None if in_scenario is None or in_game is None else in_scenario | in_game
@@ -109,25 +109,25 @@ def check_wads(wad: str, iwad: str, doom_map: str) -> None:
 
 
 def lump_names(path: str, option: str) -> frozenset[str] | None:
-    """The names in a WAD's directory; None for an archive (pk3), which has folders instead."""
-    path = existing(path, option)
+    """Return the names in a WAD's directory, or None for an archive (pk3), which has folders instead."""
+    path = existing_file(path, option)
     size = os.path.getsize(path)
     with open(path, "rb") as file:
         header = file.read(12)
         if header[:4] == b"PK\x03\x04":
             if not zipfile.is_zipfile(path):
-                raise ConfigError(f"{option} expected a WAD or a pk3 archive, got {path}, an archive that is damaged")
+                raise ConfigError(f"{option} expected a WAD or a pk3 archive, got {path}, a damaged archive")
             return None
         if len(header) < 12 or header[:4] not in (b"IWAD", b"PWAD"):
             raise ConfigError(
                 f"{option} expected a WAD, which begins with IWAD or PWAD, got {path}, "
-                f"which begins with {header[:4]!r}; it is damaged or no WAD"
+                f"which begins with {header[:4]!r}; it is damaged or not a WAD"
             )
         count, offset = struct.unpack("<ii", header[4:])
         if count < 1 or offset < 12 or offset + 16 * count > size:
             raise ConfigError(
-                f"{option} expected a whole WAD, got {path}, {size} bytes, whose directory of {count} entries at "
-                f"{offset} is not all in it; it is damaged or cut off"
+                f"{option} expected a complete WAD, got {path} of {size} bytes, whose directory of {count} entries at "
+                f"{offset} exceeds it; it is damaged or truncated"
             )
         file.seek(offset)
         directory = file.read(16 * count)
@@ -136,15 +136,15 @@ def lump_names(path: str, option: str) -> frozenset[str] | None:
         name = raw.split(b"\0")[0].decode("latin-1").upper()
         if length < 0 or (length > 0 and not 0 <= start <= size - length):
             raise ConfigError(
-                f"{option} expected a whole WAD, got {path}, whose entry {name!r} lies outside of its {size} bytes; "
-                "it is damaged or cut off"
+                f"{option} expected a complete WAD, got {path}, whose entry {name!r} is outside of its {size} bytes; "
+                "it is damaged or truncated"
             )
         names.add(name)
     return frozenset(names)
 
 
-def existing(path: str, option: str) -> str:
-    """The absolute path of a file that is there."""
+def existing_file(path: str, option: str) -> str:
+    """Return the absolute path of a file, or raise ConfigError if it does not exist."""
     path = os.path.abspath(os.path.expanduser(path))
     if not os.path.isfile(path):
         raise ConfigError(f"{option} expected a file, got {path}, which does not exist")

@@ -1,4 +1,4 @@
-"""Frames: from the engine's screens to the stack that an agent sees, planes first."""
+"""Frames: stacks the engine's screens to observations, planes first."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from numpy.typing import NDArray
 from envfleet import _native
 
 Pixels = NDArray[np.uint8]
-_AS_THEY_ARE = np.arange(256, dtype=np.uint8)[None]
+_IDENTITY = np.arange(256, dtype=np.uint8)[None]
 
 
 class _Plane:
-    """What the kernel resizes next. It holds on to put(), which therefore must not hold on to the kernel."""
+    """The plane that the kernel resizes next. The kernel refers to put(), so put() must not refer to the kernel."""
 
     pixels: Pixels
 
-    def put(self, screen: Pixels) -> None:
-        """Called by the kernel."""
-        screen[:] = self.pixels
+    def put(self, target: Pixels) -> None:
+        """Copy the plane into the kernel's buffer; called by the kernel."""
+        target[:] = self.pixels
 
 
 class Frames:
-    """A stack of the last num_frames pictures of num_planes planes each, resized to height x width."""
+    """A stack of the last num_frames screens of num_planes planes each, resized to height x width."""
 
     def __init__(
         self, raw_shape: tuple[int, int], shape: tuple[int, int], num_planes: int, num_frames: int, resize: str
     ) -> None:
-        """resize: "area", "linear", or "nearest" for pictures whose values are names and not colours."""
+        """resize: "area", "linear", or "nearest" for screens whose values are labels and not colours."""
         self._num_planes = num_planes
         self.shape = (num_planes * num_frames, *shape)
         self._stack: Pixels = np.zeros(self.shape, dtype=np.uint8)
@@ -41,33 +41,33 @@ class Frames:
             )
         elif not self._is_same:
             self._plane = _Plane()
-            self._native = _native.ScreenStack(self._plane.put, *raw_shape, *shape, 1, _AS_THEY_ARE, resize == "area")
+            self._native = _native.ScreenStack(self._plane.put, *raw_shape, *shape, 1, _IDENTITY, resize == "area")
             self._resized = self._native.stack[0]
 
-    def begin(self, picture: Pixels) -> Pixels:
-        """All frames are this picture."""
+    def begin(self, screen: Pixels) -> Pixels:
+        """Fill the stack with this screen."""
         stack: Pixels = np.empty_like(self._stack)
         first = stack[: self._num_planes]
-        self._shrink(picture, first)
+        self._resize(screen, first)
         for start in range(self._num_planes, len(stack), self._num_planes):
             stack[start : start + self._num_planes] = first
         self._stack = stack
         return stack
 
-    def push(self, picture: Pixels) -> Pixels:
-        """The oldest frame goes, this picture comes last. A new array: the one before stays as it is."""
+    def push(self, screen: Pixels) -> Pixels:
+        """Drop the oldest frame and append this screen. Returns a new array; the previous one does not change."""
         stack: Pixels = np.empty_like(self._stack)
         stack[: -self._num_planes] = self._stack[self._num_planes :]
-        self._shrink(picture, stack[-self._num_planes :])
+        self._resize(screen, stack[-self._num_planes :])
         self._stack = stack
         return stack
 
     def repeat(self) -> Pixels:
-        """The stack as it was: the game has ended and shows nothing."""
+        """Return a copy of the last stack, for a game that has ended and has no screen."""
         return np.array(self._stack)
 
-    def _shrink(self, picture: Pixels, target: Pixels) -> None:
-        planes = picture[None] if picture.ndim == 2 else picture
+    def _resize(self, screen: Pixels, target: Pixels) -> None:
+        planes = screen[None] if screen.ndim == 2 else screen
         if self._is_same:
             target[:] = planes
         elif self._native is None:

@@ -1,4 +1,4 @@
-"""The ids of ViZDoom: EnvPool's names, and those of the vizdoom package. Known without the package."""
+"""The ids of ViZDoom: EnvPool's and those of the vizdoom package, which need not be installed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-# EnvPool's name -> the scenario's cfg. The first four come with envpool-assets, not with vizdoom.
+# EnvPool's name -> the scenario's cfg. The first four are in envpool-assets, not in vizdoom.
 ENVPOOL_SCENARIOS = {
     "D1Basic": "D1_basic.cfg",
     "D2Navigation": "D2_navigation.cfg",
@@ -33,7 +33,7 @@ ENVPOOL_SCENARIOS = {
 }
 _MAX_EPISODE_STEPS = 525
 
-# The package's name -> the scenario's cfg. Each has a twin for any number of buttons at once.
+# The package's name -> the scenario's cfg. Each has a variant for any number of buttons at once.
 _PACKAGE_SCENARIOS = {
     "Basic": "basic.cfg",
     "BasicAudio": "basic_audio.cfg",
@@ -60,13 +60,13 @@ _CAMPAIGNS = {
 
 @cache
 def envpool_ids() -> dict[str, dict[str, Any]]:
-    """EnvPool's ids, and what DoomEnv is built with."""
+    """Return EnvPool's ids, and the arguments of DoomEnv for each."""
     return {f"{name}-v1": {"scenario": cfg} for name, cfg in ENVPOOL_SCENARIOS.items()}
 
 
 @cache
 def package_ids() -> dict[str, dict[str, Any]]:
-    """The package's ids, and what ScenarioEnv is built with."""
+    """Return the package's ids, and the arguments of ScenarioEnv for each."""
     found: dict[str, dict[str, Any]] = {}
     for name, cfg in _PACKAGE_SCENARIOS.items():
         found[f"Vizdoom{name}-v1"] = {"scenario_config_file": cfg, "max_buttons_pressed": 1}
@@ -85,12 +85,12 @@ def package_ids() -> dict[str, dict[str, Any]]:
 
 @cache
 def all_ids() -> frozenset[str]:
-    """Every id."""
+    """Return every id."""
     return frozenset(envpool_ids()) | frozenset(package_ids())
 
 
 def spec_of(env_id: str) -> GymnasiumSpec:
-    """What builds an env of this id."""
+    """Return the Gymnasium spec of an id."""
     if env_id in package_ids():
         return GymnasiumSpec(
             env_id, entry_point="envfleet.envs.vizdoom.scenario_env:ScenarioEnv", kwargs=dict(package_ids()[env_id])

@@ -1,4 +1,4 @@
-"""DoomOptions: what EnvPool's ViZDoom takes, and what envfleet adds; and a game made from them."""
+"""DoomOptions: EnvPool's options of ViZDoom and envfleet's additions; and the game that they describe."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from envfleet.envs.vizdoom.files import (
     GameFiles,
     check_cfg,
     check_wads,
-    existing,
+    existing_file,
     new_doom,
     package_folder,
     scenarios_folder,
 )
 from envfleet.envs.vizdoom.game import Game
+from envfleet.envs.vizdoom.preflight import check_starts
 from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, WEAPON_REWARDS
-from envfleet.envs.vizdoom.trial import check_starts
 from envfleet.errors import ConfigError
 from envfleet.making.options import flag_option, integer_option
 
-_MAX_SIZE = 4096  # of a picture's side, as Atari has it
+_MAX_SIZE = 4096  # of an image's side, as in envs/atari
 _MAX_FRAMES = 10_000  # to stack or to skip
 
 DEATHMATCH_RULES = (
     "-deathmatch +sv_forcerespawn 1 +sv_noautoaim 1 +sv_respawnprotect 1 +sv_spawnfarthest 1 +sv_nocrouch 1 "
     "+viz_respawn_delay 1"
 )
-# Scenarios of the package whose maps have no place where a single player could start: the engine ends at once.
+# Scenarios of the package whose maps have no start for a single player: the engine would exit at once.
 _DEATHMATCH_ONLY = ("cig.cfg", "multi_duel.cfg")
 
-# What EnvPool has in its infos.
+# The game variables in EnvPool's infos.
 INFO_VARIABLES = (
     *(f"AMMO{k}" for k in range(2, 8)),
     *("ARMOR", "DAMAGECOUNT", "DEATHCOUNT", "FRAGCOUNT", "HEALTH", "HITCOUNT", "KILLCOUNT"),
@@ -45,12 +45,12 @@ INFO_VARIABLES = (
 
 @dataclass(frozen=True)
 class DoomOptions:
-    """The defaults are EnvPool's; a None leaves it to the scenario's cfg."""
+    """The options of an env. The defaults are EnvPool's; None means the setting of the scenario's cfg."""
 
     cfg_path: str
     wad_path: str = ""
-    iwad_path: str = ""  # freedoom2 of the package
-    vzd_path: str = ""  # the engine; that of the package
+    iwad_path: str = ""  # default: the package's freedoom2
+    vzd_path: str = ""  # the engine; default: the package's
     map_id: str | None = None
     game_args: str = ""
     img_height: int = 84
@@ -63,7 +63,7 @@ class DoomOptions:
     depth: bool = False
     labels: bool = False
     automap: bool = False
-    game_variables: Sequence[str] = ()  # in the infos, besides EnvPool's
+    game_variables: Sequence[str] = ()  # additional ones for the infos
     episodic_life: bool = False
     use_combined_action: bool = False
     force_speed: bool = False
@@ -93,7 +93,7 @@ class DoomOptions:
             if np.shape(changes) != (2,):
                 raise ConfigError(f"reward_config expected (rise, fall) for {name}, got {changes!r}")
         if not self.cfg_path:
-            raise ConfigError("VizdoomCustom-v1 expected cfg_path, the file that describes your scenario, got none")
+            raise ConfigError("VizdoomCustom-v1 expected cfg_path, the path of your scenario's cfg, got none")
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -102,28 +102,28 @@ class DoomOptions:
 
 
 def make_game(options: DoomOptions, game_args: str = "") -> Game:
-    """A game that is configured and not started. game_args: besides those of the options."""
+    """Return a game that is configured but not started. game_args: in addition to those of the options."""
     import vizdoom
 
     doom = new_doom()
     cfg = load_cfg(doom, options.cfg_path)
     if options.wad_path:
-        doom.set_doom_scenario_path(existing(options.wad_path, "wad_path"))
+        doom.set_doom_scenario_path(existing_file(options.wad_path, "wad_path"))
     if options.iwad_path:
-        doom.set_doom_game_path(existing(options.iwad_path, "iwad_path"))
+        doom.set_doom_game_path(existing_file(options.iwad_path, "iwad_path"))
     if options.map_id is not None:
         doom.set_doom_map(options.map_id)
     doom.add_game_args(options.game_args)
-    # As below: what is tried out must be what is played.
+    # As below: the preflight check must use the settings of the game.
     settings = {"mode": "PLAYER", "sound_enabled": False, "audio_buffer_enabled": False}
-    settings |= {"screen_resolution": "RES_160X120"}  # it says nothing about the files, and is quick
-    files = check_files(doom, cfg, settings, options.vzd_path, is_own=bool(options.game_args))
+    settings |= {"screen_resolution": "RES_160X120"}  # fast, and irrelevant for the check
+    files = check_files(doom, cfg, settings, options.vzd_path, is_custom=bool(options.game_args))
     doom.set_window_visible(False)
     doom.set_sound_enabled(False)
     doom.set_audio_buffer_enabled(False)
     doom.set_notifications_buffer_enabled(False)
     doom.set_mode(vizdoom.Mode.PLAYER)
-    # Steps are counted by the pool, which tells an end from a time limit.
+    # The pool counts the steps, so that it can tell a time limit from an end.
     doom.set_episode_timeout(0)
     if options.gray_scale is not None:
         doom.set_screen_format(vizdoom.ScreenFormat.GRAY8 if options.gray_scale else vizdoom.ScreenFormat.CRCGCB)
@@ -143,50 +143,52 @@ def make_game(options: DoomOptions, game_args: str = "") -> Game:
 
 
 def hosting_args(cfg: str, game_args: str) -> str:
-    """What lets a single player into a deathmatch of the package; empty for other games, or if game_args host one."""
+    """Return the arguments that let a single player into a deathmatch of the package; else nothing."""
     is_hosted = "-host" in game_args or "-join" in game_args
     needs_host = os.path.basename(cfg) in _DEATHMATCH_ONLY and os.path.dirname(cfg) == str(scenarios_folder())
     return f"-host 1 {DEATHMATCH_RULES}" if needs_host and not is_hosted else ""
 
 
 def load_cfg(doom: Any, path: str) -> str:
-    """Has a DoomGame read a cfg; the path of it."""
+    """Load a cfg into a DoomGame and return its absolute path."""
     cfg = check_cfg(path)
     if not doom.load_config(cfg):
         raise ConfigError(
-            f"cfg_path expected settings of ViZDoom, got {cfg} with lines that it does not take; "
-            "it has named them on standard error"
+            f"cfg_path expected settings of ViZDoom, got {cfg} with invalid lines, which ViZDoom has printed on "
+            "standard error"
         )
     return cfg
 
 
 def check_files(
-    doom: Any, cfg: str, settings: Mapping[str, Any], engine: str = "", *, is_own: bool = False
+    doom: Any, cfg: str, settings: Mapping[str, Any], engine: str = "", *, is_custom: bool = False
 ) -> GameFiles:
-    """The files that this DoomGame is set to, checked; what is not the package's own is tried out.
+    """Check the files of a DoomGame and return them; run a preflight check unless all are the package's own.
 
-    settings: those that the game is started with, besides the cfg's. is_own: whether they are the user's.
+    settings: those of the game in addition to the cfg's. is_custom: whether the user has changed them.
     """
     package = package_folder()
     wad = doom.get_doom_scenario_path()
     iwad = doom.get_doom_game_path()
     if iwad and not os.path.isfile(iwad) and (package / os.path.basename(iwad)).is_file():
-        iwad = str(package / os.path.basename(iwad))  # freedoom1.cfg and its like name it without its folder
+        iwad = str(package / os.path.basename(iwad))  # some cfgs, such as freedoom1.cfg, name it without its folder
     if not iwad:
         iwad = str(package / "freedoom2.wad")
-    doom.set_doom_game_path(existing(iwad, "iwad_path"))
+    doom.set_doom_game_path(existing_file(iwad, "iwad_path"))
     files = GameFiles(
         cfg,
-        existing(wad, "wad_path") if wad else "",
+        existing_file(wad, "wad_path") if wad else "",
         os.path.abspath(iwad),
-        existing(engine, "vzd_path") if engine else str(package / "vizdoom"),
+        existing_file(engine, "vzd_path") if engine else str(package / "vizdoom"),
     )
     if files.wad:
         doom.set_doom_scenario_path(files.wad)
     check_wads(files.wad, files.iwad, doom.get_doom_map())
     folders = (str(package), str(scenarios_folder()))
-    own_files = [path for path in (files.cfg, files.wad, files.iwad) if path and os.path.dirname(path) not in folders]
-    if own_files or engine or is_own:
+    custom_files = [
+        path for path in (files.cfg, files.wad, files.iwad) if path and os.path.dirname(path) not in folders
+    ]
+    if custom_files or engine or is_custom:
         paths = {"doom_scenario_path": files.wad, "doom_game_path": files.iwad, "doom_map": doom.get_doom_map()}
         game_args = doom.get_game_args()
         check_starts(
@@ -198,10 +200,10 @@ def check_files(
 
 
 def member(enum: Any, name: Any, option: str) -> Any:
-    """A member of one of ViZDoom's enums by its name."""
+    """Return a member of one of ViZDoom's enums by its name, or raise ConfigError."""
     members = enum.__members__
     if name not in members:
         nearest = difflib.get_close_matches(str(name).upper(), members, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"see vizdoom.{enum.__name__}"
-        raise ConfigError(f"{option} expected a name of vizdoom.{enum.__name__}, got {name!r}; {hint}")
+        raise ConfigError(f"{option} expected a member of vizdoom.{enum.__name__}, got {name!r}; {hint}")
     return members[name]

@@ -1,4 +1,4 @@
-"""Player: what one player of a game sees, may do, and earns. It never moves the game."""
+"""Player: one player's observations, actions and rewards. It never advances the game."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envfleet.envs.vizdoom.rewards import Score
 
 
 class Player:
-    """One player. After the game moved: begin() or look()."""
+    """One player of a game. Call begin() or observe() after the game has advanced."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -40,7 +40,7 @@ class Player:
             self.action_space = spaces.Discrete(len(self._actions))
         else:
             self.action_space = button_space(buttons)
-        # A game variable that rewards are made of may be any number.
+        # Game variables are unbounded.
         self.info_space = spaces.Dict([(name, spaces.Box(-np.inf, np.inf, (), np.float64)) for name in self._names])
         self.idle: Buttons = [0.0] * len(buttons)
         self._frames = self._make_frames(options)
@@ -57,7 +57,7 @@ class Player:
         wanted = [
             ("screen", True, channels, smooth),
             ("depth", options.depth, 1, smooth),
-            ("labels", options.labels, 1, "nearest"),  # the mean of two labels is a third one
+            ("labels", options.labels, 1, "nearest"),  # the mean of two labels would be a third label
             ("automap", options.automap, channels, smooth),
         ]
         return {
@@ -67,28 +67,28 @@ class Player:
         }
 
     def buttons(self, action: Any) -> Buttons:
-        """The action as the engine takes it."""
+        """Convert an action to the state of each button."""
         if self._actions is not None:
             return self._actions[int(action)]
-        given: Buttons = np.asarray(action, dtype=np.float64).tolist()
-        return given
+        buttons: Buttons = np.asarray(action, dtype=np.float64).tolist()
+        return buttons
 
     def begin(self) -> tuple[Any, dict[str, Any]]:
-        """An episode, or a life, has begun."""
+        """Return the first observation and info of an episode, or of a life."""
         state = self._doom.get_state()
         self._score.begin(self._values(state))
-        return self._seen(state, is_first=True), self._info()
+        return self._observation(state, is_first=True), self._info()
 
-    def look(self) -> tuple[Any, float, dict[str, Any]]:
-        """What the last step brought. After the end: the last picture, and what the end was worth."""
+    def observe(self) -> tuple[Any, float, dict[str, Any]]:
+        """Return observation, reward and info after a step. After the end, the observation is the last one."""
         state = self._doom.get_state()
         reward = self._score.step(self._values(state))
         if self._reward_of_game:
             reward = self._doom.get_last_reward()
-        return self._seen(state, is_first=False), reward, self._info()
+        return self._observation(state, is_first=False), reward, self._info()
 
-    def picture(self) -> NDArray[np.uint8]:
-        """The screen in full size, height x width x 3."""
+    def render(self) -> NDArray[np.uint8]:
+        """Return the screen at full size, as (height, width, 3)."""
         state = self._doom.get_state()
         if state is None:
             return np.zeros((self._doom.get_screen_height(), self._doom.get_screen_width(), 3), dtype=np.uint8)
@@ -103,18 +103,18 @@ class Player:
         if state is not None:
             values: list[float] = state.game_variables.tolist()
             return values
-        # An ended game has no state, but its variables can still be asked for: the last kill counts.
+        # A game that has ended has no state, but still has its variables: the last kill counts.
         return [self._doom.get_game_variable(variable) for variable in self._variables]
 
-    def _seen(self, state: Any, is_first: bool) -> Any:
-        seen = {}
+    def _observation(self, state: Any, is_first: bool) -> Any:
+        parts = {}
         for name, frames in self._frames.items():
             if state is None:
-                seen[name] = frames.repeat()
+                parts[name] = frames.repeat()
             else:
-                picture = getattr(state, f"{name}_buffer")
-                seen[name] = frames.begin(picture) if is_first else frames.push(picture)
-        return seen["screen"] if len(seen) == 1 else seen
+                screen = getattr(state, f"{name}_buffer")
+                parts[name] = frames.begin(screen) if is_first else frames.push(screen)
+        return parts["screen"] if len(parts) == 1 else parts
 
     def _info(self) -> dict[str, Any]:
         values = self._score.values

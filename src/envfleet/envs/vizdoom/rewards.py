@@ -1,10 +1,10 @@
-"""Rewards from changes of game variables, as EnvPool gives them."""
+"""EnvPool's rewards for changes of game variables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-# For a rise by one, and for a fall by one (which is subtracted: a negative number costs).
+# The reward for an increase by one, and for a decrease by one (subtracted: a negative number is a penalty).
 REWARD_CONFIG: dict[str, tuple[float, float]] = {
     "FRAGCOUNT": (1.0, -1.5),
     "KILLCOUNT": (1.0, 0.0),
@@ -22,14 +22,14 @@ REWARD_CONFIG: dict[str, tuple[float, float]] = {
 }
 WEAPON_REWARDS: dict[int, float] = {0: 2e-4, 1: 2e-4, 2: 2e-4, 3: 1e-3, 4: 1e-3, 5: 1e-3, 6: 2e-3, 7: 2e-3}
 
-# A rocket hits many at once; more than this in one step does not count.
-_LARGEST_RISE = {"DAMAGECOUNT": 200.0, "HITCOUNT": 5.0}
-# The engine counts these on from episode to episode.
-_COUNTED_ON = ("HITCOUNT", "DAMAGECOUNT", "DEATHCOUNT")
+# A rocket hits many enemies at once; more than this in one step does not count.
+_MAX_INCREASE = {"DAMAGECOUNT": 200.0, "HITCOUNT": 5.0}
+# The engine does not reset these between episodes.
+_CUMULATIVE = ("HITCOUNT", "DAMAGECOUNT", "DEATHCOUNT")
 
 
 class Score:
-    """The game variables of one player through an episode, and what their changes are worth."""
+    """The game variables of one player during an episode, and the rewards for their changes."""
 
     def __init__(
         self,
@@ -39,11 +39,11 @@ class Score:
         weapon_duration: int,
     ) -> None:
         self._names = list(names)
-        self._worth: list[tuple[str, float, float]] = []
+        self._rewards: list[tuple[str, float, float]] = []
         for name in names:
             if name in reward_config:
                 rise, fall = reward_config[name]
-                self._worth.append((name, float(rise), float(fall)))
+                self._rewards.append((name, float(rise), float(fall)))
         self._weapon_rewards = dict(weapon_rewards)
         self._weapon_duration = weapon_duration
         self.values: dict[str, float] = {}
@@ -52,22 +52,22 @@ class Score:
         self._weapon_steps = 0
 
     def begin(self, raw: Sequence[float]) -> None:
-        """An episode begins with these values."""
+        """Start an episode with these values."""
         values = dict(zip(self._names, raw, strict=True))
-        self._offsets = {name: values[name] for name in _COUNTED_ON if name in values}
+        self._offsets = {name: values[name] for name in _CUMULATIVE if name in values}
         self.values = {}
-        self.values = self._cleaned(values)
+        self.values = self._normalized(values)
         self._weapon, self._weapon_steps = -1, 0
 
     def step(self, raw: Sequence[float]) -> float:
-        """The reward of a step after which these are the values."""
+        """Return the reward of a step after which the variables have these values."""
         before = self.values
-        now = self.values = self._cleaned(dict(zip(self._names, raw, strict=True)))
+        now = self.values = self._normalized(dict(zip(self._names, raw, strict=True)))
         reward = 0.0
-        for name, rise, fall in self._worth:
+        for name, rise, fall in self._rewards:
             change = now[name] - before[name]
             if change > 0:
-                reward += min(change, _LARGEST_RISE.get(name, change)) * rise
+                reward += min(change, _MAX_INCREASE.get(name, change)) * rise
             elif change < 0:
                 reward -= change * fall
         weapon = int(now.get("SELECTED_WEAPON", -1))
@@ -77,9 +77,9 @@ class Score:
             reward += self._weapon_rewards.get(weapon, 0.0)
         return reward
 
-    def _cleaned(self, values: dict[str, float]) -> dict[str, float]:
+    def _normalized(self, values: dict[str, float]) -> dict[str, float]:
         for name, offset in self._offsets.items():
             values[name] -= offset
-        if values.get("HEALTH", 0.0) < 0:  # the engine's sign for a player who is not in the game just now
+        if values.get("HEALTH", 0.0) < 0:  # the engine's value for a player who is not in the game at the moment
             values["HEALTH"] = self.values.get("HEALTH", 100.0)
         return values

@@ -1,7 +1,7 @@
 """ScenarioEnv: the vizdoom package's Gymnasium envs, with their spaces and semantics.
 
-Observations are a Dict of every buffer that the cfg turns on, zeros on the last step; a timeout of
-the game is a termination and a truncation at once. The engine's process and files are envfleet's care.
+Observations are a Dict of every buffer that the cfg enables, and zeros on the last step; a timeout of the game is both
+a termination and a truncation. envfleet manages the engine's process and files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class ScenarioEnv(SingleGameEnv):
-    """kwargs: settings as a cfg file has them; they win over the file's."""
+    """An env of the vizdoom package. kwargs: settings of a cfg file, which override the file's."""
 
     def __init__(
         self,
@@ -45,7 +45,9 @@ class ScenarioEnv(SingleGameEnv):
         doom = new_doom()
         cfg = load_cfg(doom, config_file or find_cfg(scenario_config_file))
         if kwargs and not doom.set_config(kwargs):
-            raise ConfigError(f"expected settings of ViZDoom, got {kwargs}; it has named those it does not take")
+            raise ConfigError(
+                f"expected settings of ViZDoom, got {kwargs}; it has printed the invalid ones on standard error"
+            )
         self.frame_skip = integer_option("frame_skip", frame_skip, 1, 2**16)
         doom.set_window_visible(False)
         doom.set_audio_buffer_size(kwargs.get("audio_buffer_size", frame_skip))
@@ -57,8 +59,8 @@ class ScenarioEnv(SingleGameEnv):
             "audio_buffer_size": doom.get_audio_buffer_size(),
             "notifications_buffer_size": doom.get_notifications_buffer_size(),
         }
-        # A map is looked up, and every skill is played; any other setting may end the engine while it starts.
-        files = check_files(doom, cfg, settings, is_own=not kwargs.keys() <= {"doom_map", "doom_skill"})
+        # Maps are checked, and every skill works; any other setting may end the engine while it starts.
+        files = check_files(doom, cfg, settings, is_custom=not kwargs.keys() <= {"doom_map", "doom_skill"})
         doom.add_game_args(hosting_args(cfg, doom.get_game_args()))
         super().__init__(Game(doom, files.engine), render_mode)
         self._is_gray = doom.get_screen_format() == vizdoom.ScreenFormat.GRAY8
@@ -86,7 +88,7 @@ class ScenarioEnv(SingleGameEnv):
         if max_pressed > num_binary > 0:
             warnings.warn(
                 f"max_buttons_pressed expected at most {num_binary}, the number of buttons, got {max_pressed}; "
-                f"it is {num_binary} now",
+                f"using {num_binary}",
                 stacklevel=3,
             )
             max_pressed = num_binary
@@ -95,77 +97,77 @@ class ScenarioEnv(SingleGameEnv):
             pressed = spaces.Discrete(len(self._combinations))
         else:
             pressed = spaces.MultiBinary(num_binary) if is_multi_binary else spaces.MultiDiscrete([2] * num_binary)
-        turned = spaces.Box(-_LARGEST, _LARGEST, (len(delta),), np.float32)
+        deltas = spaces.Box(-_LARGEST, _LARGEST, (len(delta),), np.float32)
         self._has_both = bool(delta and binary)
         if self._has_both:
-            return spaces.Dict({"binary": pressed, "continuous": turned})
-        return turned if delta else pressed
+            return spaces.Dict({"binary": pressed, "continuous": deltas})
+        return deltas if delta else pressed
 
     def _buttons(self, action: Any) -> list[float]:
-        turned: list[float] = []
+        deltas: list[float] = []
         if self._has_both:
-            turned = np.asarray(action["continuous"], dtype=np.float64).tolist()
+            deltas = np.asarray(action["continuous"], dtype=np.float64).tolist()
             action = action["binary"]
         elif self._num_delta:
             return np.asarray(action, dtype=np.float64).tolist()  # type: ignore[no-any-return]  # a list of floats
         pressed = self._combinations[int(action)] if self._combinations is not None else np.asarray(action).tolist()
-        return [*turned, *pressed]
+        return [*deltas, *pressed]
 
     # --- observations --------------------------------------------------------------------------
 
     def _make_buffers(self) -> dict[str, Any]:
         doom = self.game.doom
         size = (doom.get_screen_height(), doom.get_screen_width())
-        colour = (*size, 1 if self._is_gray else 3)
-        found: dict[str, Any] = {"screen": spaces.Box(0, 255, colour, np.uint8)}
+        screen_shape = (*size, 1 if self._is_gray else 3)
+        buffers: dict[str, Any] = {"screen": spaces.Box(0, 255, screen_shape, np.uint8)}
         if doom.is_depth_buffer_enabled():
-            found["depth"] = spaces.Box(0, 255, (*size, 1), np.uint8)
+            buffers["depth"] = spaces.Box(0, 255, (*size, 1), np.uint8)
         if doom.is_labels_buffer_enabled():
-            found["labels"] = spaces.Box(0, 255, (*size, 1), np.uint8)
+            buffers["labels"] = spaces.Box(0, 255, (*size, 1), np.uint8)
         if doom.is_automap_buffer_enabled():
-            found["automap"] = spaces.Box(0, 255, colour, np.uint8)
+            buffers["automap"] = spaces.Box(0, 255, screen_shape, np.uint8)
         if doom.is_audio_buffer_enabled():
             samples = int(doom.get_audio_sampling_rate() * 1 / 35 * self.frame_skip)
-            found["audio"] = spaces.Box(-32768, 32767, (samples, 2), np.int16)
+            buffers["audio"] = spaces.Box(-32768, 32767, (samples, 2), np.int16)
         if doom.is_notifications_buffer_enabled():
-            found["notifications"] = spaces.Text(
+            buffers["notifications"] = spaces.Text(
                 min_length=0, max_length=32768, charset=frozenset(map(chr, range(127)))
             )
         count = doom.get_available_game_variables_size()
         if count:
-            found["gamevariables"] = spaces.Box(-_LARGEST, _LARGEST, (count,), np.float32)
-        return found
+            buffers["gamevariables"] = spaces.Box(-_LARGEST, _LARGEST, (count,), np.float32)
+        return buffers
 
     def _observation(self, state: Any) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
+        observation: dict[str, Any] = {}
         for name, space in self._buffers.items():
             if state is None:
-                seen[name] = "" if name == "notifications" else np.zeros(space.shape, space.dtype)
+                observation[name] = "" if name == "notifications" else np.zeros(space.shape, space.dtype)
             elif name == "gamevariables":
-                seen[name] = state.game_variables.astype(np.float32)
+                observation[name] = state.game_variables.astype(np.float32)
             elif name == "notifications":
-                seen[name] = state.notifications_buffer
+                observation[name] = state.notifications_buffer
             else:
                 buffer = getattr(state, f"{name}_buffer")
-                seen[name] = buffer if buffer.ndim == len(space.shape) else buffer[..., None]
-        return seen
+                observation[name] = buffer if buffer.ndim == len(space.shape) else buffer[..., None]
+        return observation
 
     # --- Gymnasium -----------------------------------------------------------------------------
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new episode."""
+        """Start a new episode."""
         self._new_episode(seed)
         return self._observation(self.game.doom.get_state()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """frame_skip tics with the same buttons."""
+        """Press the buttons for frame_skip tics."""
         reward = self._advance(self._buttons(action), self.frame_skip)
         doom = self.game.doom
         truncated = doom.is_episode_timeout_reached() if self._timeout_truncates else False
         return self._observation(doom.get_state()), reward, doom.is_episode_finished(), truncated, {}
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Every buffer that is on, beside one another."""
+        """Return all enabled buffers side by side."""
         doom = self.game.doom
         if not self.game.is_started:
             return None
@@ -174,16 +176,16 @@ class ScenarioEnv(SingleGameEnv):
         if state is None:
             shape = (doom.get_screen_height(), doom.get_screen_width() * (1 + len(extras)), 3)
             return np.zeros(shape, dtype=np.uint8)
-        pictures = [_rgb(state.screen_buffer)]
+        images = [_rgb(state.screen_buffer)]
         for name in extras:
             if name == "labels":
-                painted = np.zeros_like(pictures[0])
+                colored = np.zeros_like(images[0])
                 for label in state.labels:
-                    painted[state.labels_buffer == label.value] = _LABEL_COLORS[label.object_id % 256]
-                pictures.append(painted)
+                    colored[state.labels_buffer == label.value] = _LABEL_COLORS[label.object_id % 256]
+                images.append(colored)
             else:
-                pictures.append(_rgb(getattr(state, f"{name}_buffer")))
-        return np.concatenate(pictures, axis=1)
+                images.append(_rgb(getattr(state, f"{name}_buffer")))
+        return np.concatenate(images, axis=1)
 
 
 def _rgb(buffer: NDArray[np.uint8]) -> NDArray[np.uint8]:

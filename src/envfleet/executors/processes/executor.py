@@ -28,7 +28,7 @@ from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.mailbox import FileMailbox
 from envfleet.executors.python.spec_of import SpecMaker
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
@@ -41,7 +41,7 @@ class ProcessesExecutor(RowsExecutor):
     """Runs envs in worker processes."""
 
     def __init__(
-        self, recipe: Recipe, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         self._config = config
         num_envs, num_workers = config.num_envs, config.num_workers

@@ -19,8 +19,8 @@ from envfleet.executors.python.env_description import Portrait
 from envfleet.executors.python.executor import RowsExecutor
 from envfleet.executors.serial import SerialExecutor
 from envfleet.executors.threads import ThreadsExecutor
-from envfleet.making.builders import EnvBuilder, Recipe, adopt_registered, registered_envs
-from envfleet.making.native_envs import Entry, load_entry
+from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
+from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
 _EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
@@ -50,7 +50,7 @@ class NativeExecutorBuilder:
     def build(self) -> tuple[Executor, Portrait]:
         """Return the native executor and the description of its envs."""
         if not self.libraries:
-            load_entry(Entry(self.native_id))
+            load_entry(NativeEntry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
                 _native.load_plugin(str(_store_library(name, data)))
@@ -101,7 +101,7 @@ class PythonExecutorBuilder:
         config = self.config
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
-        recipe = Recipe(self.name, self.builders, self.max_episode_steps)
+        recipe = EnvBuilders(self.name, self.builders, self.max_episode_steps)
         return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), descriptions[0]
 
 
@@ -119,7 +119,7 @@ def native_builders(
             NativeExecutorBuilder(
                 native_id,
                 spec,
-                _inner_config(config, envs, config.num_threads),
+                _inner_config(config, envs, max(1, config.ray.inner_num_workers or 0)),
                 tuple(values) if len(values) == 1 else tuple(values[envs.start : envs.stop]),
                 libraries,
             ),
@@ -129,7 +129,7 @@ def native_builders(
     ]
 
 
-def python_builders(recipe: Recipe, backend: str, config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+def python_builders(recipe: EnvBuilders, backend: str, config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
     """Return a pickled builder for each worker's envs."""
     pickled = []
     for envs in worker_envs:
@@ -139,7 +139,7 @@ def python_builders(recipe: Recipe, backend: str, config: PoolConfig, worker_env
             offset.setdefault(id(builder), OffsetEnvBuilder(builder, envs.start))
             for builder in recipe.builders[envs.start : envs.stop]
         )
-        inner = _inner_config(config, envs, 1 if backend == "serial" else config.num_threads)
+        inner = _inner_config(config, envs, 1 if backend == "serial" else config.ray.inner_num_workers or 0)
         builder = PythonExecutorBuilder(recipe.name, backend, inner, builders, recipe.max_episode_steps)
         pickled.append(pickled_factories(builder, "ray"))
     return pickled
@@ -150,7 +150,6 @@ def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConf
     return PoolConfig(
         num_envs=len(envs),
         batch_size=len(envs),
-        num_threads=max(1, min(num_workers, len(envs))),
         num_workers=min(num_workers, len(envs)),
         thread_affinity_offset=config.thread_affinity_offset,
         autoreset_mode=config.autoreset_mode,

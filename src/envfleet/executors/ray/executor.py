@@ -51,7 +51,7 @@ from envfleet.executors.ray.supervisor import (
     start_workers,
     stop_workers,
 )
-from envfleet.making.builders import Recipe
+from envfleet.making.builders import EnvBuilders
 from envfleet.seeding import Words
 from envfleet.spaces import join, split
 from envfleet.spec import EnvSpec, PoolConfig
@@ -85,9 +85,9 @@ class RayExecutor(Executor):
         self.num_envs = config.num_envs
         self._check_options = check_options
         guard = _native.CallGuard()
-        actor_options = {**_runtime_env(config), **(config.ray_options or {})}
+        actor_options = {**_runtime_env(config), **(config.ray.actor_options or {})}
         worker_config = WorkerConfig.create(
-            lease.ray, actor_options, config.placement_timeout, config.autoreset_mode, config.step_timeout
+            lease.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
         )
         ray_cluster.keep_in_forks(self)
         self._workers = [
@@ -103,7 +103,7 @@ class RayExecutor(Executor):
             raise
         self._responses = ResponseCodec(description.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         self._requests = RequestCodec(description.action_space)
-        self._connections = Connections(lease.ray, config.ray_direct)
+        self._connections = Connections(lease.ray, config.ray.direct)
         self._table = WorkerTable(self._workers)
         self._stats = _StatsHistory(worker_envs)
         self._dispatcher = Dispatcher(
@@ -443,7 +443,7 @@ def _close_all() -> None:
 
 
 def _runtime_env(config: PoolConfig) -> dict[str, Any]:
-    return {"runtime_env": dict(config.runtime_env)} if config.runtime_env else {}
+    return {"runtime_env": dict(config.ray.runtime_env)} if config.ray.runtime_env else {}
 
 
 # --- construction --------------------------------------------------------------------------------
@@ -466,14 +466,14 @@ def create_native_executor(
 
 
 def create_python_executor(
-    recipe: Recipe,
+    recipe: EnvBuilders,
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
     given: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
     """Join the cluster and run Python envs on it. given: the options that the user named."""
-    backend = config.inner_backend or "serial"
+    backend = config.ray.inner_backend or "serial"
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
         return python_builders(recipe, backend, config, worker_envs)
@@ -489,14 +489,14 @@ def _create(
     given: frozenset[str],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
-    num_cpus = int((config.ray_options or {}).get("num_cpus") or 0)
-    config = replace(config, num_threads=config.num_threads or num_cpus)
+    num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
+    config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
     has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
     if has_num_workers:
         # Pickled before anything is started, so that what cannot be pickled is reported at once.
         worker_envs = _split_envs(config)
         builders = make_builders(config, worker_envs)
-    lease = ray_cluster.join(config.ray_address)
+    lease = ray_cluster.join(config.ray.address)
     try:
         if not has_num_workers:
             # One per core of the cluster.

@@ -28,7 +28,7 @@ from envfleet.executors.ray.building import ProcessContext
 from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted
 from envfleet.executors.ray.connection import SECRET_BYTES, SERVE_ID, STOP_SERVING, CallerConnection, connect_all
 from envfleet.executors.ray.messages import RemoteCallError, decode_result
-from envfleet.making.ray_options import refused_by_ray
+from envfleet.making.options import refused_by_ray
 
 # The exit code that is reported for an actor that ended without a message: that of kill -9.
 KILLED = -9

@@ -1,4 +1,4 @@
-"""The package's MiniGrid and BabyAI envs with the options of the native ones, for backends that run Python."""
+"""The minigrid package's envs with the options of the native ones, for Python backends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from envfleet.errors import ConfigError
 def make_env(
     package_class: str, observation: str = "partial", obs_tile_size: int = 8, mission: str = "text", **kwargs: Any
 ) -> gymnasium.Env[Any, Any]:
-    """An env of this class, in the package's own wrappers where an option asks for them."""
+    """Return an env of this class, in the package's own wrappers where an option requires them."""
     make: Any = load_env_creator(package_class)
     env: gymnasium.Env[Any, Any] = make(**kwargs)
     package: Any = wrappers
@@ -37,18 +37,18 @@ def make_env(
 
 
 class MissionCode(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """The mission as its place among those of its space."""
+    """Replaces the mission by its code: its index in the mission space."""
 
     def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
         super().__init__(env)
         space = env.observation_space
         assert isinstance(space, spaces.Dict)
         if type(space["mission"]) is not MissionSpace:
-            raise ConfigError(f"mission='code' expected an env whose missions can be listed, got {env}; leave it out")
+            raise ConfigError(f"mission='code' expected an env with a finite set of missions, got {env}; leave it out")
         texts = missions(space["mission"])
         self._codes = {text: code for code, text in enumerate(texts)}
         self.observation_space = spaces.Dict({**space.spaces, "mission": spaces.Discrete(len(texts))})
 
     def observation(self, observation: Any) -> Any:
-        """As the env's, but for the mission."""
+        """Replace the mission by its code."""
         return {**observation, "mission": self._codes[observation["mission"]]}

@@ -1,4 +1,4 @@
-"""The XML files of MuJoCo's models: where they are, and what they were when a pool was made."""
+"""The XML files of MuJoCo's models: their paths, and a fingerprint of their contents."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _FOLDERS = re.compile(rb"""\b(?:asset|mesh|texture)dir\s*=\s*["']([^"']+)["']"""
 
 
 def asset_folder() -> Path:
-    """The folder of Gymnasium's XML files."""
+    """Return the folder of Gymnasium's XML files."""
     return Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 
 
 def full_path(xml_file: Any) -> Any:
-    """As Gymnasium reads it: a bare name is one of its own files. What is no path is given back."""
+    """Resolve a path as Gymnasium does: a bare name is one of its own files. Return other values unchanged."""
     if not isinstance(xml_file, (str, os.PathLike)):
         return xml_file
     path = os.fspath(xml_file)
@@ -29,9 +29,10 @@ def full_path(xml_file: Any) -> Any:
 
 
 def stamp(path: str) -> str:
-    """What a model's file and all that it names (parts, meshes, pictures) are now: a pool's envs share one model.
+    """Return a fingerprint of a model's file and of all files that it names (parts, meshes, textures).
 
-    Their contents and not their times: a state that was saved with a model fits the same model elsewhere.
+    It depends on their contents, not on their times: a state that was saved with a model also fits the same model on
+    another machine.
     """
     here = os.path.dirname(path)
     folders, names, found = {here}, set[str](), dict[str, bytes]()
@@ -41,7 +42,7 @@ def stamp(path: str) -> str:
             try:
                 found[own] = Path(own).read_bytes()
             except OSError:
-                return ""  # the native env says what is wrong
+                return ""  # the native env reports the error
             if own == path or own.endswith(".xml"):
                 folders |= {os.path.join(here, os.fsdecode(name)) for name in _FOLDERS.findall(found[own])}
                 folders.add(os.path.dirname(own))

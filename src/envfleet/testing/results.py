@@ -1,4 +1,4 @@
-"""What an env may return: observations against their space, rewards, flags, infos."""
+"""Checks of what an env returns: observations against their space, rewards, flags and infos."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from envfleet.testing.report import Findings, short
 
-_SPACE_REMEDY = "return what observation_space says, or declare what is returned"
+_SPACE_REMEDY = "return observations of observation_space, or declare a space that contains them"
 
 
 def check_observation(
     space: spaces.Space[Any], value: Any, method: str, findings: Findings, where: str = "obs"
 ) -> None:
-    """Compares an observation with its space, and says where in a nested one it differs."""
+    """Check an observation against its space, and report where in a nested one it differs."""
     if isinstance(space, spaces.Dict):
         _check_dict(space, value, method, findings, where)
     elif isinstance(space, spaces.Tuple):
@@ -36,12 +36,12 @@ def check_observation(
         low = np.asarray(space.start)
         _check_array(low, low + space.n - 1, np.dtype(np.int64), value, method, findings, where)
     elif not space.contains(value):
-        seen = f"{method} gave {where} = {short(value)}, expected one of {space}"
+        seen = f"{method} returned {where} = {short(value)}, expected an element of {space}"
         findings.error("observation outside the space", seen, _SPACE_REMEDY, where)
 
 
 def check_reward(reward: Any, method: str, findings: Findings) -> None:
-    """A reward is a real number, or an array of no dimensions that holds one."""
+    """Check that a reward is a real number, or a zero-dimensional array of one."""
     is_scalar_array = isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in "biuf"
     if not (isinstance(reward, Real | np.bool_) or is_scalar_array):
         findings.error(
@@ -50,17 +50,17 @@ def check_reward(reward: Any, method: str, findings: Findings) -> None:
             "return float(reward)",
         )
     elif math.isnan(float(reward)):
-        findings.error("reward is NaN", f"{method} gave NaN", "look for 0/0, or a simulator that has diverged")
+        findings.error("reward is NaN", f"{method} returned NaN", "look for 0/0, or a simulator that has diverged")
     elif math.isinf(float(reward)):
-        findings.warning("reward is infinite", f"{method} gave {reward}", "return a finite reward")
+        findings.warning("reward is infinite", f"{method} returned {reward}", "return a finite reward")
 
 
 def check_flag(name: str, flag: Any, method: str, findings: Findings) -> None:
-    """terminated and truncated are bools."""
+    """Check that terminated or truncated is a bool."""
     if isinstance(flag, bool | np.bool_):
         return
     seen = f"{method} expected {name} as a bool, got {short(flag)} of type {type(flag).__name__}"
-    # 0 and 1 are read as they are meant; a string or a list would end every episode.
+    # 0 and 1 work as intended; a non-empty string or list would end every episode.
     if isinstance(flag, int | np.integer) or (isinstance(flag, np.ndarray) and flag.ndim == 0 and flag.dtype == bool):
         findings.warning("flag is no bool", seen, f"return bool({name})", name)
     else:
@@ -68,12 +68,12 @@ def check_flag(name: str, flag: Any, method: str, findings: Findings) -> None:
 
 
 def check_info(info: Any, method: str, findings: Findings) -> None:
-    """An info is a dict."""
+    """Check that an info is a dict."""
     if not isinstance(info, dict):
         findings.error(
             "info is no dict",
             f"{method} expected a dict, got {short(info)} of type {type(info).__name__}",
-            "return {} where there is nothing to tell",
+            "return {} if there is nothing to report",
         )
 
 
@@ -124,7 +124,7 @@ def _check_array(
             where,
         )
         return
-    # A space of no dimensions may be answered by a Python number, which has no dtype of its own.
+    # For a zero-dimensional space, a Python number, which has no dtype, is fine.
     plain = array.ndim == 0 and isinstance(value, int | float)
     if not _check_dtype(dtype, array, plain, method, findings, where):
         return
@@ -134,7 +134,7 @@ def _check_array(
         element = where + "".join(f"[{i}]" for i in index)
         findings.error(
             "observation outside the space",
-            f"{method} gave {element} = {array[index]}, expected from {low[index]} to {high[index]}",
+            f"{method} returned {element} = {array[index]}, expected from {low[index]} to {high[index]}",
             "clip the observation, or widen the bounds of the space",
             where,
         )
@@ -143,9 +143,9 @@ def _check_array(
 def _check_dtype(
     dtype: np.dtype[Any], array: NDArray[Any], plain: bool, method: str, findings: Findings, where: str
 ) -> bool:
-    """False where the values cannot be compared with the bounds."""
+    """Check the dtype; return False if the values cannot be compared with the bounds."""
     integers = array.dtype.kind in "iu" and dtype.kind in "iu"
-    # A Discrete's index, or a Python number, may be of any width.
+    # An index of a Discrete, or a Python number, may have any width.
     if (
         array.dtype == dtype
         or (array.ndim == 0 and integers)
@@ -155,7 +155,7 @@ def _check_dtype(
     seen = f"{method} expected {where} of dtype {dtype}, got {array.dtype}"
     remedy = f"return {where}.astype(np.{dtype.name}), or declare dtype=np.{array.dtype.name} in the space"
     if np.can_cast(array.dtype, dtype, "same_kind"):
-        findings.warning("observation of another dtype", seen, f"{remedy}; a pool converts each one", where)
+        findings.warning("observation of another dtype", seen, f"{remedy}; a pool converts every observation", where)
         return True
     findings.error("observation of another dtype", seen, remedy, where)
     return False

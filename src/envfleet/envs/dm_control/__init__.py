@@ -1,19 +1,20 @@
-"""dm_control's suite: "cheetah-run" and its like, and EnvPool's names for them ("CheetahRun-v1").
+"""dm_control's suite: ids such as "cheetah-run", and EnvPool's names for them ("CheetahRun-v1").
 
-Most tasks are native; the others, and all of them with backend="processes" or "serial", run dm_control itself.
+Most tasks are native: models.py passes dm_control's models to the MuJoCo plug-in. The others, and all of them on a
+Python backend, run dm_control itself, through env.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.family import Family, Renderer
-from envfleet.envs.simulators import Simulator
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.errors import ConfigError
+from envfleet.making.params import convert_each
 
 _TASKS = {
     "acrobot": "swingup swingup_sparse",
@@ -37,8 +38,8 @@ _TASKS = {
     "walker": "stand walk run",
 }
 
-# lqr draws a model for each seed, escape a landscape for each episode. As native/mujoco/dm_control/suite_env.cc has it.
-_IN_PYTHON = frozenset({("lqr", "lqr_2_1"), ("lqr", "lqr_6_2"), ("quadruped", "escape")})
+# lqr generates a model per seed, escape a terrain per episode. native/mujoco/dm_control/suite_env.cc has the same list.
+_PYTHON_ONLY = frozenset({("lqr", "lqr_2_1"), ("lqr", "lqr_6_2"), ("quadruped", "escape")})
 _CONTROL_TIMESTEPS = {
     "acrobot": 0.01,
     "ball_in_cup": 0.02,
@@ -62,14 +63,14 @@ _CONTROL_TIMESTEPS = {
 
 
 def envpool_name(domain: str, task: str) -> str:
-    """The name that EnvPool gives a task: "ball_in_cup", "catch" -> "BallInCupCatch-v1"."""
+    """Return EnvPool's name of a task: "ball_in_cup", "catch" -> "BallInCupCatch-v1"."""
     words = [*domain.split("_"), *task.split("_")]
     return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
 
 
 @cache
 def tasks() -> dict[str, tuple[str, str]]:
-    """The domain and task of every id."""
+    """Return the domain and task of every id."""
     pairs = [(domain, task) for domain, names in _TASKS.items() for task in names.split()]
     return {
         **{f"{domain}-{task}": (domain, task) for domain, task in pairs},
@@ -79,28 +80,28 @@ def tasks() -> dict[str, tuple[str, str]]:
 
 @cache
 def all_ids() -> frozenset[str]:
-    """Every id of dm_control 1.0's suite."""
+    """Return every id of dm_control 1.0's suite."""
     return frozenset(tasks())
 
 
 def spec_of(env_id: str) -> GymnasiumSpec:
-    """What builds an env of this id. The task keeps its own time limit."""
+    """Return the Gymnasium spec of an id. The task enforces its own time limit."""
     domain, task = tasks()[env_id]
     return GymnasiumSpec(
         env_id,
-        entry_point="envfleet.envs.dm_control_env:DmControlEnv",
+        entry_point="envfleet.envs.dm_control.env:DmControlEnv",
         kwargs={"domain_name": domain, "task_name": task},
     )
 
 
 @cache
 def native_ids() -> tuple[str, ...]:
-    """The ids of the tasks that are native."""
-    return tuple(env_id for env_id, task in tasks().items() if task not in _IN_PYTHON)
+    """Return the ids of the native tasks."""
+    return tuple(env_id for env_id, task in tasks().items() if task not in _PYTHON_ONLY)
 
 
-def _runs_natively(params: Mapping[str, Any]) -> bool:
-    """Whether the native env takes these parameters: arguments of the task itself are for dm_control."""
+def _supports_params(params: Mapping[str, Any]) -> bool:
+    """Return whether the native env supports these parameters; arguments of the task itself need dm_control."""
     return not params.get("task_kwargs") and all(
         isinstance(own, Mapping) and set(own) <= {"flat_observation"}
         for own in _as_list(params.get("environment_kwargs") or {})
@@ -108,18 +109,18 @@ def _runs_natively(params: Mapping[str, Any]) -> bool:
 
 
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of DmControlEnv as the native env takes them."""
+    """Convert the parameters of DmControlEnv to the native env's."""
     if "task" in params:
-        raise ConfigError("dm_control expected its task as part of the id, got the option task; leave it out")
+        raise ConfigError("dm_control expected the task in the id, got the option task; leave it out")
     native = {name: value for name, value in params.items() if name not in ("task_kwargs", "environment_kwargs")}
     if "from_pixels" in native and native["from_pixels"] in (False, 0):
-        del native["from_pixels"]  # EnvPool's default; True is for envs/pixels.py
-    if given := params.get("environment_kwargs"):
-        native["flat_observation"] = _each(lambda own: own.get("flat_observation", False), given)
+        del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
+    if kwargs := params.get("environment_kwargs"):
+        native["flat_observation"] = convert_each(lambda own: own.get("flat_observation", False), kwargs)
     if any(isinstance(own, str) for own in _as_list(native.get("camera_id"))):
         cameras = native.pop("camera_id")
-        native["camera_name"] = _each(lambda own: own if isinstance(own, str) else "", cameras)
-        native["camera_id"] = _each(lambda own: 0 if isinstance(own, str) else own, cameras)
+        native["camera_name"] = convert_each(lambda own: own if isinstance(own, str) else "", cameras)
+        native["camera_id"] = convert_each(lambda own: 0 if isinstance(own, str) else own, cameras)
     return native
 
 
@@ -127,33 +128,29 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """One value, or a list of one for each env."""
-    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
-
-
 def _load(env_id: str) -> None:
-    if not SIMULATOR.is_installed:
-        raise MissingExtraError(SIMULATOR.package, SIMULATOR.extra, env_id)
-    from envfleet.envs.dm_control_models import add_model
+    FAMILY.check_installed(env_id)
+    from envfleet.envs.dm_control.models import add_model
 
     add_model(*tasks()[env_id])
 
 
 def _make_renderer(env_id: str, params: Mapping[str, Any]) -> Renderer:
-    from envfleet.envs.dm_control_models import make_suite_renderer
+    from envfleet.envs.dm_control.models import make_suite_renderer
 
     return make_suite_renderer(*tasks()[env_id], params)
 
 
-SIMULATOR = Simulator("dm_control", "dm_control", "dm_control", "processes", all_ids, spec_of)
 FAMILY = Family(
     "dm_control",
     native_ids(),
-    _translate,
-    _make_renderer,
-    {env_id: round(1 / _CONTROL_TIMESTEPS[tasks()[env_id][0]]) for env_id in native_ids()},
-    load=_load,
+    package="dm_control",
     extra="dm_control",
-    takes=_runs_natively,
+    translate=_translate,
+    supports_params=_supports_params,
+    load=_load,
+    make_renderer=_make_renderer,
+    render_fps={env_id: round(1 / _CONTROL_TIMESTEPS[tasks()[env_id][0]]) for env_id in native_ids()},
+    python_ids=all_ids,
+    spec_of=spec_of,
 )

@@ -1,6 +1,7 @@
-"""MuJoCo: Gymnasium's envs and gym's older versions of them, native, with what their parameters and pictures need.
+"""MuJoCo: native versions of Gymnasium's envs and of gym's older ones.
 
-Cheap to import: MuJoCo's library and the plug-in with the envs are loaded when one is made.
+plugin.py finds or builds the plug-in that contains them, model_files.py reads the models' XML files, rendering.py
+renders them. Cheap to import: MuJoCo's library and the plug-in are loaded when an env is made.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from envfleet.envs.family import Family, Renderer
-from envfleet.envs.mujoco_files import asset_folder, full_path, stamp
+from envfleet.envs.mujoco.model_files import asset_folder, full_path, stamp
 from envfleet.errors import ConfigError
+from envfleet.making.params import convert_each
 
 _ENV_CLASSES = {
     "Ant": "ant:AntEnv",
@@ -30,7 +32,7 @@ _ENV_CLASSES = {
     "Swimmer": "swimmer:SwimmerEnv",
     "Walker2d": "walker2d:Walker2dEnv",
 }
-# By name; of all versions alike.
+# By name; the same for all versions.
 _RENDER_FPS = {
     "Ant": 20,
     "HalfCheetah": 20,
@@ -44,36 +46,33 @@ _RENDER_FPS = {
     "Swimmer": 25,
     "Walker2d": 125,
 }
-# Those that gym wrote a version 3 for. Gymnasium has versions 4 and 5 alone.
+# Envs that have a version 3 in gym. Gymnasium only has versions 4 and 5.
 _WITH_VERSION_3 = ("Ant", "HalfCheetah", "Hopper", "Humanoid", "Swimmer", "Walker2d")
 IDS = tuple(
     f"{name}-v{version}" for name in _ENV_CLASSES for version in (2, 3, 4, 5) if version != 3 or name in _WITH_VERSION_3
 )
-# Parameters that only the renderer reads, and what stands for None in the native env.
-_FOR_PICTURES = {"width": None, "height": None, "camera_id": -2, "camera_name": "", "max_geom": None}
+# Parameters that only the renderer reads, and the value that means None in the native env.
+_RENDER_PARAMS = {"width": None, "height": None, "camera_id": -2, "camera_name": "", "max_geom": None}
 _AS_JSON = ("default_camera_config", "visual_options")
-# Where Gymnasium takes None, it is the default.
-_MAY_BE_NONE = frozenset((*_FOR_PICTURES, "visual_options"))
+# Parameters that Gymnasium lets be None, which is their default.
+_MAY_BE_NONE = frozenset((*_RENDER_PARAMS, "visual_options"))
 
 
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Gymnasium's arguments as the native env takes them: full paths, no None, dicts as text."""
+    """Convert Gymnasium's arguments to the native env's: full paths, no None, dicts as JSON."""
     native = dict(params)
     if "from_pixels" in native and native["from_pixels"] in (False, 0):
-        del native["from_pixels"]  # EnvPool's default; True is for envs/pixels.py
+        del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
     for name, convert in _CONVERSIONS.items():
         if name in native:
-            native[name] = _each(convert, native[name])
+            native[name] = convert_each(convert, native[name])
     if "xml_file" in native:
         known_stamp = cache(stamp)  # a list may name one file for many envs
-        # What is no path the native env refuses.
-        native["xml_stamp"] = _each(lambda own: known_stamp(own) if isinstance(own, str) else "", native["xml_file"])
+        # The native env rejects what is not a path.
+        native["xml_stamp"] = convert_each(
+            lambda own: known_stamp(own) if isinstance(own, str) else "", native["xml_file"]
+        )
     return {name: value for name, value in native.items() if value is not None or name not in _MAY_BE_NONE}
-
-
-def _each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """One value, or a list of one for each env."""
-    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
 
 
 def _as_json(value: Any) -> str:
@@ -89,7 +88,7 @@ def _as_json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Arrays, numpy's numbers and MuJoCo's enums, which JSON has no names for. Raises TypeError."""
+    """Convert arrays, NumPy scalars and MuJoCo's enums to what JSON can hold. Raises TypeError."""
     return np.asarray(value).tolist() if isinstance(value, (np.ndarray, np.generic)) else operator.index(value)
 
 
@@ -102,12 +101,12 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _make_renderer(native_id: str, params: Mapping[str, Any], has_fixed_camera: bool = False) -> Renderer:
-    from envfleet.envs.mujoco_pictures import make_renderer
+    from envfleet.envs.mujoco.rendering import make_renderer
 
     name, version = native_id.rsplit("-v", 1)
     module, class_name = _ENV_CLASSES[name].split(":")
-    drawn_as = 4 if version == "4" and name != "Pusher" else 5  # the others have no class, or one that refuses
-    kwargs = {key: params[key] for key, none in _FOR_PICTURES.items() if params[key] != none}
+    class_version = 4 if version == "4" and name != "Pusher" else 5  # the others have no class, or one that raises
+    kwargs = {key: params[key] for key, none in _RENDER_PARAMS.items() if params[key] != none}
     for key in _AS_JSON:
         if params.get(key):
             kwargs[key] = json.loads(params[key])
@@ -116,8 +115,8 @@ def _make_renderer(native_id: str, params: Mapping[str, Any], has_fixed_camera: 
     if "xml_file" in params:
         kwargs["xml_file"] = params["xml_file"]
         if params["xml_stamp"] not in ("", stamp(params["xml_file"])):
-            raise ConfigError(f"{params['xml_file']} was changed since the pool was made; make a new one to draw it")
-    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{drawn_as}:{class_name}", kwargs, has_fixed_camera)
+            raise ConfigError(f"{params['xml_file']} has changed since the pool was made; make a new pool to render it")
+    return make_renderer(f"gymnasium.envs.mujoco.{module}_v{class_version}:{class_name}", kwargs, has_fixed_camera)
 
 
 def _make_shared_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer:
@@ -125,7 +124,7 @@ def _make_shared_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer
 
 
 def _load(native_id: str) -> None:
-    from envfleet.envs.mujoco_plugin import load
+    from envfleet.envs.mujoco.plugin import load
 
     load(asset_folder())
 
@@ -133,11 +132,12 @@ def _load(native_id: str) -> None:
 FAMILY = Family(
     "MuJoCo",
     IDS,
-    _translate,
-    _make_renderer,
-    {env_id: _RENDER_FPS[env_id[:-3]] for env_id in IDS},
-    load=_load,
+    package="mujoco",
     extra="mujoco",
+    translate=_translate,
+    load=_load,
+    make_renderer=_make_renderer,
+    render_fps={env_id: _RENDER_FPS[env_id[:-3]] for env_id in IDS},
     native_only=frozenset(env_id for env_id in IDS if env_id.endswith(("-v2", "-v3")) or env_id == "Pusher-v4"),
     make_shared_renderer=_make_shared_renderer,
 )

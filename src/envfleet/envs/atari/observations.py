@@ -1,8 +1,8 @@
-"""Observers: from the console's screens to what an agent sees.
+"""Observers: convert the console's screens to observations.
 
-Each kind of observation has the same methods: `take_before` keeps the last screen but one of a step, `whole` makes
-the observation of a step that ran to its end, `alone` that of one that was a single frame long, `cut` that of one in
-which the episode ended, `begin` that of a new game.
+Every observer has the same methods: `take_before` keeps the last screen but one of a step, `whole` returns the
+observation of a complete step, `alone` that of a step of a single frame, `cut` that of a step in which the episode
+ended, `begin` that of a new game.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from envfleet import _native
 from envfleet.envs.atari.emulator import Emulator
 from envfleet.envs.atari.options import AtariOptions
 
-# The colours of a console of American television as the emulator draws them, red, green and blue of each;
-# palette indices are even numbers.
+# The emulator's colours of an NTSC console, as red, green and blue; palette indices are even numbers.
 _NTSC = (
     "000000 4a4a4a 6f6f6f 8e8e8e aaaaaa c0c0c0 d6d6d6 ececec 484800 69690f 86861d a2a22a bbbb35 d2d240 e8e84a fcfc54 "
     "7c2c00 904811 a26221 b47a30 c3903d d2a44a dfb755 ecc860 901c00 a33915 b55328 c66c3a d5824a e39759 f0aa67 fcbc74 "
@@ -30,12 +29,12 @@ _NTSC = (
     "004400 1a661a 328432 48a048 5cba5c 6fd26f 80e880 90fc90 143c00 355f18 527e2d 6e9c42 87b754 9ed065 b4e775 c8fc84 "
     "303800 505916 6d762b 88923e a0ab4f b7c25f ccd86e e0ec7c 482c00 694d14 866a26 a28638 bb9f47 d2b656 e8cc63 fce070"
 )
-_EUROPEAN_HEIGHT = 250  # consoles of European television have other colours, and some that depend on the line
+_PAL_HEIGHT = 250  # PAL consoles have other colours, some of which depend on the line
 
 
 @cache
 def palette(is_gray: bool) -> NDArray[np.uint8]:
-    """256 values for each plane: one of grey, or three of red, green and blue."""
+    """Return 256 values per plane: one plane of grey, or three of red, green and blue."""
     colours = np.array([list(bytes.fromhex(colour)) for colour in _NTSC.split()], dtype=np.uint8)
     if is_gray:
         # The emulator's own weights.
@@ -45,108 +44,108 @@ def palette(is_gray: bool) -> NDArray[np.uint8]:
 
 
 class Observer(ABC):
-    """What all kinds of observation have in common. Their arrays are overwritten by the next one."""
+    """Base class of the observers. The next observation overwrites the array of the last one."""
 
     observation_space: spaces.Box
 
-    def take_before(self) -> None:  # noqa: B027 (a hook: not every kind looks back)
-        """Keeps the last screen but one of a step."""
+    def take_before(self) -> None:  # noqa: B027 (optional: not every observer needs it)
+        """Keep the last screen but one of a step."""
 
     @abstractmethod
     def whole(self) -> NDArray[np.uint8]:
-        """The observation after the last frame of a step."""
+        """Return the observation after the last frame of a step."""
 
     def cut(self, has_before: bool) -> NDArray[np.uint8]:
-        """The observation of a step in which an episode ended; has_before: after take_before()."""
+        """Return the observation of a step in which an episode ended; has_before: take_before() was called."""
         return self.whole()
 
     def begin(self) -> NDArray[np.uint8]:
-        """The first observation of a game."""
+        """Return the first observation of a game."""
         return self.whole()
 
     def alone(self) -> NDArray[np.uint8]:
-        """The observation where no screen comes before the last: a step of one frame, or another life in a game."""
+        """Return the observation of the last screen alone: after a step of one frame, or for another life in a game."""
         return self.whole()
 
     @abstractmethod
     def observe_into(self, row: NDArray[np.uint8]) -> None:
-        """Has the observation, as it stands, in this memory from now on."""
+        """Move the current observation, and all later ones, into this row."""
 
     def save(self) -> list[NDArray[np.uint8]]:
-        """What decides later observations."""
-        return [memory.copy() for memory in self._memories()]
+        """Return the state that later observations depend on."""
+        return [array.copy() for array in self._state()]
 
     def load(self, saved: list[NDArray[np.uint8]]) -> None:
-        """Goes on where save() was."""
-        for memory, own in zip(self._memories(), saved, strict=True):
-            memory[...] = own
+        """Restore a state that save() returned."""
+        for array, own in zip(self._state(), saved, strict=True):
+            array[...] = own
 
-    def _memories(self) -> list[NDArray[np.uint8]]:
+    def _state(self) -> list[NDArray[np.uint8]]:
         return []
 
 
-class Plain(Observer):
-    """The console's memory, or its screen as it is."""
+class RawObserver(Observer):
+    """The console's RAM, or its screen unprocessed."""
 
     def __init__(self, emulator: Emulator, options: AtariOptions) -> None:
-        facts, console = emulator.facts, emulator.console
+        rom, console = emulator.rom_info, emulator.console
         shape: tuple[int, ...]
         if options.obs_type == "ram":
-            self._take, shape = console.getRAM, (facts.ram_bytes,)
+            self._take, shape = console.getRAM, (rom.ram_bytes,)
         elif options.gray_scale:
-            self._take, shape = console.getScreenGrayscale, (facts.height, facts.width)
+            self._take, shape = console.getScreenGrayscale, (rom.height, rom.width)
         else:
-            self._take, shape = console.getScreenRGB, (facts.height, facts.width, 3)
+            self._take, shape = console.getScreenRGB, (rom.height, rom.width, 3)
         self.observation_space = spaces.Box(0, 255, shape, np.uint8)
         self._obs = np.zeros(shape, np.uint8)
 
     def whole(self) -> NDArray[np.uint8]:
-        """What the console has now."""
+        """Return the current RAM or screen."""
         self._take(self._obs)
         return self._obs
 
     def observe_into(self, row: NDArray[np.uint8]) -> None:
-        """Copies what was observed, and goes on there."""
+        """Copy the observation, and write later ones there."""
         row[...] = self._obs
         self._obs = row
 
-    def _memories(self) -> list[NDArray[np.uint8]]:
+    def _state(self) -> list[NDArray[np.uint8]]:
         return [self._obs]
 
 
-class Stacked(Observer):
+class StackObserver(Observer):
     """Screens of palette indices, pooled, resized and stacked by one native kernel."""
 
     def __init__(self, emulator: Emulator, options: AtariOptions) -> None:
-        facts = emulator.facts
-        height, width = options.img_height or facts.height, options.img_width or facts.width
+        rom = emulator.rom_info
+        height, width = options.img_height or rom.height, options.img_width or rom.width
         self._kernel = _native.ScreenStack(
             emulator.console.getScreen,
-            facts.height,
-            facts.width,
+            rom.height,
+            rom.width,
             height,
             width,
             options.stack_num or 1,
             palette(options.gray_scale),
             options.use_inter_area_resize,
         )
-        self.take_before = self._kernel.take_before  # type: ignore[method-assign]  # a call less in every step
+        self.take_before = self._kernel.take_before  # type: ignore[method-assign]  # one call less per step
         self._is_pooled = options.max_pool and options.frame_skip != 1
         self._hides_end = options.max_pool
         self._push = self._kernel.push_both if self._is_pooled else self._kernel.push_last
-        # Without a stack the colours come last, as Gymnasium has them.
+        # Without a stack the colours are the last axis, as in Gymnasium.
         self._colours_last = options.stack_num is None and not options.gray_scale
         self._is_flat = options.stack_num is None and options.gray_scale
         self._obs = self._view()
         self.observation_space = spaces.Box(0, 255, self._obs.shape, np.uint8)
 
     def whole(self) -> NDArray[np.uint8]:
-        """The maximum of the last two screens, or the last."""
+        """Return the stack with the maximum of the last two screens, or the last one."""
         self._push()
         return self._shown()
 
     def cut(self, has_before: bool) -> NDArray[np.uint8]:
-        """What Gymnasium's AtariPreprocessing shows: the last screen is missing, and often the one before."""
+        """Return what Gymnasium's AtariPreprocessing returns: without the last screen, and often the one before."""
         if not self._hides_end:
             return self.whole()
         if has_before and self._is_pooled:
@@ -156,17 +155,17 @@ class Stacked(Observer):
         return self._shown()
 
     def begin(self) -> NDArray[np.uint8]:
-        """Every frame of the stack is the first."""
+        """Fill the stack with the first screen."""
         self._kernel.begin()
         return self._shown()
 
     def alone(self) -> NDArray[np.uint8]:
-        """The stack goes on with the last screen."""
+        """Append the last screen to the stack."""
         self._kernel.push_last()
         return self._shown()
 
     def observe_into(self, row: NDArray[np.uint8]) -> None:
-        """Has the stack there, where it is what an agent sees."""
+        """Move the stack there, if it is itself the observation."""
         if not self._colours_last:
             self._kernel.move_stack(row)
             self._obs = self._view()
@@ -180,18 +179,18 @@ class Stacked(Observer):
     def _shown(self) -> NDArray[np.uint8]:
         return np.ascontiguousarray(self._obs) if self._colours_last else self._obs
 
-    def _memories(self) -> list[NDArray[np.uint8]]:
+    def _state(self) -> list[NDArray[np.uint8]]:
         return [self._kernel.stack, self._kernel.pooled]
 
 
-class StackedColours(Stacked):
-    """The same for a console whose colours are none of the palette's: it colours its screens itself, slower."""
+class PalStackObserver(StackObserver):
+    """A StackObserver for consoles whose colours are not in the palette: the emulator colours the screens, slower."""
 
     def __init__(self, emulator: Emulator, options: AtariOptions) -> None:
         super().__init__(emulator, options)
-        console, facts = emulator.console, emulator.facts
+        console, rom = emulator.console, emulator.rom_info
         self._take = console.getScreenGrayscale if options.gray_scale else console.getScreenRGB
-        shape = (facts.height, facts.width) if options.gray_scale else (facts.height, facts.width, 3)
+        shape = (rom.height, rom.width) if options.gray_scale else (rom.height, rom.width, 3)
         self._last, self._before = np.zeros(shape, np.uint8), np.zeros(shape, np.uint8)
         self._pooled = self._kernel.pooled
         self.take_before = self._keep_before  # type: ignore[method-assign]
@@ -200,14 +199,14 @@ class StackedColours(Stacked):
         self._take(self._before)
 
     def whole(self) -> NDArray[np.uint8]:
-        """As Stacked has it."""
+        """See StackObserver."""
         self._take(self._last)
         self._pooled[...] = self._planes(np.maximum(self._last, self._before) if self._is_pooled else self._last)
         self._kernel.push_pooled()
         return self._shown()
 
     def cut(self, has_before: bool) -> NDArray[np.uint8]:
-        """As Stacked has it."""
+        """See StackObserver."""
         if not self._hides_end:
             return self.whole()
         if has_before and self._is_pooled:
@@ -216,14 +215,14 @@ class StackedColours(Stacked):
         return self._shown()
 
     def begin(self) -> NDArray[np.uint8]:
-        """As Stacked has it."""
+        """See StackObserver."""
         self._take(self._last)
         self._pooled[...] = self._planes(self._last)
         self._kernel.begin_pooled()
         return self._shown()
 
     def alone(self) -> NDArray[np.uint8]:
-        """As Stacked has it."""
+        """See StackObserver."""
         self._take(self._last)
         self._pooled[...] = self._planes(self._last)
         self._kernel.push_pooled()
@@ -234,8 +233,8 @@ class StackedColours(Stacked):
 
 
 def observer_for(emulator: Emulator, options: AtariOptions) -> Observer:
-    """The observer that these options ask for."""
+    """Return the observer for these options."""
     is_raw = options.stack_num is None and options.img_height is None and options.img_width is None
     if options.obs_type == "ram" or (is_raw and not options.max_pool):
-        return Plain(emulator, options)
-    return (StackedColours if emulator.facts.height >= _EUROPEAN_HEIGHT else Stacked)(emulator, options)
+        return RawObserver(emulator, options)
+    return (PalStackObserver if emulator.rom_info.height >= _PAL_HEIGHT else StackObserver)(emulator, options)

@@ -1,4 +1,4 @@
-"""The plug-in with the MuJoCo envs: found or built for the installed MuJoCo, and loaded once.
+"""The plug-in that contains the MuJoCo envs: found or built for the installed MuJoCo, and loaded once.
 
 libmujoco of the user's wheel -> the plug-in that was built against that version -> the engine
 """
@@ -22,40 +22,40 @@ _loaded: ctypes.CDLL | None = None
 
 
 @dataclass(frozen=True)
-class Installed:
-    """A MuJoCo that is installed: its version, its library, its headers."""
+class MujocoInstallation:
+    """An installed MuJoCo: its version, library and headers."""
 
     version: str
     library: Path
     include: Path
 
 
-def installed_mujoco() -> Installed:
-    """The MuJoCo of this Python; nothing is imported. Raises MissingExtraError."""
+def installed_mujoco() -> MujocoInstallation:
+    """Return the MuJoCo of this Python, without importing it. Raises MissingExtraError."""
     spec = find_spec("mujoco")
     for folder in map(Path, (spec and spec.submodule_search_locations) or ()):
         for library in sorted(folder.glob("libmujoco.so.*")):
-            return Installed(library.name.removeprefix("libmujoco.so."), library, folder / "include")
+            return MujocoInstallation(library.name.removeprefix("libmujoco.so."), library, folder / "include")
     raise MissingExtraError("mujoco", "mujoco", "a MuJoCo env")
 
 
 def plugin_folder() -> Path:
-    """Where the plug-ins of this installation are, built and as source."""
+    """Return the folder of this installation's plug-ins, built and as source."""
     return Path(_native.__file__).resolve().parent / "plugins"
 
 
 def load(asset_folder: Path) -> ctypes.CDLL:
-    """Registers the MuJoCo envs and returns the plug-in. Raises MissingExtraError, and CompileError with the reason."""
+    """Register the MuJoCo envs and return the plug-in. Raises MissingExtraError, or CompileError with the reason."""
     global _loaded
     with _lock:
         if _loaded is not None:
             return _loaded
         mujoco = installed_mujoco()
-        # First, and kept: the plug-in names it by its soname alone, so that the one in memory is taken.
+        # First: the plug-in refers to it by its soname alone, and uses the library that is already in memory.
         try:
             ctypes.CDLL(str(mujoco.library))
         except OSError as error:
-            raise CompileError(f"MuJoCo's library cannot be loaded: {error}; install mujoco again") from error
+            raise CompileError(f"MuJoCo's library cannot be loaded: {error}; reinstall mujoco") from error
         plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
         if plugin.is_file():
             _loaded = _load(str(plugin), mujoco, asset_folder)
@@ -65,7 +65,7 @@ def load(asset_folder: Path) -> ctypes.CDLL:
         return _loaded
 
 
-def _load(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
+def _load(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes.CDLL:
     library = _start(plugin, mujoco, asset_folder)
     try:
         _native.load_plugin(plugin)
@@ -74,7 +74,7 @@ def _load(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
     return library
 
 
-def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
+def _start(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(plugin)
         start = library.envfleet_mujoco_start
@@ -83,21 +83,21 @@ def _start(plugin: str, mujoco: Installed, asset_folder: Path) -> ctypes.CDLL:
     start.argtypes, start.restype = (ctypes.c_char_p,), ctypes.c_int
     if other := start(str(asset_folder).encode()):
         raise CompileError(
-            f"the MuJoCo envs expected the library that they were built against, got {mujoco.library}, which "
-            f"says that it is version {other}; install mujoco again"
+            f"the MuJoCo envs expected the library that they were built against, got {mujoco.library} of version "
+            f"{other}; reinstall mujoco"
         )
     return library
 
 
-def flags_for(mujoco: Installed) -> list[str]:
-    """What a compiler needs beside the source."""
-    # A linker that drops what no earlier file needs would drop it: flags come before the source.
+def flags_for(mujoco: MujocoInstallation) -> list[str]:
+    """Return the compiler flags for the plug-in's source."""
+    # Flags come before the source: a linker that drops libraries which no earlier file needs would drop it.
     return [f"-I{mujoco.include}", "-Wl,--no-as-needed", str(mujoco.library)]
 
 
 @contextlib.contextmanager
-def _built(mujoco: Installed) -> Iterator[CachedLibrary]:
-    """The plug-in's source, built for a version that none was shipped for."""
+def _built(mujoco: MujocoInstallation) -> Iterator[CachedLibrary]:
+    """Build the plug-in for a MuJoCo version for which none is shipped."""
     from envfleet.making.compiling import build
 
     with contextlib.ExitStack() as stack:
@@ -105,6 +105,6 @@ def _built(mujoco: Installed) -> Iterator[CachedLibrary]:
             library = stack.enter_context(build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco)))
         except CompileError as error:
             raise CompileError(
-                f"the native MuJoCo envs must be compiled for MuJoCo {mujoco.version}, and were not: {error}"
+                f"the native MuJoCo envs could not be compiled for MuJoCo {mujoco.version}: {error}"
             ) from error
         yield library

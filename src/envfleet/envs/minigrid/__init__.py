@@ -1,7 +1,8 @@
-"""MiniGrid and BabyAI: every id of the minigrid package, without an import of it by the user.
+"""MiniGrid and BabyAI: every id of the minigrid package, which users need not import.
 
-MiniGrid's ids but WFC's are native: native/envs/minigrid has one env for all of them, which knows missions as numbers.
-Their texts, and the space of them, are those of the package. Other backends run the package's own classes.
+MiniGrid's ids except WFC's are native: native/envs/minigrid has one env for all of them, which represents missions as
+integer codes. The mission strings and their space come from the package. Other backends run the package's own classes,
+through env.py.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.family import Family, TextColumn
-from envfleet.envs.simulators import Simulator, is_installed
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.errors import ConfigError
 from envfleet.making.options import POOL_OPTIONS
 from envfleet.making.params import unknown_option
 
@@ -63,23 +63,21 @@ UnlockToUnlock-v0
 
 @cache
 def all_ids() -> frozenset[str]:
-    """Every id of minigrid 3.2."""
+    """Return every id of minigrid 3.2."""
     families = {"MiniGrid": _MINIGRID, "BabyAI": _BABYAI}
     return frozenset(f"{family}-{name}" for family, names in families.items() for name in names.split())
 
 
 def spec_of(env_id: str) -> GymnasiumSpec:
-    """The package's own spec, which it registers when it is imported, with the native env's options on top."""
+    """Return the package's own spec, which it registers when imported, extended by the native env's options."""
     importlib.import_module("minigrid")
     spec = deepcopy(gymnasium.spec(env_id))
     spec.kwargs = {**spec.kwargs, "package_class": spec.entry_point}
-    spec.entry_point = "envfleet.envs.minigrid_env:make_env"
+    spec.entry_point = "envfleet.envs.minigrid.env:make_env"
     return spec
 
 
-SIMULATOR = Simulator("minigrid", "minigrid", "minigrid", "processes", all_ids, spec_of, opens_windows=True)
-
-# What every id takes, with the package's defaults. The first three are envfleet's: see docs/environments.md.
+# Options of every id, with the package's defaults. The first three are envfleet's own; see docs/environments.md.
 _COMMON: dict[str, Any] = {
     "observation": "partial",
     "obs_tile_size": 8,
@@ -92,7 +90,7 @@ _COMMON: dict[str, Any] = {
     "screen_size": 640,
 }
 _ANY_VIEW = {"see_through_walls": False}
-# The package's classes, by their names without Env, with the arguments that each takes and their defaults.
+# The package's classes, by their names without "Env", with the arguments of each and their defaults.
 _CLASSES: dict[str, dict[str, Any]] = {
     "BlockedUnlockPickup": {},
     "Crossing": {"size": 9, "num_crossings": 1, "obstacle_type": "lava"},
@@ -131,7 +129,7 @@ _CLASSES: dict[str, dict[str, Any]] = {
     "UnlockPickup": {},
 }
 _CLASSES["ObstructedMaze_Full_V1"] = _CLASSES["ObstructedMaze_Full"]
-# Those in which nothing hides what is behind it.
+# Classes in which walls do not block the view.
 _SEE_THROUGH = frozenset(("DistShift", "DynamicObstacles", "Empty", "Fetch", "GoToDoor", "GoToObject", "PutNear"))
 
 
@@ -145,7 +143,7 @@ def _maze(agent_room: tuple[int, int], key_in_box: bool, blocked: bool, quarters
     }
 
 
-# The class of each id, and the arguments that the package registers it with.
+# The class of each id, and the arguments with which the package registers it.
 NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
     "BlockedUnlockPickup-v0": ("BlockedUnlockPickup", {}),
     **{
@@ -213,19 +211,19 @@ NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def class_name(task: str) -> str:
-    """The package's class in minigrid.envs."""
+    """Return the name of the task's class in minigrid.envs."""
     return task if task.startswith("ObstructedMaze") else f"{task}Env"
 
 
 def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
-    """The package's arguments as the native env takes them."""
+    """Convert the package's arguments to the native env's."""
     task = params["task"]
     known = {**_COMMON, **_CLASSES[task]}
     for name in params:
         if name not in known and name != "task":
             raise unknown_option(f"MiniGrid's {task}", name, known, POOL_OPTIONS)
     native = {"see_through_walls": task in _SEE_THROUGH, **known, **params}
-    del native["screen_size"]  # of a window that the pool opens instead
+    del native["screen_size"]  # the size of a window, which the pool opens instead
     if "agent_pos" in native:
         native["agent_start_pos"] = native.pop("agent_pos")
     for name, convert in _CONVERSIONS.items():
@@ -235,16 +233,16 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _max_steps(name: str, value: Any) -> Any:
-    """The limit, or 0 for the task's own; a list of one for each env."""
+    """Convert a limit, 0 meaning the task's own; or a list with one limit per env."""
     if isinstance(value, (list, tuple)):
         return [_max_steps(name, own) for own in value]
     if value is not None and isinstance(value, (int, float)) and value < 1:
-        raise ConfigError(f"max_steps expected an integer from 1 on, or None for the env's own, got {value!r}")
+        raise ConfigError(f"max_steps expected an integer of at least 1, or None for the env's own, got {value!r}")
     return 0 if value is None else value
 
 
 def _position(name: str, value: Any) -> Any:
-    """Two numbers, -1 and -1 for None, which is anywhere; a list of one for each env."""
+    """Convert a position, (-1, -1) meaning anywhere; or a list with one position per env."""
     if value is None:
         return [-1, -1]
     if isinstance(value, (list, tuple)) and any(own is None or isinstance(own, (list, tuple)) for own in value):
@@ -254,12 +252,12 @@ def _position(name: str, value: Any) -> Any:
     except TypeError:
         pair = []
     if len(pair) != 2 or min(pair) < 0:
-        raise ConfigError(f"{name} expected two numbers from 0 on, x and y, or None for any, got {value!r}")
+        raise ConfigError(f"{name} expected two integers of at least 0, x and y, or None for any, got {value!r}")
     return pair
 
 
 def _obstacle(name: str, value: Any) -> Any:
-    """The package takes a class, too."""
+    """Convert an obstacle type, which may be one of the package's classes; or a list with one per env."""
     if isinstance(value, (list, tuple)):
         return [_obstacle(name, own) for own in value]
     text = getattr(value, "__name__", value)
@@ -280,14 +278,14 @@ _CONVERSIONS: dict[str, Callable[[str, Any], Any]] = {
 
 
 def missions(space: Any) -> tuple[str, ...]:
-    """The texts of a MissionSpace of the package; the place of one among them is its code."""
+    """Return all strings of one of the package's MissionSpaces; the index of a string is its code."""
     placeholders = space.ordered_placeholders or ()
     return tuple(space.mission_func(*chosen) for chosen in itertools.product(*placeholders))
 
 
 @cache
 def _mission_space(task: str, obstacle_type: str, obj_type: str) -> Any:
-    """The package's own, of an env that is built for it."""
+    """Return the package's mission space, from an env that is built for it."""
     kwargs = {name: value for name, value in _CLASSES[task].items() if value is not None}
     if "obstacle_type" in kwargs:
         objects = importlib.import_module("minigrid.core.world_object")
@@ -299,13 +297,12 @@ def _mission_space(task: str, obstacle_type: str, obj_type: str) -> Any:
 
 
 def _text_columns(env_id: str, params: Mapping[str, Any]) -> dict[str, TextColumn]:
-    """The mission, unless it is to stay a number."""
+    """Return the mission column, unless the user wants its code."""
     if params["mission"] == "code":
         return {}
     if params["mission"] != "text":
         raise ConfigError(f"mission expected 'text' or 'code', got {params['mission']!r}")
-    if not is_installed("minigrid"):
-        raise MissingExtraError("minigrid", "minigrid", f"{env_id} with mission='text' instead of 'code'")
+    FAMILY.check_installed(f"{env_id} with mission='text' instead of 'code'")
     space = _mission_space(params["task"], params["obstacle_type"], params["obj_type"])
     return {"mission": TextColumn(deepcopy(space), missions(space))}
 
@@ -313,9 +310,13 @@ def _text_columns(env_id: str, params: Mapping[str, Any]) -> dict[str, TextColum
 FAMILY = Family(
     "minigrid",
     ("MiniGrid",),
-    _translate,
-    render_fps={"MiniGrid": 10},
+    package="minigrid",
     extra="minigrid",
-    named={f"MiniGrid-{name}": {"task": task, **kwargs} for name, (task, kwargs) in NATIVE.items()},
+    translate=_translate,
+    aliases={f"MiniGrid-{name}": {"task": task, **kwargs} for name, (task, kwargs) in NATIVE.items()},
+    render_fps={"MiniGrid": 10},
     text_columns=_text_columns,
+    python_ids=all_ids,
+    spec_of=spec_of,
+    python_opens_windows=True,
 )

@@ -1,4 +1,4 @@
-"""check_env(): one env, run as a pool would run it, with a report of what would break."""
+"""check_env(): runs an env as a pool would, and reports what would break."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, reset_keywords
-from envfleet.testing.recipe import Recipe, check_pickling, is_recipe
+from envfleet.testing.factories import EnvFactory, check_pickling, is_factory
 from envfleet.testing.report import EnvReport, Findings, describe_error, describe_error_of_env, short
-from envfleet.testing.rollouts import RolloutStopped, Row, Runner, first_difference
+from envfleet.testing.rollouts import Rollout, RolloutStopped, Row, first_difference
 from envfleet.testing.shared_state import GlobalGenerators, SharedState
 
 _WATCHED_STEPS = 5
-_SEED_REMEDY = "call super().reset(seed=seed) in reset() and draw from self.np_random alone"
+_SEED_REMEDY = "call super().reset(seed=seed) in reset() and only use self.np_random"
 _SHARED_REMEDY = "keep all state in self: no class attributes, module variables or global generators that change"
 
 
-class _CannotGoOn(Exception):  # noqa: N818 (no error of ours: the finding is already noted)
-    """What follows needs what just failed."""
+class _CheckStopped(Exception):  # noqa: N818 (not an error: the finding is already recorded)
+    """The remaining checks depend on the one that just failed."""
 
 
 def check_env(
@@ -33,29 +33,28 @@ def check_env(
     env_kwargs: Mapping[str, Any] | None = None,
     strict: bool = False,
 ) -> EnvReport:
-    """Tells what would break an env in a pool, each with its remedy.
+    """Report what would break an env in a pool, with a remedy for each finding.
 
-    env is an id, a class or a factory, as in make(). Six short rollouts of num_steps random
-    actions are made in this process: an env that crashes or hangs takes the caller with it.
-    Nothing else of what the env does is raised here: it is in the report. strict raises
+    env: an id, a class or a factory, as in make(). Six short rollouts of num_steps random actions run in this process:
+    an env that crashes or hangs does so here. Exceptions of the env are not raised but reported. strict: raise
     EnvCheckError if there are errors.
     """
     findings = Findings()
     name = short(env)
-    if is_recipe(env, findings):
-        recipe = Recipe(env, dict(env_kwargs or {}))
-        name = recipe.name
-        check_pickling(recipe, findings)
-        check = _Check(recipe, num_steps, seed, findings)
+    if is_factory(env, findings):
+        factory = EnvFactory(env, dict(env_kwargs or {}))
+        name = factory.name
+        check_pickling(factory, findings)
+        check = _Check(factory, num_steps, seed, findings)
         try:
             check.run()
-        except (_CannotGoOn, RolloutStopped):
+        except (_CheckStopped, RolloutStopped):
             pass
-        except Exception as error:  # a property that raises, a space that lies: an author still gets the report
+        except Exception as error:  # such as a property that raises: the author still gets the report
             findings.error(
                 "env cannot be examined",
-                f"expected an env to look at, got {describe_error_of_env(error)}",
-                "look at that place first; the checks that come after it were not made",
+                f"expected an env that can be inspected, got {describe_error_of_env(error)}",
+                "fix that place first; the remaining checks were not run",
             )
         finally:
             check.close()
@@ -67,8 +66,8 @@ def check_env(
 
 
 class _Check:
-    def __init__(self, recipe: Recipe, num_steps: int, seed: int, findings: Findings) -> None:
-        self.recipe = recipe
+    def __init__(self, factory: EnvFactory, num_steps: int, seed: int, findings: Findings) -> None:
+        self.factory = factory
         self.num_steps = num_steps
         self.seed = seed
         self.findings = findings
@@ -77,13 +76,13 @@ class _Check:
         self.changed_outside: list[str] = []
 
     def run(self) -> None:
-        """The checks, each leaning on those before it."""
+        """Run the checks, each of which depends on those before it."""
         env = self.build()
         self.check_spaces(env)
         self.takes = self.check_reset_signature(env)
         self.actions = self.sample_actions(env)
         shared = SharedState(_innermost(env))
-        alone = self.runner(env).run(self.seed, self.actions)
+        alone = self.rollout(env).run(self.seed, self.actions)
         again = self.run_watching(env, shared)
         if self.is_same_instance(env):
             return
@@ -91,39 +90,39 @@ class _Check:
         self.check_interleaving(alone)
 
     def run_watching(self, env: Any, shared: SharedState) -> list[Row]:
-        """A rollout that notes what changes outside the env.
+        """Run a rollout and record what changes outside the env.
 
-        No env is made in it, so that a mere count of instances is not taken for shared state. The
-        first steps are watched one by one, for an episode's end may put everything back.
+        No env is built meanwhile, so that a mere count of instances does not count as shared state. The first steps
+        are watched one by one, since the end of an episode may restore everything.
         """
-        runner = self.runner(env)
-        runner.reset(self.seed)
+        rollout = self.rollout(env)
+        rollout.reset(self.seed)
         changed: dict[str, None] = {}
         for index, action in enumerate(self.actions):
-            runner.step(action)
+            rollout.step(action)
             if index < _WATCHED_STEPS:
                 changed.update(dict.fromkeys(shared.changed()))
         changed.update(dict.fromkeys(shared.changed()))
         self.changed_outside = list(changed)
-        return runner.rows
+        return rollout.rows
 
     def build(self) -> Any:
         which = "a second env" if self.envs else "an env"
         try:
-            built = self.recipe.build()
+            built = self.factory.build()
         except KeyboardInterrupt:
             raise
         except BaseException as error:
             self.report_construction(which, error)
-            raise _CannotGoOn from error
+            raise _CheckStopped from error
         try:
             env = adapt(built)
         except Exception as error:
             remedy = "set observation_space and action_space in __init__()"
             self.findings.error("spaces are missing", describe_error(error), remedy)
-            raise _CannotGoOn from error
+            raise _CheckStopped from error
         if isinstance(env, AdaptedEnv) and not self.envs:
-            self.findings.notes.append(f"an env of the {env.style} API, run through an adapter; Gymnasium's costs less")
+            self.findings.notes.append(f"it has the {env.style} API and runs in an adapter; Gymnasium's API is faster")
         self.envs.append(env)
         return env
 
@@ -138,9 +137,9 @@ class _Check:
             self.findings.error(
                 "constructor raises",
                 f"expected {which}, got {describe_error_of_env(error)}",
-                "a pool makes many envs: one must not hold what the next one needs (a port, a file, a display)"
+                "a pool builds many envs: one must not block a resource of the next one (a port, a file, a display)"
                 if self.envs
-                else "make the env once by hand to see the whole traceback",
+                else "construct the env by hand to see the whole traceback",
             )
 
     def check_spaces(self, env: Any) -> None:
@@ -160,15 +159,15 @@ class _Check:
             except Exception as error:
                 self.findings.error(
                     "space cannot be batched",
-                    f"expected {name} that gymnasium.vector.utils.batch_space() takes, got {describe_error(error)}",
+                    f"expected {name} to work with gymnasium.vector.utils.batch_space(), got {describe_error(error)}",
                     "use Gymnasium's spaces, or register the space with batch_space() and create_empty_array()",
                     name,
                 )
         if self.findings.has("spaces are missing"):
-            raise _CannotGoOn
+            raise _CheckStopped
 
     def check_reset_signature(self, env: Any) -> frozenset[str]:
-        """What reset() may be called with, so that one which takes too little is still looked at."""
+        """Return the keywords that reset() accepts, so that the env can be checked even if some are missing."""
         wanted = frozenset({"seed", "options"})
         if isinstance(env, AdaptedEnv):
             return wanted
@@ -184,7 +183,7 @@ class _Check:
 
     def sample_actions(self, env: Any) -> list[Any]:
         try:
-            # A copy: the env may draw from its own space, and the check must not disturb that.
+            # A copy: the env may sample from its own space, and the check must not affect that.
             space = copy.deepcopy(env.action_space)
             space.seed(self.seed)
             actions = [space.sample() for _ in range(self.num_steps)]
@@ -192,20 +191,20 @@ class _Check:
         except Exception as error:
             self.findings.error(
                 "action space cannot be sampled",
-                f"expected action_space.sample() to give an action, got {describe_error(error)}",
-                "use Gymnasium's spaces, or mend sample() and contains() of your own",
+                f"expected action_space.sample() to return an action, got {describe_error(error)}",
+                "use Gymnasium's spaces, or fix sample() and contains() of your own",
             )
-            raise _CannotGoOn from error
+            raise _CheckStopped from error
         if refused:
             self.findings.error(
                 "action space refuses its own sample",
                 f"expected contains(sample()) to be true, got false for {short(refused[0])}",
-                "mend sample() and contains() of the space: a pool checks every action with it",
+                "fix sample() and contains() of the space: a pool checks every action with it",
             )
         return actions
 
-    def runner(self, env: Any, circumstance: str = "") -> Runner:
-        return Runner(env, self.takes, self.findings, circumstance)
+    def rollout(self, env: Any, circumstance: str = "") -> Rollout:
+        return Rollout(env, self.takes, self.findings, circumstance)
 
     def is_same_instance(self, env: Any) -> bool:
         other = self.build()
@@ -214,20 +213,20 @@ class _Check:
         self.findings.error(
             "factory returns the same env twice",
             f"expected a new env at each call, got {short(env)} both times",
-            "make the env inside the factory: lambda: MyEnv(), not lambda: env",
+            "construct the env inside the factory: lambda: MyEnv(), not lambda: env",
         )
         return True
 
     def check_seeding(self, alone: list[Row], again: list[Row]) -> None:
-        fresh = self.runner(self.envs[-1]).run(self.seed, self.actions)
+        fresh = self.rollout(self.envs[-1]).run(self.seed, self.actions)
         difference = first_difference(alone, fresh)
         if difference is not None and self.changed_outside:
-            self.report_shared(f"two envs of the seed {self.seed} part in {difference}")
+            self.report_shared(f"two envs with the seed {self.seed} differ in {difference}")
         elif difference is not None:
             self.findings.error(
                 "unseeded randomness",
-                f"expected one rollout from two new envs of the seed {self.seed}, got a difference in {difference}",
-                f"{_SEED_REMEDY}; nothing may outlive an env in a class attribute or a module either",
+                f"expected the same rollout of two new envs with seed {self.seed}, got a difference in {difference}",
+                f"{_SEED_REMEDY}; keep no state in class attributes or module variables",
             )
         else:
             difference = first_difference(alone, again)
@@ -236,36 +235,36 @@ class _Check:
             self.findings.error(
                 "reset(seed) does not start over",
                 f"expected the same rollout after a second reset(seed={self.seed}), got a difference in {difference}",
-                f"{_SEED_REMEDY}; set everything that step() changes back in reset()",
+                f"{_SEED_REMEDY}; reset everything that step() changes",
             )
-        # Rollouts that differ by themselves show nothing about envs side by side.
-        raise _CannotGoOn
+        # Interleaved rollouts mean nothing if rollouts of one env already differ.
+        raise _CheckStopped
 
     def check_interleaving(self, alone: list[Row]) -> None:
-        """Two envs stepped in turn must go as each goes alone."""
-        other_alone = self.runner(self.build()).run(self.seed + 1, self.actions)
-        beside = ", while another env was stepped in turn"
-        pair = [self.runner(self.build(), beside), self.runner(self.build(), beside)]
-        for runner, seed in zip(pair, (self.seed, self.seed + 1), strict=True):
-            runner.reset(seed)
+        """Check that two envs, stepped alternately, behave like each one alone."""
+        other_alone = self.rollout(self.build()).run(self.seed + 1, self.actions)
+        beside = ", while another env was stepped alternately"
+        pair = [self.rollout(self.build(), beside), self.rollout(self.build(), beside)]
+        for rollout, seed in zip(pair, (self.seed, self.seed + 1), strict=True):
+            rollout.reset(seed)
         for action in self.actions:
-            for runner in pair:
-                runner.step(action)
-        for runner, expected in zip(pair, (alone, other_alone), strict=True):
-            difference = first_difference(expected, runner.rows)
+            for rollout in pair:
+                rollout.step(action)
+        for rollout, expected in zip(pair, (alone, other_alone), strict=True):
+            difference = first_difference(expected, rollout.rows)
             if difference is not None:
-                self.report_shared(f"an env alone and beside another part in {difference}")
+                self.report_shared(f"an env alone and beside another one differ in {difference}")
                 return
 
     def report_shared(self, seen: str) -> None:
         changed = self.changed_outside + self.generators.changed()
-        culprit = f"; what changed outside the envs: {', '.join(changed)}" if changed else ""
+        culprit = f"; state that changed outside the envs: {', '.join(changed)}" if changed else ""
         self.findings.error(
-            "envs share state", f"expected envs that do not touch each other, but {seen}{culprit}", _SHARED_REMEDY
+            "envs share state", f"expected envs that do not affect each other, but {seen}{culprit}", _SHARED_REMEDY
         )
 
     def close(self) -> None:
-        """Closes every env that was made."""
+        """Close every env that was built."""
         for env in {id(env): env for env in self.envs}.values():
             close = getattr(env, "close", None)
             try:
@@ -277,16 +276,16 @@ class _Check:
                 self.findings.error(
                     "close() raises",
                     f"expected None, got {describe_error_of_env(error)}",
-                    "let close() work at any time: before a reset, in an episode, and twice",
+                    "close() must work at any time: before a reset, during an episode, and twice",
                 )
 
     def report_global_generators(self) -> None:
-        """Says which were used, and puts them back."""
+        """Report the global generators that the env used, and restore them."""
         for name in self.generators.changed():
             self.findings.warning(
                 "uses a global random generator",
-                f"expected {name} to be left alone, but its state has changed",
-                f"draw from self.np_random: all envs of a process share {name}, so no seed repeats a rollout",
+                f"expected {name} not to be used, but its state has changed",
+                f"use self.np_random: all envs of a process share {name}, so seeds do not make rollouts reproducible",
                 name,
             )
         self.generators.restore()

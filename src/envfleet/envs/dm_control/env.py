@@ -13,18 +13,21 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.mujoco_canvas import Canvas, shared
-from envfleet.envs.mujoco_pictures import choose_gl, explained
+from envfleet.envs.mujoco.rendering import OffscreenRenderer, choose_gl_backend, explained_errors
+from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
 from envfleet.making.options import integer_option
 
-# The model of these is drawn at random: another seed is another model.
+# Domains whose model is random: another seed is another model.
 _RANDOM_MODELS = frozenset({"lqr"})
 
 
 class DmControlEnv(gymnasium.Env[Any, Any]):
-    """Observations are a Dict as the task has them, in its order. An end with discount 0 is a termination, any
-    other, the task's time limit, a truncation. A seed is that of the task's random state."""
+    """A task. Observations are a Dict of the task's arrays, in its order.
+
+    An end with discount 0 is a termination; any other, that is the task's time limit, is a truncation. A seed is the
+    seed of the task's random state.
+    """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
 
@@ -40,14 +43,14 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         width: int = 320,
         camera_id: int | str = 0,
     ) -> None:
-        """task_kwargs, environment_kwargs: as suite.load() takes them. frame_skip: steps of the task a step."""
+        """task_kwargs, environment_kwargs: those of suite.load(). frame_skip: the task's steps per step."""
         if render_mode not in (None, "rgb_array"):
             raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
         self.render_mode = render_mode
         self._frame_skip = integer_option("frame_skip", frame_skip, 1, 2**16)
         self._size = tuple(integer_option(name, own, 1, 2**14) for name, own in (("height", height), ("width", width)))
         self._camera_id = camera_id
-        self._canvas: Canvas | None = None
+        self._renderer: OffscreenRenderer | None = None
         self._name = (domain_name, task_name)
         self._kwargs = (dict(task_kwargs or {}), dict(environment_kwargs or {}))
         self.env = self._load(None)
@@ -61,13 +64,13 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
 
     def _load(self, seed: int | None) -> Any:
         task_kwargs, environment_kwargs = self._kwargs
-        given = dict(task_kwargs) if seed is None else {**task_kwargs, "random": seed}
-        return _suite().load(*self._name, task_kwargs=given, environment_kwargs=environment_kwargs)
+        kwargs = dict(task_kwargs) if seed is None else {**task_kwargs, "random": seed}
+        return import_suite().load(*self._name, task_kwargs=kwargs, environment_kwargs=environment_kwargs)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """With a seed: as suite.load(..., task_kwargs={"random": seed}) would begin."""
+        """Reset the task; with a seed, as suite.load(..., task_kwargs={"random": seed}) would start it."""
         if seed is not None:
-            # numpy's older generator, which dm_control has, takes 32 bits.
+            # dm_control's RandomState only takes 32 bits.
             seed = int(np.random.SeedSequence(seed).generate_state(1)[0]) if seed >= 2**32 else seed
             if self._name[0] in _RANDOM_MODELS:
                 self.env.close()
@@ -77,7 +80,7 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         return self._observed(self.env.reset()), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The rewards of the skipped steps are added."""
+        """Step the task frame_skip times and add up the rewards."""
         reward = 0.0
         for _ in range(self._frame_skip):
             timestep = self.env.step(action)
@@ -89,21 +92,21 @@ class DmControlEnv(gymnasium.Env[Any, Any]):
         return self._observed(timestep), reward, terminated, truncated, {"discount": float(timestep.discount)}
 
     def render(self) -> NDArray[np.uint8]:
-        """The picture of one camera."""
+        """Render the view of one camera."""
         model, data = self.env.physics.model.ptr, self.env.physics.data.ptr
         camera_id = self._camera_id
         if isinstance(camera_id, str):
             camera_id = self.env.physics.model.name2id(camera_id, "camera")
         camera_id = integer_option("camera_id", camera_id, -1, model.ncam - 1)
-        with explained():
-            if self._canvas is None:
+        with explained_errors():
+            if self._renderer is None:
                 key = (self._name, self._size, repr(self._kwargs))
-                self._canvas = shared(key, lambda: Canvas(model, *self._size))
-            return self._canvas.draw(model, data, camera_id)
+                self._renderer = shared(key, lambda: OffscreenRenderer(model, *self._size))
+            return self._renderer.render(model, data, camera_id)
 
     def close(self) -> None:
-        """Frees the simulation, and the canvas with the last env of this thread that draws on it."""
-        self._canvas = None
+        """Free the simulation, and the renderer with the last env of this thread that uses it."""
+        self._renderer = None
         self.env.close()
 
     def _observed(self, timestep: Any) -> dict[str, Any]:
@@ -122,19 +125,20 @@ def _box(spec: Any) -> spaces.Box:
     )
 
 
-def _suite() -> Any:
-    choose_gl()
+def import_suite() -> Any:
+    """Import dm_control's suite, working around what newer versions of its dependencies broke."""
+    choose_gl_backend()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of dm_control's own dependencies, on its way in
+        warnings.simplefilter("ignore")  # from dm_control's own dependencies
         import mujoco
         from dm_control.mujoco.wrapper.mjbindings import sizes
 
-        # dm_control 1.0.50 asks for fields that MuJoCo 4 has dropped, of bodies that the suite does not have.
+        # dm_control 1.0.50 reads fields that MuJoCo 4 has dropped, of features that the suite does not use.
         for struct, kind in (("mjmodel", mujoco.MjModel), ("mjdata", mujoco.MjData)):
             fields = sizes.array_sizes[struct]
             for name in [name for name in fields if not hasattr(kind, name)]:
                 del fields[name]
         from dm_control import suite
-    # It tells on every load which settings of its own models are deprecated.
+    # It logs the deprecated settings of its own models on every load.
     logging.getLogger("absl").setLevel(logging.ERROR)
     return suite

@@ -1,0 +1,246 @@
+"""make() and its siblings: from an env id, class or factory to a pool behind an api.
+
+make(env, ...) -> Options -> EnvSpec -> Executor -> Pool -> the api that env_type names
+
+Every function here takes the options of making.options.pool_options(), which is where they are listed, typed and
+documented. with_pool_options() copies that signature, for type checkers, editors and help().
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
+
+import numpy as np
+
+from envfleet.envs.pixels import wants_pixels
+from envfleet.errors import CompileError, ConfigError
+from envfleet.executors.base import Executor
+from envfleet.making.native_envs import NativeEntry, find_entry, load_entry, native_executor, resolve, supports_params
+from envfleet.making.options import Options, parse_options, pool_options
+from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
+from envfleet.making.registry import family_of
+from envfleet.pool import Pool
+from envfleet.seeding import seeds_for
+from envfleet.spec import EnvSpec
+from envfleet.window import check_screen
+
+if TYPE_CHECKING:
+    from envfleet.apis.dm import DmPool
+    from envfleet.apis.gym import GymPool
+    from envfleet.apis.gymnasium import GymnasiumPool
+    from envfleet.apis.pettingzoo import AgentsPool, PlayerRowsPool
+
+# The first argument of make(): an id, a class, a factory, or a list with one factory per env.
+Env = str | Callable[..., Any] | Sequence[Callable[[], Any]]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class MakeFunction(Protocol[P, R_co]):
+    """A function of an env and the pool's options P."""
+
+    def __call__(self, task_id: Env, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Make it."""
+
+
+class _MakeGym(Protocol[P]):
+    def __call__(
+        self, task_id: Env, gym_reset_return_info: bool = False, *args: P.args, **kwargs: P.kwargs
+    ) -> GymPool: ...
+
+
+class _Make(Protocol[P]):
+    @overload
+    def __call__(
+        self, task_id: Env, env_type: Literal["gymnasium"] = "gymnasium", *args: P.args, **kwargs: P.kwargs
+    ) -> GymnasiumPool: ...
+    @overload
+    def __call__(self, task_id: Env, env_type: Literal["gym"], *args: P.args, **kwargs: P.kwargs) -> GymPool: ...
+    @overload
+    def __call__(self, task_id: Env, env_type: Literal["dm"], *args: P.args, **kwargs: P.kwargs) -> DmPool: ...
+
+
+class _MakePettingZoo(Protocol[P]):
+    @overload
+    def __call__(
+        self,
+        env: Any,
+        layout: Literal["agents"] = "agents",
+        max_num_players: int | None = None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> AgentsPool: ...
+    @overload
+    def __call__(
+        self,
+        env: Any,
+        layout: Literal["rows"],
+        max_num_players: int | None = None,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> PlayerRowsPool: ...
+
+
+def with_pool_options(options: Callable[P, object]) -> Callable[[Callable[..., R]], MakeFunction[P, R]]:
+    """Declare that the **options of a function are those of another one, such as pool_options()."""
+    return lambda function: _with_signature(function, options)
+
+
+def _make_with(options: Callable[P, object]) -> Callable[[Callable[..., Any]], _Make[P]]:
+    return lambda function: _with_signature(function, options)
+
+
+def _make_gym_with(options: Callable[P, object]) -> Callable[[Callable[..., Any]], _MakeGym[P]]:
+    return lambda function: _with_signature(function, options)
+
+
+def _make_pettingzoo_with(options: Callable[P, object]) -> Callable[[Callable[..., Any]], _MakePettingZoo[P]]:
+    return lambda function: _with_signature(function, options)
+
+
+def _with_signature(function: Any, options: Callable[..., Any]) -> Any:
+    """Replace **options in the signature that help() and inspect.signature() show."""
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
+    added = inspect.signature(options).parameters.values()
+    function.__signature__ = signature.replace(parameters=[*own, *added])
+    return function
+
+
+@with_pool_options(pool_options)
+def make_spec(task_id: Env, **options: Any) -> EnvSpec:
+    """Return the spec of the pool that make() would make.
+
+    Of a Python env, one is built and closed again: only the env knows its spaces.
+    """
+    entry, backend, parsed = _choose_backend(task_id, options)
+    _check_seed(parsed)
+    if entry is not None:
+        return resolve(str(task_id), entry, parsed)[0]
+    return python_spec(task_id, backend, parsed)
+
+
+@with_pool_options(pool_options)
+def make_pool(task_id: Env, **options: Any) -> Pool:
+    """Make the bare pool that make() wraps in an api. Options: see make()."""
+    entry, backend, parsed = _choose_backend(task_id, options)
+    _check_seed(parsed)  # before anything is built
+    executor: Executor
+    if entry is not None:
+        executor, config = native_executor(str(task_id), entry, parsed)
+    else:
+        executor, config = python_executor(task_id, backend, parsed)
+    try:
+        return Pool(executor, config, parsed.seed)
+    except BaseException:  # after Ctrl-C at this moment, no pool would close the workers
+        executor.close()
+        raise
+
+
+def _check_seed(options: Options) -> None:
+    num_envs = options.config.num_envs
+    seeds_for(options.seed, np.arange(num_envs, dtype=np.int32), num_envs)
+
+
+def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | None, str, Options]:
+    """Return the native env, or None if the env runs in Python; the backend; and the parsed options."""
+    entry = find_entry(env)
+    if entry is None:
+        check_known(env)
+    parsed = parse_options(options, len(env) if isinstance(env, (list, tuple)) and env else 1)
+    backend = parsed.backend
+    # On Ray, the backend of each actor decides.
+    env_backend = (parsed.config.ray.inner_backend or "auto") if backend == "ray" else backend
+    if wants_pixels(env, parsed.params):
+        if env_backend == "native":
+            raise ConfigError("from_pixels renders in Python workers, got backend='native'; leave backend out")
+        entry = None
+    if entry is not None and not supports_params(entry, parsed.params):
+        if env_backend == "native":
+            raise ConfigError(f"{env} in C++ does not support all of these parameters; leave backend='native' out")
+        entry = None
+    if entry is not None and (env_backend == "native" or (env_backend == "auto" and not parsed.wrappers)):
+        if parsed.wrappers:
+            raise ConfigError("wrappers are for Python envs, got backend='native'; choose another backend or none")
+        if parsed.config.render_mode == "human":
+            check_screen()
+        if _can_load(env, entry, env_backend):
+            return entry, "ray" if backend == "ray" else "native", parsed
+    if env_backend == "native":
+        raise ConfigError(f"backend='native' expected an env in C++, got {env!r}, which has none; leave backend out")
+    if entry is not None:
+        check_known(env)  # a native id may have no Python env
+    if parsed.config.render_mode == "human" and not opens_windows(env, parsed):
+        check_screen()
+    if backend == "auto":
+        backend = auto_backend(env, parsed.config)
+    return None, backend, parsed
+
+
+def _can_load(env: Env, entry: NativeEntry, backend: str) -> bool:
+    """Return whether the engine has the env. If it cannot be compiled here, warn that it runs in Python."""
+    try:
+        load_entry(entry)
+    except CompileError as error:
+        if backend == "native":
+            raise
+        warnings.warn(f"{env} runs as a Python env, several times slower: {error}", stacklevel=6)
+        return False
+    return True
+
+
+@_make_with(pool_options)
+def make(task_id: Env, env_type: str = "gymnasium", **options: Any) -> GymnasiumPool | GymPool | DmPool:
+    """Make a pool of num_envs envs behind the api that env_type names: "gymnasium", "gym" or "dm".
+
+    task_id: a native id, any id of Gymnasium, a class, a factory, or a list with one factory per env.
+    Options: those that envfleet.making.options.pool_options() documents (num_envs, batch_size, num_workers, backend,
+    seed ...); all other keywords are parameters of the env. Native envs accept a list of num_envs values for each
+    parameter, Python envs a list of dicts as env_kwargs.
+    """
+    if env_type == "gymnasium":
+        return make_gymnasium(task_id, **options)
+    if env_type == "gym":
+        return make_gym(task_id, **options)
+    if env_type == "dm":
+        return make_dm(task_id, **options)
+    raise ConfigError(f"env_type expected 'gymnasium', 'gym' or 'dm', got {env_type!r}")
+
+
+@with_pool_options(pool_options)
+def make_gymnasium(task_id: Env, **options: Any) -> GymnasiumPool:
+    """Make a pool that is a gymnasium.vector.VectorEnv. Options: see make()."""
+    from envfleet.apis.gymnasium import GymnasiumPool
+
+    return GymnasiumPool(make_pool(task_id, **options), family_of(task_id))
+
+
+@_make_gym_with(pool_options)
+def make_gym(task_id: Env, gym_reset_return_info: bool = False, **options: Any) -> GymPool:
+    """Make a pool with the old gym's API: obs = reset(); obs, rew, done, info = step(action). Options: see make()."""
+    from envfleet.apis.gym import GymPool
+
+    return GymPool(make_gymnasium(task_id, **options), gym_reset_return_info)
+
+
+@with_pool_options(pool_options)
+def make_dm(task_id: Env, **options: Any) -> DmPool:
+    """Make a pool with dm_env's API: TimeSteps of arrays. Options: see make()."""
+    from envfleet.apis.dm import DmPool
+
+    return DmPool(make_pool(task_id, **options))
+
+
+@_make_pettingzoo_with(pool_options)
+def make_pettingzoo(
+    env: Any, layout: Literal["agents", "rows"] = "agents", max_num_players: int | None = None, **options: Any
+) -> AgentsPool | PlayerRowsPool:
+    """Make a pool of PettingZoo's parallel multi-agent envs; see envfleet.apis.pettingzoo. Options: see make()."""
+    from envfleet.apis.pettingzoo import make_pettingzoo as make_players
+
+    return make_players(env, layout=layout, max_num_players=max_num_players, **options)
