@@ -93,9 +93,30 @@ _ITS_OWN_WORKERS = "asks Tianshou's own workers, which a pool does not have"
 _NO_SPACES = "its env has no spaces, which a pool is made from"
 _OTHER_OBSERVATIONS = "its env's observations are not of its space's dtype and shape, which a pool refuses"
 _TIMED = "asserts durations"
-_INT_REWARDS = (
-    "expects rewards as int32 and colours last, as ale-py's vector env has them; ours are float64, and planes"
-)
+# What ale-py's vector env does otherwise than EnvPool's Atari envs, whose API a pool has; see docs/compatibility.md.
+_ALE_EXCLUDED = {
+    **{
+        f"test_obs_params_equivalence[True-{frame_skip}-84-84-{stack_num}-ALE/Breakout-v5]": (
+            "compares grey frames of 84 by 84 with OpenCV's to the bit; ours may differ by one grey level"
+        )
+        for frame_skip in (1, 4)
+        for stack_num in (4, 6)
+    },
+    "test_continuous_equivalence": "needs ale-py's option continuous; EnvPool's Atari actions are discrete",
+    "test_reset_mask_options[none-ALE/Breakout-v5]": (
+        "resets no env; a mask without a True is refused, as Gymnasium's vector envs refuse it"
+    ),
+    "test_invalid_reset_masks": "asserts the texts of ale-py's own errors, and calls its attribute ale",
+    "test_episodic_life_equivalence": (
+        "expects a new game after the loss of a life; EnvPool's episodic_life continues the game"
+    ),
+    "test_same_step_autoreset_mode": (
+        "expects a new game after the loss of a life; EnvPool's episodic_life continues the game"
+    ),
+    "test_episodic_life_and_life_loss_info": (
+        "needs ale-py's option life_loss_info; EnvPool's zero_discount_on_life_loss takes its place"
+    ),
+}
 
 SUITES = (
     Suite(
@@ -157,8 +178,8 @@ SUITES = (
         ["tests/python/test_atari_vector_env.py"],
         "ale_swap",
         excluded={
-            f"tests/python/test_atari_vector_env.py::TestVectorEnv::{name}": _INT_REWARDS
-            for name in ("test_reset_step_shapes",)
+            f"tests/python/test_atari_vector_env.py::TestVectorEnv::{name}": reason
+            for name, reason in _ALE_EXCLUDED.items()
         },
         has_sdist=True,
         needs=("cv2",),

@@ -81,7 +81,7 @@ def read_options(style: str, given: Mapping[str, Any]) -> AtariOptions:
         # None stands for a default that has another word here, as ale-py's mode=None does.
         if value is None and own in ("mode", "difficulty", "max_num_frames_per_episode", "obs_type"):
             continue
-        named[own] = _CHECKS[own](own, value)
+        named[own] = _CHECKS[own](name, value)  # an error names the option as the caller spelled it
     _settle_colours(named)
     return replace(STYLES[style], **named)
 
