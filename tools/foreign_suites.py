@@ -77,7 +77,10 @@ class Result:
         counts = [f"{self.counts.get(kind, 0)} {kind}" for kind in ("passed", "failed")]
         counts += [f"{self.counts[kind]} {kind}" for kind in ("skipped", "xfailed") if self.counts.get(kind)]
         num_excluded = self.counts.get("deselected", 0)
-        reasons = "; ".join(f"{test.rpartition('::')[2]}: {why}" for test, why in self.suite.excluded.items())
+        tests_by_reason: dict[str, list[str]] = {}
+        for test, reason in self.suite.excluded.items():
+            tests_by_reason.setdefault(reason, []).append(test.rpartition("::")[2])
+        reasons = "; ".join(f"{', '.join(tests)}: {reason}" for reason, tests in tests_by_reason.items())
         if num_excluded:
             counts.append(f"{num_excluded} excluded ({reasons})")
         return f"{start}: {', '.join(counts)}" + (f"; {self.reason}" if self.reason else "")
@@ -143,6 +146,14 @@ SUITES = (
         "torchrl",
         ["test/libs/test_envpool.py"],
         "envpool_swap",
+        excluded={
+            f"test/libs/test_envpool.py::TestEnvPool::test_env_with_policy[{transformed}-{frame_skip}-{env_id}]": (
+                "sends an array of floats per env to Discrete envs, which EnvPool reads unchecked and a pool refuses"
+            )
+            for transformed in (True, False)
+            for frame_skip in (4, 1)
+            for env_id in ("Acrobot-v1", "CartPole-v1")
+        },
         needs=("treevalue",),
         archive="https://github.com/pytorch/rl/archive/refs/tags/v{version}.tar.gz",
         environment={"OMP_NUM_THREADS": "1"},

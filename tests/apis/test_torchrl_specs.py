@@ -137,7 +137,7 @@ def test_refused_options(options, message):
 
 def test_refused_beside_a_pool():
     pool = envfleet.make_pool("CartPole-v1", num_envs=2, autoreset_mode="disabled")
-    with pytest.raises(envfleet.ConfigError, match="no options beside a pool, got max_episode_steps"):
+    with pytest.raises(envfleet.ConfigError, match="no options together with a pool, got max_episode_steps"):
         EnvFleetEnv(pool, max_episode_steps=3)
     with pytest.raises(envfleet.ConfigError, match="num_envs expected 2"):
         EnvFleetEnv(pool, 3)

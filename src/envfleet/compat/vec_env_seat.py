@@ -10,10 +10,10 @@ from typing import Any
 import gymnasium
 
 from envfleet.compat.modules import is_available
-from envfleet.compat.pictures import resized
 from envfleet.envs.adapters import AdaptedEnv
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.making.builders import gymnasium_spec
+from envfleet.pictures import resized
 
 # The option of a reset that carries seeds which the user asked for; others are the pool's own.
 ASKED_SEED = "envfleet.env_wrappers.seed"

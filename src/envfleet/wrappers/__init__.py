@@ -1,6 +1,6 @@
-"""Wrappers that do once for a batch what others do in each env.
+"""Wrappers that process whole batches.
 
-They wrap what envfleet.make() gives, in every autoreset mode, with step() as with send() and recv(). Those that
+They wrap pools of envfleet.make(), in every autoreset mode, with step() as with send() and recv(). Those that
 bear the name of a wrapper of Gymnasium's take its arguments; docs/wrappers.md says why there is a second one.
 """
 

@@ -17,8 +17,7 @@ from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
 
 from envfleet import _native
-from envfleet.apis.sb3.infos import Info
-from envfleet.apis.sb3.vec_env import Indices, PoolVecEnv, Step
+from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
 from envfleet.apis.sb3_seats import ASK, Sb3SeatBuilder, asked_reset
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ConfigError, EnvError
@@ -35,7 +34,7 @@ Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]
 
 
 class _Cutter(ActionCutter):
-    """Takes actions apart as SB3 does: actions[i] is env i's, whatever the space."""
+    """Splits actions as SB3 does: actions[i] is env i's, whatever the space."""
 
     def single_actions(self, actions: Any) -> list[Any]:
         singles = [actions[row] for row in range(len(actions))]
@@ -44,7 +43,7 @@ class _Cutter(ActionCutter):
 
 
 class _DropIn(PoolVecEnv):
-    """What the two have in common."""
+    """The parts that both drop-ins share."""
 
     _executor: Lenient
 
@@ -59,7 +58,7 @@ class _DropIn(PoolVecEnv):
         super().__init__(pool, copies_objects=copies_objects)
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
+        """Start a step of all envs."""
         columns = self._cutter.cut(actions)
         if columns is None:  # what no column holds goes ahead by message
             self.pool.set_attr(NEXT_ACTION, self._cutter.single_actions(actions))
@@ -71,23 +70,23 @@ class _DropIn(PoolVecEnv):
         return batch.obs, self._infos.of_reset(batch)
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of each of these envs."""
+        """Return an attribute of each of these envs."""
         return self._for_each(self._ids(indices), lambda ids: self.pool.get_attr(attr_name, ids))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of each of these envs."""
+        """Call a method of each of these envs."""
         return self._ask(indices, "call", method_name, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Indices = None
     ) -> list[bool]:
-        """Whether each of these envs is wrapped in an instance of this class."""
+        """Return, for each of these envs, whether it is wrapped in an instance of this class."""
         return self._ask(indices, "is_wrapped", wrapper_class)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have this attribute."""
+        """Return True if all envs have this attribute."""
         return all(self._ask(None, "has", attr_name))
 
     def _ask(self, indices: Indices, *question: Any) -> list[Any]:
@@ -102,11 +101,11 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
     """Runs envs one after the other in the caller's thread; a drop-in for SB3's DummyVecEnv."""
 
     def __init__(self, env_fns: Sequence[EnvFactory]) -> None:
-        """env_fns: functions that each return an env of its own."""
+        """Build the envs. env_fns: functions that each return a separate env."""
         built = [adapt(env_fn()) for env_fn in _checked(env_fns)]
         if len({id(env.unwrapped) for env in built}) < len(built):
             raise ConfigError(
-                "DummyVecEnv expected an env of its own from each function, got the same instance twice; "
+                "DummyVecEnv expected each function to return a separate env, got the same instance twice; "
                 "make the env inside the function: [lambda: gymnasium.make('CartPole-v1')] * n"
             )
         check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
@@ -118,25 +117,25 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         self.metadata = built[0].metadata
 
     def step_async(self, actions: Any) -> None:
-        """Takes the actions. Those past the last env are not looked at, as with SB3."""
+        """Start a step of all envs. Surplus actions are ignored, as in SB3."""
         super().step_async(actions[: self.num_envs] if len(actions) > self.num_envs else actions)
 
     def step_wait(self) -> Step:
-        """The rows of the step. Raises what an env raised."""
+        """Wait for the step. An env's exception is raised as it is."""
         try:
             return super().step_wait()
         except EnvError as error:
             raise self._let_go_on(error) from None
 
     def reset(self) -> Any:
-        """The first observations of all envs. Raises what an env raised."""
+        """Reset all envs. An env's exception is raised as it is."""
         try:
             return super().reset()
         except EnvError as error:
             raise self._let_go_on(error) from None
 
     def _let_go_on(self, error: EnvError) -> BaseException:
-        """What is to be raised. The envs are in the caller's hands and stay what they are."""
+        """Return the exception to raise. The envs belong to the caller and are not rebuilt."""
         self._executor.let_run(fault.env_id for fault in error.faults)
         return _raised_by_env(error)
 
@@ -151,7 +150,7 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
     def __init__(
         self, env_fns: Sequence[EnvFactory], start_method: str | None = None, *, num_workers: int | None = None
     ) -> None:
-        """start_method: "forkserver" (the default), "spawn" or "fork"."""
+        """Start the workers. start_method: "forkserver" (the default), "spawn" or "fork"."""
         num_envs = len(_checked(env_fns))
         multiprocessing.get_context(start_method)  # raises the ValueError that SB3's callers know
         config = _config(
@@ -164,12 +163,12 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]  # nothing to set: the pool knows
-        """Whether step_async() was called and step_wait() was not yet."""
+        """True if step_async() was called and step_wait() was not yet."""
         return self.pool.num_in_flight > 0
 
     @property
     def closed(self) -> bool:  # type: ignore[override]  # likewise
-        """Whether close() was called."""
+        """True if close() was called."""
         return self.pool.closed
 
 

@@ -117,7 +117,7 @@ class PufferEnv:
 
 
 def set_buffers(env: Any, buf: Mapping[str, Any] | None = None) -> None:
-    """Give an env the arrays of buf, or new ones."""
+    """Assign the arrays of buf, or new ones, to an env."""
     if buf is not None:
         for name in ("observations", "rewards", "terminals", "truncations", "masks", "actions"):
             setattr(env, name, buf[name])
@@ -134,7 +134,28 @@ def set_buffers(env: Any, buf: Mapping[str, Any] | None = None) -> None:
 
 
 class _Emulated:
-    """What the two emulated envs share: flat spaces, and records written into the rows."""
+    """The parts that both emulated envs share: the constructor, flat spaces, and records written into the rows.
+
+    seed is accepted and ignored, as in PufferLib.
+    """
+
+    def __init__(
+        self,
+        env: Any = None,
+        env_creator: Callable[..., Any] | None = None,
+        env_args: Sequence[Any] = (),
+        env_kwargs: Mapping[str, Any] | None = None,
+        buf: Mapping[str, Any] | None = None,
+        seed: int | None = 0,
+    ) -> None:
+        if (env is None) == (env_creator is None):
+            raise APIUsageError("expected either env or env_creator, got both or neither; pass one")
+        self._start(env if env_creator is None else env_creator(*env_args, **(env_kwargs or {})), buf)
+        self.render_mode = getattr(self.env, "render_mode", None)
+        self.initialized = False
+
+    def _start(self, env: Any, buf: Mapping[str, Any] | None) -> None:
+        raise NotImplementedError
 
     def _emulate(self, observation_space: Any, action_space: Any, num_agents: int, buf: Any) -> None:
         self._inner_action_space = to_gymnasium_space(action_space)
@@ -165,6 +186,15 @@ class _Emulated:
             return np.asarray(row).ravel()[0]
         return np.asarray(row).reshape(space.shape)
 
+    def render(self) -> Any:
+        """Render the env."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close the env."""
+        self.env.close()
+
+    env: Any
     observations: NDArray[Any]
     rewards: NDArray[np.float32]
     terminals: NDArray[np.bool_]
@@ -173,22 +203,12 @@ class _Emulated:
 
 
 class GymnasiumPufferEnv(_Emulated, gymnasium.Env[Any, Any]):
-    """A Gymnasium env (or one of the old gym) as an env of one agent. seed is accepted, as PufferLib's is."""
+    """A Gymnasium env (or one of gym) as a PufferEnv of one agent."""
 
-    def __init__(
-        self,
-        env: Any = None,
-        env_creator: Callable[..., Any] | None = None,
-        env_args: Sequence[Any] = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        buf: Mapping[str, Any] | None = None,
-        seed: int | None = 0,
-    ) -> None:
-        self.env = adapt(_made(env, env_creator, env_args, env_kwargs))
+    def _start(self, env: Any, buf: Mapping[str, Any] | None) -> None:
+        self.env = adapt(env)
         self._emulate(self.env.observation_space, self.env.action_space, 1, buf)
         self.observation_space, self.action_space = self.single_observation_space, self.single_action_space
-        self.render_mode = getattr(self.env, "render_mode", None)
-        self.initialized = False
         self.done = True
 
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[Any, Any]:
@@ -202,7 +222,7 @@ class GymnasiumPufferEnv(_Emulated, gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         """Step the env and return (observations, reward, terminal, truncation, info)."""
         if not self.initialized or self.done:
-            raise APIUsageError("step() expected an episode under way; call reset() first")
+            raise APIUsageError("step() was called without a running episode; call reset() first")
         observation, reward, terminal, truncation, info = self.env.step(self._native_action(action))
         self._write(0, observation)
         self._set(reward, terminal, truncation)
@@ -212,41 +232,22 @@ class GymnasiumPufferEnv(_Emulated, gymnasium.Env[Any, Any]):
     def _set(self, reward: Any, terminal: Any, truncation: Any) -> None:
         self.rewards[0], self.terminals[0], self.truncations[0], self.masks[0] = reward, terminal, truncation, True
 
-    def render(self) -> Any:
-        """Render the env."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the env."""
-        self.env.close()
-
 
 class PettingZooPufferEnv(_Emulated):
-    """A PettingZoo env with a row per possible agent. masks is False for agents that are gone."""
+    """A PettingZoo env with one row per possible agent. masks is False for absent agents."""
 
-    def __init__(
-        self,
-        env: Any = None,
-        env_creator: Callable[..., Any] | None = None,
-        env_args: Sequence[Any] = (),
-        env_kwargs: Mapping[str, Any] | None = None,
-        buf: Mapping[str, Any] | None = None,
-        seed: int | None = 0,
-    ) -> None:
-        made = _made(env, env_creator, env_args, env_kwargs)
-        self.env = as_parallel(made) if hasattr(made, "agent_iter") else made
+    def _start(self, env: Any, buf: Mapping[str, Any] | None) -> None:
+        self.env = as_parallel(env) if hasattr(env, "agent_iter") else env
         self.possible_agents = list(self.env.possible_agents)
         first = self.possible_agents[0]
         observation, action = self.env.observation_space(first), self.env.action_space(first)
         for agent in self.possible_agents:
             if self.env.observation_space(agent) != observation or self.env.action_space(agent) != action:
                 raise APIUsageError(
-                    f"expected agents of equal spaces, got {agent!r} with others than {first!r}; "
-                    "envfleet.make_pettingzoo() takes them"
+                    f"expected all agents to have the same spaces, but those of {agent!r} and {first!r} differ; "
+                    "use envfleet.make_pettingzoo()"
                 )
         self._emulate(observation, action, len(self.possible_agents), buf)
-        self.render_mode = getattr(self.env, "render_mode", None)
-        self.initialized = False
         self._all_done = True
 
     @property
@@ -256,7 +257,7 @@ class PettingZooPufferEnv(_Emulated):
 
     @property
     def done(self) -> bool:
-        """Whether the episode is over for all agents."""
+        """True if the episode is over for all agents."""
         return self._all_done or not self.env.agents
 
     def observation_space(self, agent: Any) -> Any:
@@ -281,7 +282,7 @@ class PettingZooPufferEnv(_Emulated):
     def step(self, actions: Any) -> Any:
         """Step the agents that are left and return (observations, rewards, terminals, truncations, infos)."""
         if not self.initialized or self.done:
-            raise APIUsageError("step() expected an episode under way; call reset() first")
+            raise APIUsageError("step() was called without a running episode; call reset() first")
         if not isinstance(actions, Mapping):
             actions = dict(zip(self.possible_agents, actions, strict=True))
         alive = set(self.env.agents)
@@ -299,26 +300,12 @@ class PettingZooPufferEnv(_Emulated):
         self._all_done = all(terminals.values()) or all(truncations.values())
         return self.observations, self.rewards, self.terminals, self.truncations, infos
 
-    def render(self) -> Any:
-        """Render the env."""
-        return self.env.render()
-
-    def close(self) -> None:
-        """Close the env."""
-        self.env.close()
-
 
 def as_puffer_env(env: Any) -> Any:
     """Return the env itself if it has PufferLib's rows, else an emulated env around it."""
     if hasattr(env, "single_observation_space") and hasattr(env, "terminals"):
         return env
     return PettingZooPufferEnv(env) if hasattr(env, "possible_agents") else GymnasiumPufferEnv(env)
-
-
-def _made(env: Any, creator: Callable[..., Any] | None, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> Any:
-    if (env is None) == (creator is None):
-        raise APIUsageError("expected env or env_creator, got both or none; pass one")
-    return env if creator is None else creator(*args, **(kwargs or {}))
 
 
 # --- flat spaces and records -------------------------------------------------------------------------------
@@ -328,7 +315,7 @@ def _record_dtype(space: gymnasium.Space[Any]) -> np.dtype[Any]:
     """Return the aligned record of a space's values; integers of discrete spaces take 32 bits."""
     fields: Any
     if isinstance(space, spaces.Tuple):
-        fields = [(f"f{place}", _record_dtype(part)) for place, part in enumerate(space.spaces)]
+        fields = [(f"f{index}", _record_dtype(part)) for index, part in enumerate(space.spaces)]
     elif isinstance(space, spaces.Dict):
         fields = [(key, _record_dtype(part)) for key, part in space.spaces.items()]
     elif isinstance(space, spaces.Discrete):
@@ -338,7 +325,7 @@ def _record_dtype(space: gymnasium.Space[Any]) -> np.dtype[Any]:
     elif isinstance(space, (spaces.Box, spaces.MultiBinary)):
         fields = (space.dtype, space.shape)
     else:
-        raise APIUsageError(f"expected spaces of arrays to flatten, got {space}; envfleet.make() takes it")
+        raise APIUsageError(f"expected array spaces, got {space}, which cannot be flattened; use envfleet.make()")
     dtype: np.dtype[Any] = np.dtype(fields, align=True)
     return dtype
 
@@ -366,7 +353,7 @@ def _flat_actions(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
         if isinstance(leaf, (spaces.Discrete, spaces.MultiDiscrete)):
             sizes += [int(leaf.n)] if isinstance(leaf, spaces.Discrete) else leaf.nvec.ravel().tolist()
         else:
-            raise APIUsageError(f"expected structured actions of discrete parts, got {leaf}; envfleet.make() takes it")
+            raise APIUsageError(f"expected composite actions with discrete parts, got {leaf}; use envfleet.make()")
     return spaces.MultiDiscrete(sizes)
 
 

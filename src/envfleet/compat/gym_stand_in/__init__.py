@@ -1,7 +1,7 @@
-"""A light `gym` for code of before 0.26, where the real one is not installed.
+"""A stand-in for gym 0.25, for old code where the real package is not installed.
 
-It has what envs, wrappers and the users of EnvPool name: Env, the wrappers, spaces (Gymnasium's own
-classes), make() with the old calls, and in gym_wrappers.py the wrappers. `pip install gym` and it is never used.
+It has what envs, wrappers and users of EnvPool refer to: Env, the wrapper base classes, spaces (Gymnasium's own
+classes), make(), and gym.wrappers (wrappers.py). It is never used if the real gym is installed.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from envfleet.compat.modules import AliasModule, install_tree, is_available, remove_tree
-from envfleet.compat.pictures import resized
+from envfleet.pictures import resized
 
-# The last gym whose envs have the calls that these have: user code that asks for the version unpacks accordingly.
+# The last gym with this API: user code that checks the version unpacks results accordingly.
 __version__ = "0.25.2"
 
 _INSTALLER = __name__
@@ -32,7 +32,7 @@ class Space(spaces.Space[Any]):
 
 
 class Env:
-    """The old gym's Env: reset() -> obs; step(action) -> obs, reward, done, info; seed(); render(mode)."""
+    """gym 0.25's Env: reset() -> obs; step(action) -> obs, reward, done, info; seed(); render(mode)."""
 
     metadata: dict[str, Any] = {"render.modes": []}  # noqa: RUF012 (gym's own is such a dict)
     reward_range = (-float("inf"), float("inf"))
@@ -43,7 +43,7 @@ class Env:
 
     @property
     def np_random(self) -> np.random.Generator:
-        """The env's generator; seed() makes it anew."""
+        """The env's generator; seed() replaces it."""
         if self._np_random is None:
             self._np_random, _ = seeding.np_random()
         return self._np_random
@@ -53,24 +53,24 @@ class Env:
         self._np_random = value
 
     def step(self, action: Any) -> Any:
-        """One step."""
+        """Step the env."""
         raise NotImplementedError
 
     def reset(self) -> Any:
-        """The first observation of a new episode."""
+        """Reset the env and return the observation."""
         raise NotImplementedError
 
     def render(self, mode: str = "human") -> Any:
-        """A picture, or a window."""
+        """Render the env."""
         raise NotImplementedError
 
     def seed(self, seed: int | None = None) -> list[int]:
-        """Makes the generator anew."""
+        """Replace the generator."""
         self._np_random, used = seeding.np_random(seed)
         return [used]
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Close the env; nothing to do by default."""
 
     @property
     def unwrapped(self) -> Any:
@@ -85,7 +85,7 @@ class Env:
 
 
 def _of_the_inner(name: str) -> Any:
-    """An attribute that Env has for its class and a wrapper takes from the env inside, unless it was set."""
+    """Return a property that reads the wrapped env's attribute unless the wrapper has set its own."""
 
     def get(self: Any) -> Any:
         return self.__dict__[name] if name in self.__dict__ else getattr(self.env, name)
@@ -94,7 +94,7 @@ def _of_the_inner(name: str) -> Any:
 
 
 class Wrapper(Env):
-    """The old gym's Wrapper. It takes whatever has an env's calls, pools too."""
+    """gym 0.25's Wrapper. It accepts anything with an env's methods, including pools."""
 
     metadata = _of_the_inner("metadata")
     reward_range = _of_the_inner("reward_range")
@@ -110,23 +110,23 @@ class Wrapper(Env):
         return getattr(self.env, name)
 
     def step(self, action: Any) -> Any:
-        """The env's step."""
+        """Step the env."""
         return self.env.step(action)
 
     def reset(self, **kwargs: Any) -> Any:
-        """The env's reset."""
+        """Reset the env."""
         return self.env.reset(**kwargs)
 
     def render(self, *args: Any, **kwargs: Any) -> Any:
-        """The env's picture."""
+        """Render the env."""
         return self.env.render(*args, **kwargs)
 
     def seed(self, seed: int | None = None) -> Any:
-        """Seeds the env."""
+        """Seed the env."""
         return self.env.seed(seed)
 
     def close(self) -> None:
-        """Closes the env."""
+        """Close the env."""
         self.env.close()
 
     @property
@@ -139,49 +139,49 @@ class Wrapper(Env):
 
 
 class ObservationWrapper(Wrapper):
-    """Changes observations."""
+    """A wrapper that transforms observations."""
 
     def reset(self, **kwargs: Any) -> Any:
-        """The env's reset, its observation changed."""
+        """Reset the env and transform the observation."""
         return self.observation(self.env.reset(**kwargs))
 
     def step(self, action: Any) -> Any:
-        """The env's step, its observation changed."""
+        """Step the env and transform the observation."""
         obs, *others = self.env.step(action)
         return self.observation(obs), *others
 
     def observation(self, observation: Any) -> Any:
-        """The changed observation."""
+        """Return the transformed observation."""
         raise NotImplementedError
 
 
 class RewardWrapper(Wrapper):
-    """Changes rewards."""
+    """A wrapper that transforms rewards."""
 
     def step(self, action: Any) -> Any:
-        """The env's step, its reward changed."""
+        """Step the env and transform the reward."""
         obs, reward, *others = self.env.step(action)
         return obs, self.reward(reward), *others
 
     def reward(self, reward: Any) -> Any:
-        """The changed reward."""
+        """Return the transformed reward."""
         raise NotImplementedError
 
 
 class ActionWrapper(Wrapper):
-    """Changes actions."""
+    """A wrapper that transforms actions."""
 
     def step(self, action: Any) -> Any:
-        """The env's step with a changed action."""
+        """Step the env with the transformed action."""
         return self.env.step(self.action(action))
 
     def action(self, action: Any) -> Any:
-        """The changed action."""
+        """Return the transformed action."""
         raise NotImplementedError
 
 
 class OldCalls(Env):
-    """An env of Gymnasium under the old calls. What is not here is the env's own."""
+    """A Gymnasium env with gym 0.25's API. Other attributes are those of the env."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -200,17 +200,17 @@ class OldCalls(Env):
         self.env.unwrapped.np_random = value
 
     def seed(self, seed: int | None = None) -> list[int]:
-        """Acts at the next reset, as Gymnasium seeds."""
+        """Seed the next reset."""
         self._seed = seed
         return [] if seed is None else [seed]
 
     def reset(self) -> Any:
-        """The first observation."""
+        """Reset the env and return the observation."""
         seed, self._seed = self._seed, None
         return self.env.reset(seed=seed)[0]
 
     def step(self, action: Any) -> Any:
-        """obs, reward, done, info; info["TimeLimit.truncated"] for an end that is none of the env's own."""
+        """Step the env; info["TimeLimit.truncated"] is set when an episode was truncated."""
         obs, reward, terminated, truncated, info = self.env.step(action)
         if truncated:
             info["TimeLimit.truncated"] = not terminated
@@ -221,7 +221,7 @@ class OldCalls(Env):
         return resized(self.env.render(), int(width or 0), int(height or 0))
 
     def close(self) -> None:
-        """Closes the env."""
+        """Close the env."""
         self.env.close()
 
     @property
@@ -236,7 +236,7 @@ class OldCalls(Env):
 
 
 def make(env_id: str, **kwargs: Any) -> OldCalls:
-    """An env of Gymnasium's registry with the old calls; it can draw pictures where the env can."""
+    """Make an env of Gymnasium's registry with gym 0.25's API, with render_mode="rgb_array" if it supports that."""
     modes = _render_modes(env_id)
     if "rgb_array" in modes:
         kwargs.setdefault("render_mode", "rgb_array")
@@ -253,10 +253,10 @@ def _render_modes(env_id: str) -> list[str]:
 
 
 def install() -> bool:
-    """Puts the stand-in in place if there is no gym; whether it did."""
+    """Install the stand-in unless gym is available; return True if it was installed."""
     if is_available("gym"):
         return False
-    from envfleet.compat.gym_wrappers import WRAPPERS  # here: they derive from the classes above
+    from envfleet.compat.gym_stand_in.wrappers import WRAPPERS  # here: they derive from the classes above
 
     core = {
         "Env": Env,
@@ -291,7 +291,7 @@ def install() -> bool:
 
 
 def uninstall() -> bool:
-    """Takes the stand-in out, unless another alias still needs it; the real gym stays."""
+    """Remove the stand-in unless another alias still needs it. A real gym is never removed."""
     aliases = [module for module in list(sys.modules.values()) if isinstance(module, AliasModule)]
     if any(module._envfleet_installer != _INSTALLER for module in aliases):
         return False
@@ -308,5 +308,5 @@ def _module_name(class_name: str) -> str:
 def _missing(name: str) -> Any:
     raise AttributeError(
         f"module 'gym' is envfleet's stand-in and has no {name!r}; it has Env, wrappers, spaces and make(). "
-        "For the rest: pip install gym"
+        "For everything else: pip install gym"
     )

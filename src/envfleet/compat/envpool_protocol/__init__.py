@@ -19,8 +19,8 @@ from typing import Any
 
 from envfleet.compat import envpool_wrap, gym_stand_in
 from envfleet.compat.envpool import envpool_members
+from envfleet.compat.envpool_protocol.registry import forget, import_path_of, registry_file, remember, task_id_of
 from envfleet.compat.modules import install_tree, installed, remove_tree
-from envfleet.compat.protocol_registry import forget, import_path_of, registry_file, remember, task_id_of
 from envfleet.errors import ConfigError
 
 __all__ = ["CppWrapperGenerator", "EnvManager", "EnvPoolProtocol", "forget", "install", "registry_file", "uninstall"]
@@ -42,23 +42,23 @@ class EnvPoolProtocol:
     """The five methods. Order: step or reset, then the observation, done, the reward."""
 
     def _step_envpool(self, act: Any) -> None:
-        """Goes one step."""
+        """Step the env."""
         raise NotImplementedError
 
     def _reset_envpool(self) -> None:
-        """Begins an episode."""
+        """Reset the env."""
         raise NotImplementedError
 
     def _make_obs_envpool(self) -> Any:
-        """The observation."""
+        """Return the observation."""
         raise NotImplementedError
 
     def _reward_envpool(self) -> float:
-        """The reward of the last step."""
+        """Return the reward of the last step."""
         raise NotImplementedError
 
     def _done_envpool(self) -> bool:
-        """Whether the episode has ended."""
+        """Return whether the episode has ended."""
         raise NotImplementedError
 
 
@@ -72,12 +72,12 @@ class EnvManager:
 
     @staticmethod
     def register_env(env: Any) -> None:
-        """Registers a class (or an instance's), here and, where it has an import path, for later processes."""
+        """Register a class (or an instance's class) in this process and, if it can be imported, for later ones."""
         cls = _checked(env if inspect.isclass(env) else type(env))
         if remember(cls) is None:
             warnings.warn(
-                f"{cls.__name__} is known to this process alone: other processes cannot import it; "
-                "define it at the top level of a file to keep it",
+                f"{cls.__name__} is registered in this process only, because other processes cannot import it; "
+                "define it at the top level of a file",
                 stacklevel=2,
             )
         if cls not in EnvManager.managed_envs_:
@@ -85,11 +85,11 @@ class EnvManager:
 
 
 class CppWrapperGenerator:
-    """The original compiled here. Nothing has to be compiled now."""
+    """The original compiled a wrapper; here nothing has to be compiled."""
 
     @staticmethod
     def generate_envpool_wrap(cls: type, verbose: bool = False, *, write_module: bool = True) -> None:
-        """Registers the class and writes envpool_wrap.py beside its file, so that `import envpool_wrap` works there.
+        """Register the class and write envpool_wrap.py next to its file, so that `import envpool_wrap` works there.
 
         write_module=False writes none: other processes call envfleet.compat.envpool_protocol.install() then.
         """
@@ -100,12 +100,12 @@ class CppWrapperGenerator:
         if target is not None:
             _write_wrap_file(target)
         if verbose:
-            beside = "" if target is None else f"; import envpool_wrap works in {target.parent}"
-            print(f"{task_id_of(cls)} is registered in {registry_file()}{beside}")
+            hint = "" if target is None else f"; import envpool_wrap works in {target.parent}"
+            print(f"{task_id_of(cls)} is registered in {registry_file()}{hint}")
 
 
 def install(*, old_gym: bool = True) -> None:
-    """Puts `envpool_protocol` and `envpool_wrap` in place. A second call changes nothing.
+    """Install `envpool_protocol` and `envpool_wrap`. A second call does nothing.
 
     old_gym: also a light `gym`, if the real one is not installed: protocol classes derive from gym.Env.
     """
@@ -118,7 +118,7 @@ def install(*, old_gym: bool = True) -> None:
     doc = __doc__ or ""
     keeps_file = _is_generated("envpool_wrap")
     if not keeps_file:
-        installed("envpool_wrap", __name__)  # raises before anything is put in place
+        installed("envpool_wrap", __name__)  # raises before anything is installed
     install_tree("envpool_protocol", members, __name__, doc)
     wrapped = {name: getattr(envpool_wrap, name) for name in envpool_wrap.__all__}
     tree = envpool_members()
@@ -131,7 +131,7 @@ def install(*, old_gym: bool = True) -> None:
 
 
 def uninstall() -> bool:
-    """Takes the modules, and the light gym, out again; whether there were any. What is registered stays."""
+    """Remove the modules and the gym stand-in; return True if there were any. Registered envs stay registered."""
     was_there = remove_tree("envpool_protocol", __name__) | remove_tree("envpool_wrap", __name__)
     gym_stand_in.uninstall()
     return was_there
@@ -142,10 +142,10 @@ def _checked(cls: type) -> type:
     if missing:
         raise ConfigError(
             f"register_env() expected a class with the methods {', '.join(_METHODS)}, "
-            f"{cls.__name__} lacks {', '.join(missing)}"
+            f"got {cls.__name__}, which lacks {', '.join(missing)}; define them"
         )
     for name in ("observation_space", "action_space"):
-        # Set in the constructor most often: then the pool says it, when one is built.
+        # Usually set in the constructor: then the pool checks it when the env is built.
         space = getattr(cls, name, None)
         if isinstance(space, type):
             raise ConfigError(f"{cls.__name__}.{name} expected a space such as gymnasium.spaces.Box(...), got a class")
@@ -165,19 +165,19 @@ def _write_wrap_file(target: Path) -> None:
                 return
             if not text.startswith(_MARK):
                 raise ConfigError(
-                    f"generate_envpool_wrap() would write {target}, which is there and not its own; "
+                    f"generate_envpool_wrap() would overwrite {target}, which it did not write; "
                     "move that file, or pass write_module=False"
                 )
         target.write_text(_WRAP_FILE)
     except OSError as error:
         warnings.warn(
-            f"{target} could not be written ({error}); other processes need "
+            f"{target} cannot be written ({error}); other processes need to call "
             "envfleet.compat.envpool_protocol.install() before `import envpool_wrap`",
             stacklevel=3,
         )
 
 
 def _is_generated(name: str) -> bool:
-    """Whether the module of that name is the file that generate_envpool_wrap() wrote."""
+    """Return whether the module of that name is the file that generate_envpool_wrap() wrote."""
     file = getattr(sys.modules.get(name), "__file__", None)
     return file is not None and Path(file).is_file() and Path(file).read_text().startswith(_MARK)

@@ -22,7 +22,7 @@ VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]
 
 
 class VecEnv(ABC):
-    """The interface: num_envs envs, the spaces of one."""
+    """The interface: num_envs envs with the spaces of a single env."""
 
     metadata: dict[str, Any] = {"render.modes": ["human", "rgb_array"]}  # noqa: RUF012 (the original's)
     closed = False
@@ -34,37 +34,37 @@ class VecEnv(ABC):
 
     @abstractmethod
     def reset(self) -> Any:
-        """The first observations of all envs."""
+        """Reset all envs and return their observations."""
 
     @abstractmethod
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
+        """Start a step of all envs."""
 
     @abstractmethod
     def step_wait(self) -> VecStep:
-        """What the step gave."""
+        """Wait for the step and return (obs, rewards, dones, infos)."""
 
     def step(self, actions: Any) -> VecStep:
-        """A step of all envs."""
+        """Step all envs."""
         self.step_async(actions)
         return self.step_wait()
 
     def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
-        """A list of pictures, one for each env."""
+        """Return a list with one picture per env."""
         raise NotImplementedError
 
     def get_images(self, **kwargs: Any) -> list[Any]:
-        """The pictures of render("rgb_array")."""
+        """Return the pictures of render("rgb_array")."""
         return list(self.render("rgb_array", **kwargs))
 
     def close(self) -> None:
-        """Closes the envs. Idempotent."""
+        """Close the envs. Idempotent."""
         if not self.closed:
             self.closed = True
             self.close_extras()
 
     def close_extras(self) -> None:  # noqa: B027 (who has nothing more to close leaves it)
-        """What else there is to close."""
+        """Close other resources; for subclasses."""
 
     @property
     def unwrapped(self) -> Any:
@@ -82,7 +82,7 @@ class VecEnv(ABC):
 
 
 class VecEnvWrapper(VecEnv):
-    """A vector env around another. What is not here is the inner one's."""
+    """A vector env around another. Other attributes are those of the inner one."""
 
     def __init__(self, venv: VecEnv, observation_space: Any = None, action_space: Any = None) -> None:
         self.venv = venv
@@ -93,23 +93,23 @@ class VecEnvWrapper(VecEnv):
         )
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
+        """Start a step of all envs."""
         self.venv.step_async(actions)
 
     def reset(self) -> Any:
-        """The first observations of all envs."""
+        """Reset all envs and return their observations."""
         return self.venv.reset()
 
     def step_wait(self) -> VecStep:
-        """What the step gave."""
+        """Wait for the step and return (obs, rewards, dones, infos)."""
         return self.venv.step_wait()
 
     def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
-        """The inner one's pictures."""
+        """Render the inner vector env."""
         return self.venv.render(mode, **kwargs)
 
     def close(self) -> None:
-        """Closes the inner one."""
+        """Close the inner vector env."""
         self.closed = True
         self.venv.close()
 
@@ -125,7 +125,7 @@ class VecEnvWrapper(VecEnv):
 
 
 class PoolVecEnv(VecEnv):
-    """A vector env that is a pool. The factories seed their envs; seed() acts at the next reset."""
+    """A vector env on a pool. The factories seed their envs; seed() takes effect at the next reset."""
 
     def __init__(self, env_fns: Sequence[Callable[[], Any]], *, seat: type[Seat] = Seat, **options: Any) -> None:
         factories = list(env_fns)
@@ -138,17 +138,19 @@ class PoolVecEnv(VecEnv):
         self._was_reset = False
 
     def seed(self, seed: int | Sequence[int | None] | None = None) -> None:
-        """Seeds env i with seed + i, or each with its own of a list, at the next reset."""
+        """Seed env i with seed + i, or with item i of a list, at the next reset."""
         if seed is None or isinstance(seed, (int, np.integer)):
             self._seeds = [None if seed is None else int(seed) + env_id for env_id in range(self.num_envs)]
             return
         seeds = [None if own is None else int(own) for own in seed]
         if len(seeds) != self.num_envs:
-            raise ConfigError(f"seed() expected a number or {self.num_envs} of them, got {len(seeds)}")
+            raise ConfigError(
+                f"seed() expected an int or a list of {self.num_envs} ints, one per env, got {len(seeds)}"
+            )
         self._seeds = seeds
 
     def reset(self) -> Any:
-        """The first observations of all envs."""
+        """Reset all envs and return their observations."""
         seeds, self._seeds = self._seeds, [None] * self.num_envs
         self._was_reset = True
         if seeds == self._seeds:
@@ -158,14 +160,14 @@ class PoolVecEnv(VecEnv):
         return self.pool.observe()
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
+        """Start a step of all envs."""
         if not self._was_reset:
-            raise CallOrderError("step() expected envs that were reset; call reset() first")
-        # A list of one action for each env is as good as an array.
+            raise CallOrderError("step() was called before reset(); call reset() first")
+        # A list with one action per env is accepted too.
         self.pool.send(np.asarray(actions) if isinstance(actions, (list, tuple)) else actions)
 
     def step_wait(self) -> VecStep:
-        """What the step gave. An ended episode's last observation is in info["terminal_observation"]."""
+        """Wait for the step. The last observation of an ended episode is in info["terminal_observation"]."""
         batch = self.pool.recv()
         ended = batch.terminated | batch.truncated
         infos = [self._info(batch, row, bool(ended[row])) for row in range(len(batch))]
@@ -180,7 +182,9 @@ class PoolVecEnv(VecEnv):
         return info
 
     def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
-        """What each env draws in this mode, a list. width and height go to the env, or the picture is resized.
+        """Return a list with what each env renders in this mode.
+
+        width and height are passed to the env if it takes them; otherwise its picture is resized.
 
         Before the first reset() the envs are reset for it. mode="tiled": all pictures as one.
         """
@@ -190,15 +194,15 @@ class PoolVecEnv(VecEnv):
         return tile(frames) if mode == "tiled" else frames
 
     def get_attr(self, name: str) -> list[Any]:
-        """An attribute of each env."""
+        """Return an attribute of each env."""
         return list(self.pool.get_attr(name))
 
     def env_method(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Calls a method of each env."""
+        """Call a method of each env."""
         return list(self.pool.call(name, *args, **kwargs))
 
     def close_extras(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.pool.close()
 
 
@@ -220,7 +224,7 @@ class SubprocVecEnv(PoolVecEnv):
         count = len(factories)
         if in_series is not None:
             if not isinstance(in_series, int) or in_series < 1 or count % in_series:
-                raise ConfigError(f"in_series expected a number that {count} envs can be divided by, got {in_series!r}")
+                raise ConfigError(f"in_series expected a divisor of the number of envs, {count}, got {in_series!r}")
             options.setdefault("num_workers", count // in_series)
         super().__init__(factories, backend="processes", start_method=context, **options)
 

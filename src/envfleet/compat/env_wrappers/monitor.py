@@ -14,7 +14,7 @@ from envfleet.errors import CallOrderError
 
 
 class _Episodes:
-    """What both Monitors do: count, report and log."""
+    """The counting, reporting and logging that both Monitors share."""
 
     env: Any
 
@@ -31,7 +31,7 @@ class _Episodes:
         if self.rewards and not self.allow_early_resets:
             raise CallOrderError(
                 f"Monitor.reset() expected an episode that has ended, got one of {len(self.rewards)} steps; "
-                "step on, or pass allow_early_resets=True"
+                "finish the episode, or pass allow_early_resets=True"
             )
         self.rewards = []
         return self.env.reset(**kwargs)
@@ -60,7 +60,7 @@ class Monitor(_Episodes, Wrapper):
     """
 
     def __new__(cls, env: Any, prefix: str = "", allow_early_resets: bool = False) -> Any:
-        """Choose by the env's API."""
+        """Choose the class by the env's API."""
         if cls is Monitor and isinstance(env, gymnasium.Env):
             return _GymnasiumMonitor(env, prefix, allow_early_resets)
         return super().__new__(cls)
@@ -70,12 +70,12 @@ class Monitor(_Episodes, Wrapper):
         self._start(prefix, allow_early_resets)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # __new__ wants the env, which pickle would not pass.
+        # __new__ requires the env, which pickle does not pass.
         return object.__new__, (type(self),), self.__dict__
 
 
 class _GymnasiumMonitor(_Episodes, gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Monitor around an env of Gymnasium's."""
+    """Monitor for Gymnasium envs."""
 
     def __init__(self, env: Any, prefix: str, allow_early_resets: bool) -> None:
         gymnasium.Wrapper.__init__(self, env)

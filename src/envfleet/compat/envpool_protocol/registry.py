@@ -1,4 +1,4 @@
-"""Where registered envs are kept: a file that outlives the process, with the import path of each.
+"""The registry of envpool_wrapper's envs: a file that keeps the import path of each across processes.
 
 The file is envpool_wrap.json in ENVFLEET_DATA, else in envfleet of the user's data folder
 (XDG_DATA_HOME, else ~/.local/share). Classes of a notebook have no import path: they are kept for this
@@ -28,7 +28,7 @@ _live: dict[str, type] = {}
 
 @dataclass(frozen=True)
 class ImportPath:
-    """Where a class is found: module below folder, which is put on sys.path for it."""
+    """The import path of a class: its module, and the folder that has to be on sys.path."""
 
     module: str
     folder: str
@@ -36,7 +36,7 @@ class ImportPath:
     class_name: str
 
     def load(self) -> type:
-        """The class, imported by whichever process needs it."""
+        """Import the class."""
         from envfleet.compat import envpool_protocol
 
         envpool_protocol.install()  # the file has the original import lines
@@ -45,14 +45,14 @@ class ImportPath:
             found = getattr(found, name, None)
         if not isinstance(found, type):
             raise ConfigError(
-                f"expected the class {self.class_name} in {self.file}, found none; define it at the top level of the "
-                "file, not under `if __name__ == '__main__':`, and register it again if it has moved"
+                f"{self.file} expected to define the class {self.class_name}, found none; define it at the top "
+                "level of the file, not under `if __name__ == '__main__':`, and register it again if it has moved"
             )
         return found
 
 
 def registry_file() -> Path:
-    """The file that remembers."""
+    """Return the path of the registry file."""
     if chosen := os.environ.get("ENVFLEET_DATA"):
         return Path(chosen, "envpool_wrap.json")
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
@@ -60,12 +60,12 @@ def registry_file() -> Path:
 
 
 def task_id_of(cls: type) -> str:
-    """The id that make() knows a class by."""
+    """Return the task id of a class."""
     return f"{cls.__name__}_wrap"
 
 
 def remember(cls: type) -> ImportPath | None:
-    """Keeps a class for this process and, by its import path, for others; None where it has no such path."""
+    """Register a class for this process and, by its import path, for others. Return the path, or None without one."""
     path = import_path_of(cls)
     _live[task_id_of(cls)] = cls
     if path is not None:
@@ -77,7 +77,7 @@ def remember(cls: type) -> ImportPath | None:
 
 
 def forget(task_id: str) -> bool:
-    """Takes an id out, here and in the file; whether it was there."""
+    """Remove an id from this process and from the file; return True if it was there."""
     was_live = _live.pop(task_id, None) is not None
     if not registry_file().exists():
         return was_live
@@ -89,17 +89,17 @@ def forget(task_id: str) -> bool:
 
 
 def known_ids() -> list[str]:
-    """All ids, of this process and of the file."""
+    """Return all ids, of this process and of the file."""
     return sorted({*_live, *_read()})
 
 
 def find(task_id: str) -> type | ImportPath | None:
-    """What an id stands for. A class of this process comes before one of the file."""
+    """Return the class or import path of an id. A class of this process takes precedence over the file."""
     return _live.get(task_id) or _read().get(task_id)
 
 
 def import_path_of(cls: type) -> ImportPath | None:
-    """Where other processes find a class, or None: it was made in a function or typed into a prompt."""
+    """Return the import path of a class, or None if it was defined in a function or at a prompt."""
     module = sys.modules.get(cls.__module__)
     file = getattr(module, "__file__", None)
     if file is None or "<" in cls.__qualname__ or not os.path.isfile(file):
@@ -122,8 +122,8 @@ def _module_of(path: ImportPath) -> Any:
         return loaded
     if not os.path.isfile(path.file):
         raise ConfigError(
-            f"{path.class_name} was registered from {path.file}, which is gone; run its file again, or forget it: "
-            f"envfleet.compat.envpool_protocol.forget('{path.class_name}_wrap')"
+            f"{path.class_name} was registered from {path.file}, which no longer exists; register it again, "
+            f"or remove it: envfleet.compat.envpool_protocol.forget('{path.class_name}_wrap')"
         )
     if path.folder not in sys.path:
         sys.path.append(path.folder)
@@ -132,7 +132,7 @@ def _module_of(path: ImportPath) -> Any:
             spec = importlib.util.find_spec(path.module)
             if spec is not None and spec.origin and os.path.samefile(spec.origin, path.file):
                 return importlib.import_module(path.module)
-    # Another module has that name: this one gets one of its own.
+    # Another module has that name: this one gets a different one.
     name = f"envfleet_{hashlib.sha256(path.file.encode()).hexdigest()[:12]}_{Path(path.file).stem}"
     if name not in sys.modules:
         spec = importlib.util.spec_from_file_location(name, path.file)
@@ -171,7 +171,7 @@ def _write(kept: dict[str, ImportPath]) -> None:
     text = json.dumps(
         {"version": 1, "envs": {task_id: asdict(path) for task_id, path in sorted(kept.items())}}, indent=2
     )
-    # Renamed into place: who reads meanwhile sees the old file or the new, never half of one.
+    # Replaced atomically: a concurrent reader sees the old file or the new one, never a part.
     handle, draft = tempfile.mkstemp(dir=file.parent, prefix=file.name)
     try:
         with os.fdopen(handle, "w") as out:

@@ -1,4 +1,4 @@
-"""gym.wrappers of the light gym: the wrappers of gym 0.25 that user code names, for envs with the old calls.
+"""gym.wrappers of the stand-in: the commonly used wrappers of gym 0.25.
 
 reset() returns the observation and step() a 4-tuple. Where an env reports more (reset(return_info=True), a vector env's
 arrays), the wrappers pass it on.
@@ -18,9 +18,9 @@ from gymnasium.spaces.utils import flatten, flatten_space
 from numpy.typing import NDArray
 
 from envfleet.compat.gym_stand_in import ActionWrapper, ObservationWrapper, RewardWrapper, Wrapper
-from envfleet.compat.pictures import resized
 from envfleet.errors import CallOrderError, ConfigError
-from envfleet.wrappers.moments import RunningMeanStd
+from envfleet.pictures import resized
+from envfleet.wrappers.normalize import RunningMeanStd
 from envfleet.wrappers.video import Video
 
 _DEFAULT_FPS = 30
@@ -50,7 +50,7 @@ class TimeLimit(Wrapper):
     def step(self, action: Any) -> Any:
         """Step the env and count."""
         if self._elapsed_steps is None:
-            raise CallOrderError("step() expected an env that was reset; call reset() first")
+            raise CallOrderError("step() was called before reset(); call reset() first")
         obs, reward, done, info = self.env.step(action)
         self._elapsed_steps += 1
         if self._elapsed_steps >= self._max_episode_steps:
@@ -85,7 +85,7 @@ class OrderEnforcing(Wrapper):
 
     def _check(self, method: str) -> None:
         if not self._has_reset:
-            raise CallOrderError(f"{method} expected an env that was reset; call reset() first")
+            raise CallOrderError(f"{method} was called before reset(); call reset() first")
 
 
 class RecordEpisodeStatistics(Wrapper):
@@ -116,7 +116,7 @@ class RecordEpisodeStatistics(Wrapper):
     def step(self, action: Any) -> Any:
         """Step the env and count."""
         if self.episode_returns is None or self.episode_lengths is None:
-            raise CallOrderError("step() expected an env that was reset; call reset() first")
+            raise CallOrderError("step() was called before reset(); call reset() first")
         obs, reward, done, info = self.env.step(action)
         self.episode_returns += reward
         self.episode_lengths += 1
@@ -170,11 +170,11 @@ class RecordVideo(Wrapper):
 
     @property
     def recording(self) -> bool:
-        """Whether a video is being recorded."""
+        """True if a video is being recorded."""
         return self._video is not None
 
     def reset(self, **kwargs: Any) -> Any:
-        """Reset the env, and begin a video if this episode or step is to be recorded."""
+        """Reset the env, and start a video if a trigger says so."""
         result = self.env.reset(**kwargs)
         if self._video is not None:
             self._capture()

@@ -8,7 +8,7 @@
     envs.send(actions)
 
 Creators make PufferEnvs, emulated envs (GymnasiumPufferEnv, PettingZooPufferEnv: PufferLib's or those here), or plain
-envs of Gymnasium, the old gym and PettingZoo, which are emulated.
+envs of Gymnasium, gym and PettingZoo, which are emulated.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.apis.pettingzoo.players import stacked
+from envfleet.apis.pettingzoo.players import stacked_space
 from envfleet.batch import Batch
-from envfleet.compat.pufferlib_emulation import (
+from envfleet.compat.pufferlib_vector.emulation import (
     APIUsageError,
     GymnasiumPufferEnv,
     PettingZooPufferEnv,
@@ -54,7 +54,7 @@ __all__ = [
 
 Received = tuple[Any, Any, Any, Any, list[Any], Any, Any]
 
-_INFOS = "pufferlib_infos"  # the key under which a row's infos travel
+_INFOS = "pufferlib_infos"  # the info key of a row's PufferLib infos
 _DEFAULT_RESET_SEED = 42
 
 
@@ -136,7 +136,7 @@ class _VecEnv:
             self.close()
             raise
         self.num_workers = num_workers or (1 if self.backend == "serial" else num_envs)
-        self._pending: deque[int] = deque()  # blocks in flight, first sent first
+        self._pending: deque[int] = deque()  # blocks in flight, oldest first
         self._resetting: set[int] = set()
         self._current = 0
         self._row_env_ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
@@ -154,7 +154,7 @@ class _VecEnv:
         for block, pool in enumerate(self._pools):
             own = None if seed is None else seed + block * self._block_size
             if pool.num_in_flight:
-                pool.reset()  # waits for what is in flight, and drops it
+                pool.reset()  # waits for results in flight and drops them
             pool.async_reset(seed=own)
             self._pending.append(block)
         self._resetting = set(self._pending)
@@ -216,10 +216,12 @@ class _VecEnv:
 
     def _check(self, call: str) -> None:
         if self._next != call:
-            raise APIUsageError(f"{call} came where {self._next} was expected; async_reset(), then recv() and send()")
+            raise APIUsageError(
+                f"expected {self._next}, got {call}; call async_reset(), then recv() and send() in turn"
+            )
 
     def _is_reset(self, block: int, batch: Batch) -> bool:
-        """Whether these rows answer an async_reset()."""
+        """Return True if these rows are the results of async_reset()."""
         if self._pools[block].config.is_async:
             was_reset = self._rows_to_reset > 0
             self._rows_to_reset -= len(batch)
@@ -301,7 +303,8 @@ def _native_env(creator: Any, args: Any, kwargs: Any, num_envs: int) -> Any:
     if not (hasattr(env, "recv") and hasattr(env, "async_reset")):
         env.close()
         raise APIUsageError(
-            f"backend=PufferEnv expected a creator of PufferEnvs, got {type(env).__name__}; use Serial, Multiprocessing"
+            f"backend=PufferEnv expected a creator of PufferEnvs, got {type(env).__name__}; "
+            "use Serial or Multiprocessing"
         )
     return env
 
@@ -323,7 +326,7 @@ def _check_batches(num_envs: int, kwargs: dict[str, Any]) -> None:
 
 
 def _per_env(creators: Any, args: Any, kwargs: Any, num_envs: int) -> tuple[list[Any], list[Any], list[Any]]:
-    """The creator and arguments of each env."""
+    """Return the creators, positional and keyword arguments, one of each per env."""
     if not isinstance(creators, (list, tuple)):
         lists = [creators] * num_envs, [args or ()] * num_envs, [kwargs or {}] * num_envs
     else:
@@ -333,7 +336,7 @@ def _per_env(creators: Any, args: Any, kwargs: Any, num_envs: int) -> tuple[list
             raise APIUsageError(f"{name} expected a list of num_envs={num_envs}, got {len(own)}")
     for creator, own_args, own_kwargs in zip(*lists, strict=True):
         if not callable(creator):
-            raise APIUsageError(f"env_creators expected functions that make an env, got {creator!r}")
+            raise APIUsageError(f"env_creators expected callables that return an env, got {creator!r}")
         if not isinstance(own_args, (list, tuple)) or not isinstance(own_kwargs, Mapping):
             raise APIUsageError(f"expected env_args as lists and env_kwargs as dicts, got {own_args!r}, {own_kwargs!r}")
     return lists
@@ -344,7 +347,7 @@ def _per_env(creators: Any, args: Any, kwargs: Any, num_envs: int) -> tuple[list
 
 @dataclass(frozen=True)
 class _Creator:
-    """Makes one env where it will live. PufferLib's creators take a seed; plain ones are seeded by reset()."""
+    """Makes one env in its worker. PufferLib's creators take a seed; others are seeded by reset()."""
 
     creator: Callable[..., Any]
     args: tuple[Any, ...]
@@ -370,7 +373,7 @@ def _names_seed(creator: Callable[..., Any]) -> bool:
 
 
 class _Infos:
-    """The infos of one env and step. A class of its own: a list would become an array."""
+    """The infos of one env's step. A class, because a list would become an array."""
 
     def __init__(self, items: list[Any]) -> None:
         self.items = items
@@ -384,14 +387,14 @@ class _Rows(gymnasium.Env[Any, Any]):
         count = int(env.num_agents)
         self.observation_space = spaces.Dict(
             {
-                "observations": stacked(env.single_observation_space, count),
+                "observations": stacked_space(env.single_observation_space, count),
                 "rewards": spaces.Box(-np.inf, np.inf, (count,), np.float32),
                 "terminals": spaces.MultiBinary(count),
                 "truncations": spaces.MultiBinary(count),
                 "masks": spaces.MultiBinary(count),
             }
         )
-        self.action_space = stacked(env.single_action_space, count)
+        self.action_space = stacked_space(env.single_action_space, count)
         self._takes_floats = isinstance(env.single_action_space, spaces.Box)
         self.render_mode = getattr(env, "render_mode", None)
 

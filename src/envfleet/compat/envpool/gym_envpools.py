@@ -1,4 +1,4 @@
-"""GymnasiumEnvPool: env_type="gymnasium"."""
+"""GymnasiumEnvPool and GymEnvPool: env_type="gymnasium" and "gym"."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import envfleet.making.registry as registry
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.infos import EnvPoolInfo, envpool_info
-from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
+from envfleet.compat.envpool.gym_module import has_new_api
+from envfleet.compat.envpool.pool_mixin import EnvPoolInfo, EnvPoolMixin, envpool_info
 from envfleet.seeding import Seed
 
 
@@ -57,7 +57,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
     def recv(  # type: ignore[override]  # EnvPool's arguments
         self, reset: bool = False, return_info: bool = True, *, timeout: float | None = None
     ) -> Any:
-        """The rows that are ready; info["env_id"] tells the env of each.
+        """Receive the rows that are ready; info["env_id"] tells which envs they belong to.
 
         reset: return what reset() would. return_info: whether that has the info, where reset() may go without.
         """
@@ -65,7 +65,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
         return self._first_rows(batch, return_info) if reset else self._rows(batch)
 
     def get_attr(self, name: str, indices: Any = None) -> Any:
-        """An attribute of each env; with indices, as Stable-Baselines3's wrappers ask."""
+        """Return an attribute of each env; with indices, as Stable-Baselines3's wrappers ask."""
         values = GymnasiumPool.get_attr(self, name)
         return values if indices is None else [values[env_id] for env_id in np.atleast_1d(indices)]
 
@@ -86,5 +86,35 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
             self._add_final(info, batch)
         return info
 
+    def _show(self, env_id: int) -> bool:
+        if self._is_shown_here:
+            self.show_env(env_id)
+        return self._is_shown_here
+
     def _draw(self, env_id: int) -> Any:
         return self.render_env(env_id)
+
+
+class GymEnvPool(GymnasiumEnvPool):
+    """obs and 4-tuples with info["TimeLimit.truncated"]; with a real gym >= 0.26, the same as GymnasiumEnvPool."""
+
+    _gym_spaces = True
+
+    def __init__(self, spec: EnvPoolSpec) -> None:
+        self._has_new_api = has_new_api()
+        super().__init__(spec)
+
+    def reset(self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> Any:
+        """Reset and return the observations, and the info too with gym_reset_return_info or gym >= 0.26."""
+        obs, info = super().reset(env_id, seed=seed, options=options)
+        return (obs, info) if self._has_new_api or self._spec.options.gym_reset_return_info else obs
+
+    def _first_rows(self, batch: Batch, return_info: bool) -> Any:
+        return super()._first_rows(batch, True) if return_info or self._has_new_api else batch.obs
+
+    def _rows(self, batch: Batch) -> Any:
+        obs, reward, terminated, truncated, info = super()._rows(batch)
+        if self._has_new_api:
+            return obs, reward, terminated, truncated, info
+        info["TimeLimit.truncated"] = truncated & ~terminated
+        return obs, reward, np.asarray(terminated | truncated), info

@@ -18,9 +18,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.compat.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecStep
+from envfleet.compat.env_wrappers.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecStep
 from envfleet.errors import ConfigError
-from envfleet.wrappers.moments import RunningMeanStd
+from envfleet.wrappers.normalize import RunningMeanStd
 
 _TERMINAL = "terminal_observation"
 
@@ -53,7 +53,7 @@ class VecNormalize(VecEnvWrapper):
     ) -> None:
         super().__init__(venv)
         if use_tf:
-            raise ConfigError("use_tf expected False, got True; the statistics are numpy's")
+            raise ConfigError("use_tf expected False, got True; the statistics are NumPy arrays, leave it out")
         self.ob_rms = RunningMeanStd(_box_of("VecNormalize", venv).shape) if ob else None
         self.ret_rms = RunningMeanStd() if ret else None
         self.clipob, self.cliprew, self.gamma, self.epsilon = clipob, cliprew, gamma, epsilon
@@ -96,7 +96,9 @@ class VecFrameStack(VecEnvWrapper):
     def __init__(self, venv: VecEnv, nstack: int) -> None:
         space = _box_of("VecFrameStack", venv)
         if not isinstance(nstack, (int, np.integer)) or nstack < 1 or not space.shape:
-            raise ConfigError(f"VecFrameStack expected nstack >= 1 and arrays to stack, got {nstack!r}, {space}")
+            raise ConfigError(
+                f"VecFrameStack expected nstack >= 1 and array observations, got nstack={nstack!r} and {space}"
+            )
         low, high = (np.repeat(side, nstack, axis=-1) for side in (space.low, space.high))
         super().__init__(venv, observation_space=spaces.Box(low, high, low.shape, np.dtype(space.dtype).type))
         self.nstack = int(nstack)

@@ -13,13 +13,12 @@ from types import ModuleType
 from typing import Any
 
 from envfleet.compat import gym_stand_in
+from envfleet.compat.env_wrappers.monitor import Monitor
+from envfleet.compat.env_wrappers.samplers import DummyRunner, SubprocRunner, goal_preproc, path_gen
+from envfleet.compat.env_wrappers.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
+from envfleet.compat.env_wrappers.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
 from envfleet.compat.modules import install_tree, remove_tree
-from envfleet.compat.monitor import Monitor
-from envfleet.compat.path_gen import goal_preproc, path_gen
-from envfleet.compat.runners import DummyRunner, SubprocRunner
-from envfleet.compat.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from envfleet.compat.vec_env_seat import make_env
-from envfleet.compat.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 __all__ = [
     "DummyRunner",
@@ -41,7 +40,7 @@ __all__ = [
 
 
 def install(*, old_gym: bool = True) -> ModuleType:
-    """Puts the module tree `env_wrappers` in place. A second call changes nothing.
+    """Install the module tree `env_wrappers`. A second call does nothing.
 
     old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
     """
@@ -79,7 +78,7 @@ def install(*, old_gym: bool = True) -> ModuleType:
 
 
 def uninstall() -> bool:
-    """Takes the tree, and the light gym, out again; whether there was one. What was made goes on."""
+    """Remove the tree and the gym stand-in; return True if there was one. Existing vector envs keep working."""
     was_there = remove_tree("env_wrappers", __name__)
     gym_stand_in.uninstall()
     return was_there
