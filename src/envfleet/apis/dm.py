@@ -138,7 +138,7 @@ def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
 class DmEnv(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
     """A pool of one env as a dm_env.Environment. Made by make_dm_single().
 
-    reward_spec() and discount_spec() are dm_env's own: floats.
+    reward_spec() and discount_spec() are dm_env's defaults: floats.
     """
 
     def __init__(self, pool: Pool) -> None:

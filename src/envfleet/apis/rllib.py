@@ -31,7 +31,7 @@ Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 def vector_entry_point(task_id: Env, **options: Any) -> Creator:
     """Return the env creator that RLlib calls with its env_config to make the pool of an EnvRunner.
 
-    Options are those of envfleet.make(), without num_envs; RLlib's env_config adds to them and wins.
+    Options are those of envfleet.make(), without num_envs; RLlib's env_config overrides them.
     """
     _check_options(options)
 

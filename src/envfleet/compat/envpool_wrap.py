@@ -1,7 +1,7 @@
 """envpool_wrapper's `envpool_wrap`: the registered Python envs behind EnvPool's API.
 
 Each call takes the id of a registered env ("MyEnv_wrap") and every option of envfleet.make(): backend
-("threads" where that serves), seed, max_episode_steps ...; all others are arguments of the env's constructor.
+(for example "threads"), seed, max_episode_steps ...; other keywords are arguments of the env's constructor.
 """
 
 from __future__ import annotations

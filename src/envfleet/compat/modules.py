@@ -16,8 +16,8 @@ from envfleet.errors import CallOrderError
 class AliasModule(ModuleType):
     """A module in the place of another package's.
 
-    It pickles as the call that puts it in place: an env's class may hold `gym` or `envpool` among its
-    globals, and the worker that unpickles it has to find the same there.
+    It is pickled as the call that installs it: an env's class may have `gym` or `envpool` among its globals, and the
+    worker that unpickles the class needs the same module.
     """
 
     def __init__(self, name: str, names: Mapping[str, Any], installer: str, doc: str) -> None:
@@ -53,8 +53,8 @@ def installed(root: str, installer: str) -> ModuleType | None:
 def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer: str, doc: str) -> ModuleType:
     """Put root and its submodules into sys.modules. members: the names in each module, by its path below root ("").
 
-    What this installer put there before stays. Anybody else's module of that name is refused: code that has
-    imported it already would keep using that one.
+    If this installer has installed it before, nothing changes. Another module of that name is refused: code that has
+    imported it would keep using it.
     """
     there = installed(root, installer)
     if there is not None:

@@ -29,9 +29,9 @@ Indices = int | Iterable[int] | None
 class WrapperRayVecEnv(PoolVecEnv):
     """num_workers actors with per_worker_env envs each, in the form of Stable-Baselines3's VecEnv.
 
-    make_env(seed) makes the env of row seed, from 0 on: each row has a seed of its own. An episode that ends is reset
-    in the same step; its last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
-    envs_per_worker are other names for the three, after RayEnvWrapper's README. Further options are those of
+    make_env(seed) makes the env of row seed, from 0: each row has its own seed. Ended episodes are reset in the same
+    step; the last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
+    envs_per_worker are the names in RayEnvWrapper's README. Other options are those of
     envfleet.make() with backend="ray".
     """
 
@@ -202,10 +202,10 @@ class _Factory:
 
 
 class _Seat(Seat):
-    """An adapter that knows the wrappers around its env."""
+    """A seat that can tell what is around its env."""
 
     def is_wrapped_by(self, wrapper_class: type[Any]) -> bool:
-        """Return True if the env is wrapped in this class."""
+        """Whether such a wrapper is among those around the env."""
         env: Any = self.env
         while env is not None:
             if isinstance(env, wrapper_class) and not isinstance(env, (Seat, SeededOnce)):
@@ -224,7 +224,7 @@ def _tell_sb3(own: type[Any]) -> None:
 def install(*, old_gym: bool = True) -> Any:
     """Install the module `RayEnvWrapper`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
+    old_gym: also install a stand-in for `gym`, unless the real one is installed, for factories that call gym.make().
     """
     vec_env: dict[str, Any] = {"WrapperRayVecEnv": WrapperRayVecEnv}
     remote: dict[str, Any] = {"CustomRayRemoteVectorEnv": CustomRayRemoteVectorEnv}

@@ -1,7 +1,7 @@
 """Wrappers that process whole batches.
 
 They wrap pools of envfleet.make(), in every autoreset mode, with step() as with send() and recv(). Those that
-bear the name of a wrapper of Gymnasium's take its arguments; docs/wrappers.md says why there is a second one.
+have the name of a Gymnasium wrapper take its arguments; docs/wrappers.md explains the differences.
 """
 
 from envfleet.wrappers.base import PoolWrapper, Rows, WrapperState

@@ -27,8 +27,8 @@ Mask = NDArray[np.bool_]
 class Rows(NamedTuple):
     """The envs of a batch's rows and what happened to them, as arrays with one value per row.
 
-    A row that ended in same_step mode is both: the last of one episode, and the first of the next. One that was
-    not asked for in a partial reset is nothing: its env stands where it stood.
+    A row that ended in same_step mode is both: the last of one episode, and the first of the next. A row
+    that a partial reset did not select is neither: its env has not changed.
     """
 
     env_id: NDArray[np.int32]
@@ -73,7 +73,7 @@ class PoolWrapper(VectorWrapper):
     ) -> tuple[Any, NDArray[np.float64]]:
         """Process a batch and return its observations and rewards; info may be changed in place.
 
-        Of a reset the reward is zeros.
+        The reward of a reset is zeros.
         """
         raise NotImplementedError
 
@@ -205,7 +205,7 @@ def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]]
 class FinalRows:
     """The final observations in info["final_obs"] of a same_step batch, by leaf: read, replace, write back.
 
-    rows: the rows of the batch that have one.
+    rows: the rows of the batch that have a final observation.
     """
 
     def __init__(self, info: dict[str, Any], split: Callable[[Any], list[Any]]) -> None:

@@ -19,8 +19,8 @@ _PADDINGS = ("reset", "zero")
 class FrameStackObservation(PoolWrapper):
     """Stacks the last stack_size observations of each env, oldest first: (num_envs, stack_size, ...).
 
-    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); no frame
-    of the episode before is ever seen. Dict and Tuple observations are stacked leaf by leaf.
+    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); frames
+    of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
     """
 
     _kept = ("_frames", "_newest")

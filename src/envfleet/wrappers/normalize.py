@@ -22,7 +22,7 @@ from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed
 class _Normalizer(PoolWrapper):
     """The parts that both share: named moments, update_running_mean, save() and load().
 
-    update_running_mean: whether rows change the statistics. Off for evaluation.
+    update_running_mean: whether rows update the statistics; set it to False for evaluation.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float, clip: float | None) -> None:
@@ -75,9 +75,9 @@ class _Normalizer(PoolWrapper):
 class NormalizeObservation(_Normalizer):
     """Scales observations to mean 0 and variance 1 by the running mean and variance.
 
-    Of Dict and Tuple observations every Box is normalised, and all else left as it is. The results are float32
-    (float64 of a float64 Box), between -clip and clip where that is given. obs_rms holds the statistics: mean, var
-    and count, of several Boxes by name: {"obs['position']": ...}.
+    In Dict and Tuple observations every Box is normalised, and everything else is unchanged. The results are float32
+    (float64 for a float64 Box), clipped to [-clip, clip] if clip is given. obs_rms holds the statistics: mean, var and
+    count; for several Boxes by name: {"obs['position']": ...}.
     """
 
     _kept = ("obs_rms",)

@@ -26,9 +26,9 @@ _GRID_SIZE = 16
 class RecordGrid(PoolWrapper):
     """Records what some envs (default: the first 16) render, one frame per step, as a .gif or .mp4 file.
 
-    One video of num_frames pictures from the first reset on; or, with trigger, one from each step for which
-    trigger(step) is true, step counting the batches, and {step} in the path giving each its own file. A video ends
-    after num_frames pictures, or with close().
+    Without trigger: one video of num_frames frames, from the first reset. With trigger: a video starts at each step for
+    which trigger(step) is true, where step counts batches and {step} in the path names the file. A video ends after
+    num_frames frames, or with close().
     """
 
     def __init__(
@@ -128,7 +128,7 @@ def record(
 ) -> Path:
     """Reset the envs, run them with policy(obs) -> actions (default: random actions) and write a .gif or .mp4 file.
 
-    envs were made with render_mode="rgb_array"; they stay open, where the last picture shows them.
+    envs need render_mode="rgb_array"; they stay open after the last frame.
     """
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
     if policy is None:

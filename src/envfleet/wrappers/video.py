@@ -21,7 +21,7 @@ _PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imag
 class Video:
     """A video file that is written frame by frame and completed by close().
 
-    An MP4 is written as the pictures come; those of a GIF are kept until close().
+    An MP4 is written frame by frame; the frames of a GIF are kept until close().
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float) -> None:

@@ -322,7 +322,7 @@ def _is_mask(key: str, columns: Mapping[str, Any]) -> bool:
 def _terminal_obs_of(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
     """Return a function that extracts one row of the last observations, in the form that an env returns.
 
-    Copies: whoever keeps an info must not keep a whole batch of observations alive with it.
+    It copies: an info that is kept must not keep a whole batch of observations alive.
     """
     if isinstance(space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)):
         return lambda batch, row: batch[row, ...].copy()

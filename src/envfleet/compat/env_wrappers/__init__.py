@@ -42,7 +42,7 @@ __all__ = [
 def install(*, old_gym: bool = True) -> ModuleType:
     """Install the module tree `env_wrappers`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
+    old_gym: also install a stand-in for `gym`, unless the real one is installed, for factories that call gym.make().
     """
     names: dict[str, Any] = {
         "DummyVecEnv": DummyVecEnv,

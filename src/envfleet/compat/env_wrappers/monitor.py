@@ -55,8 +55,8 @@ class _Episodes:
 class Monitor(_Episodes, Wrapper):
     """Adds info["episode"] = {"r", "l", "t", "total_steps"} to the step that ends an episode.
 
-    Where ml_logger is installed, it logs them under prefix. env: one of gym's or of Gymnasium's; of the latter, what
-    comes back is a gymnasium.Wrapper.
+    If ml_logger is installed, it logs them under prefix. env: a gym or Gymnasium env; for the latter the result is a
+    gymnasium.Wrapper.
     """
 
     def __new__(cls, env: Any, prefix: str = "", allow_early_resets: bool = False) -> Any:

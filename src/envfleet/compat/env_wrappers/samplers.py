@@ -34,8 +34,8 @@ class NamedRequest(dict[str, Any]):
 class _ReadyFirst:
     """A generator function that yields "ready" first, even if the wrapped one does not (older env-wrappers examples).
 
-    What such a generator yields first is its answer to the first request. A class, not a closure, so that plain pickle
-    takes it too.
+    The first value of such a generator is its answer to the first request. A class, not a closure, so that plain pickle
+    can pickle it.
     """
 
     def __init__(self, gen_fn: Callable[..., Any]) -> None:
@@ -88,7 +88,7 @@ class _CompatRunner(Runner, ABC):
 class SubprocRunner(_CompatRunner):
     """Run each generator in its own process, one request ahead; yield whichever trajectory is ready first.
 
-    context: "fork", "spawn" or "forkserver"; None takes envfleet's, which needs no `if __name__ == "__main__":`.
+    context: "fork", "spawn" or "forkserver"; None means envfleet's own, which needs no `if __name__ == "__main__":`.
     context_fn(manager): returns keyword arguments for the generators. Other arguments are passed to the generators.
     """
 
@@ -126,8 +126,8 @@ def path_gen(
 
     policy: called with the observation, or with the values of a Dict; without one, actions are random. preproc: called
     with the observation (of a Dict, by keyword) and returns the policy's arguments. collect: which keys of a Dict are
-    kept. limit: steps per path, 10 by default; path["success"] is there if the episode ended before. A request changes
-    these: trajs(limit=5), trajs(policy=...). Other keywords are kept and not used.
+    kept. limit: steps per path, 10 by default; path["success"] is set if the episode ended earlier. A request changes
+    these: trajs(limit=5), trajs(policy=...). Other keywords are ignored.
     """
     options = {"policy": policy, "preproc": preproc, "collect": collect, "limit": limit, **config}
     env = adapt(make_env(env_id, seed, *wrappers, **(env_kwargs or {}))())

@@ -186,7 +186,7 @@ class PoolVecEnv(VecEnv):
 
         width and height are passed to the env if it takes them; otherwise its picture is resized.
 
-        Before the first reset() the envs are reset for it. mode="tiled": all pictures as one.
+        Resets the envs if they were never reset. mode="tiled": all pictures as one.
         """
         if not self._was_reset:
             self.reset()
@@ -209,8 +209,8 @@ class PoolVecEnv(VecEnv):
 class SubprocVecEnv(PoolVecEnv):
     """The envs in worker processes.
 
-    context: "fork", "spawn" or "forkserver"; None takes envfleet's, which needs no `if __name__ == "__main__":`.
-    in_series: how many envs share a process; None takes as many processes as there are cores.
+    context: "fork", "spawn" or "forkserver"; None means envfleet's own, which needs no `if __name__ == "__main__":`.
+    in_series: how many envs share a process; None means one process per core.
     """
 
     def __init__(

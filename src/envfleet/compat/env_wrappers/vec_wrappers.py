@@ -28,7 +28,7 @@ _TERMINAL = "terminal_observation"
 class ShmemVecEnv(SubprocVecEnv):
     """SubprocVecEnv under baselines' other name: observations are in shared memory in both.
 
-    spaces: accepted, and not needed; the envs are asked for theirs.
+    spaces: accepted and ignored; the envs define theirs.
     """
 
     def __init__(

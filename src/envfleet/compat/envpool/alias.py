@@ -31,7 +31,7 @@ _DATA = (
 def install(*, old_gym: bool = True) -> ModuleType:
     """Install the module tree `envpool`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed: EnvPool's users test for its spaces.
+    old_gym: also install a stand-in for `gym`, unless the real one is installed: EnvPool's users test for its spaces.
     """
     doc = "EnvPool's names, on envfleet."
     module = install_tree("envpool", envpool_members(), _INSTALLER, doc)

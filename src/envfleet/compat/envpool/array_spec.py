@@ -17,7 +17,7 @@ _MAX_DISCRETE = 2**20
 class ArraySpec:
     """One array: dtype, shape (-1 stands for the number of players), minimum and maximum.
 
-    The bounds are scalars unless elements differ; element_wise_bounds, where given, replace them.
+    The bounds are scalars unless elements differ; element_wise_bounds, if given, replace them.
     """
 
     def __init__(

@@ -36,8 +36,8 @@ class Players(NamedTuple):
 class StateType:
     """The named tuple that a pool's TimeSteps have as observation: always the same fields, on resets and steps.
 
-    env_id, players, elapsed_step, the declared infos, then obs, or the keys of a Dict space; a Dict within it is a
-    named tuple of its own.
+    env_id, players, elapsed_step, the declared infos, then obs, or the keys of a Dict space; a nested Dict is a
+    named tuple.
     """
 
     def __init__(self, spec: EnvPoolSpec) -> None:

@@ -206,8 +206,8 @@ __version__ = "0.8.4+envfleet"
 class EnvPoolOptions:
     """Options that only EnvPool's make() has.
 
-    options: those of envfleet.make(). given: what EnvPool's config shows besides. The others are EnvPool's of that
-    name.
+    options: those of envfleet.make(). given: other options that EnvPool's config shows. The other fields are
+    EnvPool's options of that name.
     """
 
     options: dict[str, Any]

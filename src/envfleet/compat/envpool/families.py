@@ -1,8 +1,8 @@
 """EnvPool's classes by family: envpool.classic_control.CartPoleGymEnvPool and its like, made from a table.
 
 Each env of EnvPool has four classes, XEnvSpec, XDMEnvPool, XGymEnvPool and XGymnasiumEnvPool. X stands for one env
-with all its versions and options (CartPole), or for a whole simulator (Atari). A class is made when it is first asked
-for, since XGymEnvPool derives from the gym.Env in use by then.
+with all its versions and options (CartPole), or for a whole simulator (Atari). A class is made on first
+use, because XGymEnvPool derives from the gym.Env that is then in use.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from envfleet.seeding import Seed
 class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  # type: ignore[misc]
     """(obs, info) and 5-tuples, rewards float32, the spaces of one env.
 
-    A gymnasium.Env too, as EnvPool's is, so that Gymnasium's wrappers of single envs take it.
+    Also a gymnasium.Env, as in EnvPool, so that Gymnasium's wrappers for single envs accept it.
     """
 
     _gym_spaces = False
@@ -59,7 +59,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
     ) -> Any:
         """Receive the rows that are ready; info["env_id"] tells which envs they belong to.
 
-        reset: return what reset() would. return_info: whether that has the info, where reset() may go without.
+        reset: return the results in the form of reset(). return_info: whether that includes an optional info.
         """
         batch = self.pool.recv(timeout)
         return self._first_rows(batch, return_info) if reset else self._rows(batch)

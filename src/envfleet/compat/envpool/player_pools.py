@@ -1,7 +1,7 @@
 """ViZDoom games of several players in EnvPool's layout: envpool.make(..., max_num_players=2).
 
-Observations, rewards and the players' infos have a row for each player, env by env; done, truncated, env_id and
-elapsed_step one for each env. info["players"]["env_id"] says which env a player's row belongs to.
+Observations, rewards and the players' infos have one row per player, env by env; done, truncated, env_id and
+elapsed_step one per env. info["players"]["env_id"] tells which env a player's row belongs to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """EnvPoolMixin: the API that EnvPool's pools share, over any view of a Pool.
 
-Code that asks isinstance(env, envpool.python.envpool.EnvPoolMixin) asks for this class.
+It is the class behind isinstance(env, envpool.python.envpool.EnvPoolMixin).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class EnvPoolMixin(ABC):
     def _never_reset(self, env_id: Any) -> bool:
         """Return True if none of these envs was ever reset: a step then resets them, as in EnvPool.
 
-        Where some were, the others are reset here, and the step goes to all.
+        If some were, the others are reset here, and the step goes to all of them.
         """
         if self._unreset is None:
             return False
@@ -178,8 +178,8 @@ def envpool_info(
 ) -> EnvPoolInfo:
     """The columns of a batch as EnvPool has them.
 
-    A declared key is always there, with zeros for rows without a value. Of other keys, as Python envs may have
-    them, the mask stays where some rows have no value.
+    A declared key is always present, with zeros for rows without a value. Other keys, which Python envs may set, keep
+    their mask if some rows have no value.
     """
     info = EnvPoolInfo(env_id=env_id, players=EnvPoolInfo(env_id=env_id))
     for key, array in declared.items():

@@ -91,7 +91,7 @@ class CppWrapperGenerator:
     def generate_envpool_wrap(cls: type, verbose: bool = False, *, write_module: bool = True) -> None:
         """Register the class and write envpool_wrap.py next to its file, so that `import envpool_wrap` works there.
 
-        write_module=False writes none: other processes call envfleet.compat.envpool_protocol.install() then.
+        With write_module=False, other processes have to call envfleet.compat.envpool_protocol.install().
         """
         if not inspect.isclass(cls):
             raise ConfigError(f"generate_envpool_wrap() expected a class, got {type(cls).__name__}: {cls!r}")
@@ -107,7 +107,7 @@ class CppWrapperGenerator:
 def install(*, old_gym: bool = True) -> None:
     """Install `envpool_protocol` and `envpool_wrap`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed: protocol classes derive from gym.Env.
+    old_gym: also install a stand-in for `gym`, unless the real one is installed: protocol classes derive from gym.Env.
     """
     managers = {"EnvManager": EnvManager, "CppWrapperGenerator": CppWrapperGenerator}
     members: dict[str, dict[str, Any]] = {

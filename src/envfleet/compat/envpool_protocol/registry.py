@@ -1,8 +1,8 @@
 """The registry of envpool_wrapper's envs: a file that keeps the import path of each across processes.
 
 The file is envpool_wrap.json in ENVFLEET_DATA, else in envfleet of the user's data folder
-(XDG_DATA_HOME, else ~/.local/share). Classes of a notebook have no import path: they are kept for this
-process alone.
+(XDG_DATA_HOME, else ~/.local/share). Classes of a notebook have no import path: they are registered in this
+process only.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ _INSTALLER = __name__
 class Space(spaces.Space[Any]):
     """gym.spaces.space.Space, which no space of Gymnasium's is an instance of; gym.Space is Gymnasium's.
 
-    TorchRL takes the envs whose spaces are instances of this class for gym's. Those of Gymnasium must not be among
-    them: it would expect 4-tuples of them.
+    TorchRL identifies gym envs by spaces of this class. Gymnasium's spaces must not be instances of it: TorchRL would
+    expect 4-tuples from their envs.
     """
 
 

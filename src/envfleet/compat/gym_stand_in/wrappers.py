@@ -1,6 +1,6 @@
 """gym.wrappers of the stand-in: the commonly used wrappers of gym 0.25.
 
-reset() returns the observation and step() a 4-tuple. Where an env reports more (reset(return_info=True), a vector env's
+reset() returns the observation and step() a 4-tuple. If an env returns more (reset(return_info=True), a vector env's
 arrays), the wrappers pass it on.
 """
 
