@@ -77,7 +77,7 @@ def test_a_call_that_close_overtakes_writes_into_no_other_file(tmp_path):
         is_taken = other.fileno() == number
         os.dup2(other.fileno(), number)
         try:
-            for call in (pool.executor._mailbox.put_request, pool.executor._mailbox.take_reply):
+            for call in (pool.executor._side_channel.put_request, pool.executor._side_channel.take_reply):
                 with pytest.raises(PoolClosedError):
                     call(0, 100)
         finally:

@@ -18,7 +18,7 @@ from envfleet.compat.monitor import Monitor
 from envfleet.compat.path_gen import goal_preproc, path_gen
 from envfleet.compat.runners import DummyRunner, SubprocRunner
 from envfleet.compat.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
-from envfleet.compat.vec_env_seat import make_env
+from envfleet.compat.vec_env_adapter import make_env
 from envfleet.compat.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.compat.vec_env_seat import make_env
+from envfleet.compat.vec_env_adapter import make_env
 from envfleet.envs.adapters import adapt
 
 _DEFAULT_LIMIT = 10

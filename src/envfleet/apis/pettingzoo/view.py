@@ -22,7 +22,6 @@ from envfleet.errors import ConfigError, EnvError
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of
-from envfleet.validation import check_env_ids
 
 T = TypeVar("T")
 Step = tuple[T, T, T, T, dict[str, Any]]
@@ -125,7 +124,7 @@ class PlayersPool(PoolView, Generic[T]):
         if env_id is None:
             ids, all_ids = None, np.arange(self.num_envs, dtype=np.int32)
         else:
-            ids = all_ids = check_env_ids(call, env_id, self.pool.executor)
+            ids = all_ids = self.pool.check_env_ids(call, env_id)
         seats = [ActionSeats(group, len(all_ids)) for group in self.players.groups]
         self._place(call, actions, all_ids, seats)
         values = [own.value for own in seats]
