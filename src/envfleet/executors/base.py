@@ -243,7 +243,7 @@ class Executor(ABC):
         New calls raise at once; a call in progress may finish its batch. Inside a call of its own thread (from a
         signal handler or an env) this returns at once; that call then raises PoolClosedError and ends the workers.
         """
-        found = self.call_guard.close(self._end, self._interrupt, self.close, self._close_patience_s())
+        found = self.call_guard.close(self._end, self._interrupt, self.close, self._close_wait_s())
         if found is None:
             found = [
                 ResourceWarning(
@@ -263,8 +263,8 @@ class Executor(ABC):
             with contextlib.suppress(Exception):
                 self.close()
 
-    def _close_patience_s(self) -> float:
-        """How long close() waits for a call in progress; 0 in a thread that this call waits for."""
+    def _close_wait_s(self) -> float:
+        """Return how long close() waits for a call in progress; 0 in a thread that this call waits for."""
         return _CLOSE_TIMEOUT_S
 
     def _interrupt(self) -> None:  # noqa: B027 (most calls look at the guard often enough)

@@ -106,9 +106,9 @@ class ThreadsExecutor(PythonExecutor):
             self._native.mark_dead(worker)
             raise
 
-    def _close_patience_s(self) -> float:
+    def _close_wait_s(self) -> float:
         # An env on a worker closes the pool: the call in progress waits for this very thread.
-        return 0.0 if threading.current_thread() in self._threads else super()._close_patience_s()
+        return 0.0 if threading.current_thread() in self._threads else super()._close_wait_s()
 
     def _end_workers(self) -> list[tuple[int, str]]:
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S

@@ -94,7 +94,7 @@ class Channel:
             raise TimeoutError
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def shutdown_write(self) -> None:
