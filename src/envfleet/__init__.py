@@ -1,6 +1,6 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
-from envfleet.batch import Batch, Fault
+from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import (
     ActionError,
     CallOrderError,
@@ -34,9 +34,9 @@ from envfleet.making.registry import (
     make_spec,
     register,
 )
-from envfleet.pool import Pool
-from envfleet.pool_state import PoolState
+from envfleet.pool import Pool, PoolState
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -50,8 +50,10 @@ __all__ = [
     "EnvError",
     "EnvIdError",
     "EnvSpec",
+    "EnvStats",
     "EnvfleetError",
     "Fault",
+    "FinalRows",
     "ForkedPoolError",
     "InputError",
     "MissingExtraError",
@@ -60,6 +62,7 @@ __all__ = [
     "PoolClosedError",
     "PoolConfig",
     "PoolState",
+    "PoolStats",
     "RecvTimeout",
     "SeedError",
     "StateError",
@@ -67,6 +70,7 @@ __all__ = [
     "UnknownEnvError",
     "UnsupportedVersionError",
     "WorkerDied",
+    "WorkerStats",
     "compile",
     "get_include",
     "list_all_envs",

@@ -49,6 +49,7 @@ class PoolConfig:
     start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
     check_actions: bool = True  # False: actions go to Python envs as they are, if they have the space's shape
     copy: bool = True  # False: the executor may hand out views that the next recv overwrites
+    seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     # Of backend="ray" alone; see docs/ray.md.
     envs_per_worker: int | None = None  # num_workers * envs_per_worker instead of num_envs
     inner_backend: str | None = None  # of one worker: None takes native where the env is, else serial

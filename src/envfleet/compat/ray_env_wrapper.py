@@ -18,7 +18,7 @@ import numpy as np
 from envfleet.compat import gym_stand_in
 from envfleet.compat.env_wrappers.vec_env import PoolVecEnv, VecStep
 from envfleet.compat.modules import install_tree, remove_tree
-from envfleet.compat.vec_env_seat import Seat, SeededOnce
+from envfleet.compat.vec_env_adapter import EnvAdapter, SeededOnce
 from envfleet.errors import ConfigError
 
 __all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv", "install", "uninstall"]
@@ -56,7 +56,7 @@ class WrapperRayVecEnv(PoolVecEnv):
         factories = [_Factory(make_and_seed, row) for row in range(number_of_workers * envs_per_worker)]
         super().__init__(
             factories,
-            seat=_Seat,
+            adapter=_EnvAdapter,
             backend="ray",
             num_workers=number_of_workers,
             envs_per_worker=envs_per_worker,
@@ -201,14 +201,14 @@ class _Factory:
         return env
 
 
-class _Seat(Seat):
-    """A seat that can tell what is around its env."""
+class _EnvAdapter(EnvAdapter):
+    """An adapter that knows the wrappers of its env."""
 
     def is_wrapped_by(self, wrapper_class: type[Any]) -> bool:
         """Whether such a wrapper is among those around the env."""
         env: Any = self.env
         while env is not None:
-            if isinstance(env, wrapper_class) and not isinstance(env, (Seat, SeededOnce)):
+            if isinstance(env, wrapper_class) and not isinstance(env, (EnvAdapter, SeededOnce)):
                 return True
             env = getattr(env, "env", None)
         return False

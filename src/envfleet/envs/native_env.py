@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from envfleet.envs.family import Renderer
 from envfleet.envs.mujoco_canvas import shared
-from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
 
 
@@ -56,13 +55,10 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8]:
         """An RGB picture."""
-        frame = self._pool.render(0)
-        if frame is not None:
-            return frame  # type: ignore[no-any-return]  # the executor's array
+        make = self._family.make_shared_renderer or self._family.make_renderer
+        if make is None:
+            return self._pool.render(0)  # type: ignore[no-any-return]  # the executor's array
         if self._renderer is None:
-            make = self._family.make_shared_renderer or self._family.make_renderer
-            if make is None:
-                raise ConfigError(f"{self._pool.spec.id} cannot draw itself; leave render_mode out")
             native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
             key = (native_id, repr(sorted(params.items())))
             self._renderer = shared(key, lambda: make(native_id, params))

@@ -121,7 +121,8 @@ def native_executor(env_id: str, entry: Entry, options: Options) -> tuple[Execut
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
         return ray_native(entry.native_id, spec, config, values, libraries, options.given)
-    return NativeExecutor(entry.native_id, spec, config, values), config
+    make_renderer = family_of_native(entry.native_id).make_renderer
+    return NativeExecutor(entry.native_id, spec, config, values, make_renderer), config
 
 
 def resolve(env_id: str, entry: Entry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:

@@ -113,6 +113,7 @@ def _pool_config(pool: Mapping[str, Any], default_num_envs: int, max_workers: in
         start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
         check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
+        seed_envs=bool(pool.get("seed_envs", True)),
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -13,23 +13,13 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from envfleet.envs.pixels import pixel_spec, wants_pixels
 from envfleet.envs.simulators import find_simulator, simulated_ids
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
+from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
-from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.python.building import build_all, close_all
-from envfleet.executors.python.env_description import Portrait, portrait_of
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.serial import SerialExecutor
-from envfleet.executors.threads import ThreadsExecutor
+from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import Recipe, gymnasium_spec, recipe_for
 from envfleet.making.native_envs import native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
-
-_EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
-    "serial": SerialExecutor,
-    "threads": ThreadsExecutor,
-    "processes": ProcessesExecutor,
-}
 
 
 def auto_backend(env: Any, config: PoolConfig) -> str:
@@ -61,15 +51,15 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
     recipe, config = _resolve(env, options)
 
-    def make_spec(portrait: Portrait) -> EnvSpec:
-        return _spec(env, recipe, portrait, backend, config, options)
+    def make_spec(description: EnvDescription) -> EnvSpec:
+        return _spec(env, recipe, description, backend, config, options)
 
     try:
         if backend == "ray":
             from envfleet.executors.ray.making import ray_python
 
             return ray_python(recipe, make_spec, config, options.params, options.given)
-        return _EXECUTORS[backend](recipe, make_spec, config, options.params), config
+        return PYTHON_EXECUTORS[backend](recipe, make_spec, config, options.params), config
     except EnvError as error:
         _explain(error, recipe, options)
         raise
@@ -79,14 +69,14 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
     """What python_executor() would have: one env is built here and closed again."""
     recipe, config = _resolve(env, options)
     try:
-        built = build_all(recipe.builders[:1], [0])
+        built = build_envs(recipe.builders[:1], [0])
     except EnvError as error:
         _explain(error, recipe, options)
         raise
     try:
-        return _spec(env, recipe, portrait_of(built[0]), backend, config, options)
+        return _spec(env, recipe, describe_env(built[0]), backend, config, options)
     finally:
-        close_all(built.values())
+        close_envs(built.values())
 
 
 def check_known(env: Any) -> None:
@@ -151,7 +141,9 @@ def _resolve(env: Any, options: Options) -> tuple[Recipe, PoolConfig]:
     return recipe, PoolConfig(**{**vars(config), **filled})
 
 
-def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: PoolConfig, options: Options) -> EnvSpec:
+def _spec(
+    env: Any, recipe: Recipe, description: EnvDescription, backend: str, config: PoolConfig, options: Options
+) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
     simulator = find_simulator(env)
     settings: Mapping[str, Any] = {}
@@ -164,25 +156,25 @@ def _spec(env: Any, recipe: Recipe, portrait: Portrait, backend: str, config: Po
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"task_id": env, **shared},
-        observation_space=portrait.observation_space,
-        action_space=portrait.action_space,
-        info_arrays=_info_arrays(portrait),
-        own_step_limit=portrait.max_steps,
+        observation_space=description.observation_space,
+        action_space=description.action_space,
+        info_arrays=_info_arrays(description),
+        own_step_limit=description.max_steps,
         backend=backend,
-        metadata=portrait.metadata,
-        render_mode=portrait.render_mode,
+        metadata=description.metadata,
+        render_mode=description.render_mode,
         config=config_as_dict(config, {**settings, **shared}, options.seed),
     )
 
 
-def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
+def _info_arrays(description: EnvDescription) -> tuple[ArraySpec, ...]:
     """The infos that an env declares in its attribute info_space."""
-    declared = portrait.info_space
+    declared = description.info_space
     if declared is None:
         return ()
     if not isinstance(declared, spaces.Dict):
         raise ConfigError(
-            f"info_space of {portrait.class_name} expected a gymnasium.spaces.Dict of the infos' keys, "
+            f"info_space of {description.class_name} expected a gymnasium.spaces.Dict of the infos' keys, "
             f"got {declared}; correct or remove it"
         )
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())

@@ -15,7 +15,7 @@ from functools import partial
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
-from envfleet.executors.python.faults import message_of, trouble_of
+from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.sampling.backend import Event, Kind
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.exchange import Exchange
@@ -162,7 +162,7 @@ class Clerk:
         try:
             arrived = Arrived(label, fd)
         except Exception as error:
-            self._fail(member, trouble_of(error, TRAJS, is_leaving=False).fault(member.generator, error), stream)
+            self._fail(member, report_exception(error, TRAJS, pickled=False).fault(member.generator, error), stream)
             return
         member.arrived_bytes += arrived.num_bytes
         event = Event(member.generator, "trajectory", arrived.open, num_bytes=arrived.num_bytes)

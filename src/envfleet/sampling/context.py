@@ -12,7 +12,7 @@ from multiprocessing.managers import SyncManager
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.executors.processes.worker import leave_with
+from envfleet.executors.processes.worker import exit_with_parent
 
 
 class SharedContext:
@@ -27,7 +27,7 @@ class SharedContext:
         self._manager = SyncManager(address=address, ctx=multiprocessing.get_context("fork"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads: none of them is needed there
-            self._manager.start(leave_with, (os.getpid(),))
+            self._manager.start(exit_with_parent, (os.getpid(),))
         self.kwargs: dict[str, Any] = {}
         try:
             given = context_fn(self._manager)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from envfleet.executors.python.faults import WrongResultError, shown
+from envfleet.executors.python.exception_report import WrongResultError, short_repr
 
 READY = "ready"
 
@@ -31,7 +31,7 @@ class Seat:
         generator = self._make()
         if not isinstance(generator, Generator):
             raise WrongResultError(
-                f"expected a generator function, got one that returns {shown(generator)}; "
+                f"expected a generator function, got one that returns {short_repr(generator)}; "
                 f'write `request = yield "{READY}"` in it'
             )
         try:
@@ -41,7 +41,7 @@ class Seat:
         if not (isinstance(first, str) and first == READY):
             generator.close()
             raise WrongResultError(
-                f'expected "{READY}" from the first yield, got {shown(first)}; '
+                f'expected "{READY}" from the first yield, got {short_repr(first)}; '
                 f'write `request = yield "{READY}"` before the first trajectory'
             )
         self._generator = generator

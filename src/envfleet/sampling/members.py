@@ -11,9 +11,9 @@ import time
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
-from envfleet.executors.processes.worker import Surroundings
-from envfleet.executors.python.faults import Trouble
+from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
+from envfleet.executors.processes.worker import ProcessContext
+from envfleet.executors.python.exception_report import ExceptionReport
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.worker import GeneratorJob
 
@@ -33,7 +33,7 @@ class Member:
         self._job = job
         self._start_method = start_method
         self.birth = 0
-        self.farewell: Trouble | None = None
+        self.farewell: ExceptionReport | None = None
         self.start()
 
     def start(self) -> None:
@@ -50,7 +50,7 @@ class Member:
 
     def send_job(self) -> None:
         """Tells the process what to run."""
-        self._send(pickle.dumps((Surroundings.here(), self._job)), None)
+        self._send(pickle.dumps((ProcessContext.capture(), self._job)), None)
         # What comes after is short, and the worker's listening thread takes it at once: who does not is stuck.
         with socket.socket(fileno=os.dup(self.process.channel.fileno())) as own:
             own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
@@ -88,7 +88,7 @@ class Member:
 
     def death(self, exit_code: int) -> Fault:
         """How it ended."""
-        what = f"{self.silence} and was killed" if self.silence is not None else end_of(exit_code)
+        what = f"{self.silence} and was killed" if self.silence is not None else describe_exit(exit_code)
         method = TRAJS if self.is_started and not self.is_starting else START
         return Fault(self.generator, method, f"its worker process {what}", exit_code=exit_code)
 

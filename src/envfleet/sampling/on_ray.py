@@ -20,7 +20,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
-from envfleet.executors.python.faults import message_of, trouble_of
+from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.actors import how_it_died
 from envfleet.executors.ray.faults import KILLED
@@ -273,7 +273,7 @@ class RayBackend(Backend):
             return self._lose(host, "was lost with its node, before its trajectory was fetched")
         except Exception as error:
             host.advance()
-            fault = trouble_of(error, TRAJS, is_leaving=False).fault(host.generator, error)
+            fault = report_exception(error, TRAJS, pickled=False).fault(host.generator, error)
             return self._halted(host, Event(host.generator, "raised", fault=fault))
         host.advance()
         self._first = (host.generator + 1) % len(self._hosts)

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from envfleet.executors.python.faults import Trouble, trouble_of
+from envfleet.executors.python.exception_report import ExceptionReport, report_exception
 from envfleet.executors.ray.plans import Luggage
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.generators import Ended, Seat
@@ -54,7 +54,7 @@ class GeneratorActor:
             self._seat = Seat(ray.cloudpickle.loads(maker))
             self._seat.start()
         except BaseException as error:
-            return "failed", trouble_of(error, START, is_leaving=True)
+            return "failed", report_exception(error, START, pickled=True)
         return "ready", None
 
     def restart(self, stream: int) -> Answer:
@@ -88,17 +88,17 @@ class GeneratorActor:
             self.turn(stream + 1)
             with contextlib.suppress(Exception):
                 self._seat.close()  # a trajectory that cannot be pickled leaves it open
-            return "raised", trouble_of(error, method, is_leaving=True)
+            return "raised", report_exception(error, method, pickled=True)
         finally:
             self._running = None
 
-    def close(self) -> Trouble | None:
+    def close(self) -> ExceptionReport | None:
         """Has the generator's finally blocks run; what they raised."""
         try:
             if self._seat is not None:
                 self._seat.close()
         except BaseException as error:
-            return trouble_of(error, "close()", is_leaving=True)
+            return report_exception(error, "close()", pickled=True)
         return None
 
     # --- control -------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.sampling.backend import Backend, Event, Maker
 from envfleet.sampling.errors import START, TRAJS, GeneratorError
 from envfleet.sampling.generators import Ended, Seat
@@ -90,4 +90,4 @@ class SerialBackend(Backend):
 
 
 def _fault(generator: int, error: BaseException, method: str) -> Fault:
-    return trouble_of(error, method, is_leaving=False).fault(generator, cause=error)
+    return report_exception(error, method, pickled=False).fault(generator, cause=error)

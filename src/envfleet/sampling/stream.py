@@ -12,7 +12,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, PoolClosedError
-from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.sampling.backend import Backend, Event
 from envfleet.sampling.errors import TRAJS, GeneratorDied, GeneratorError
 
@@ -140,7 +140,7 @@ class Trajectories(Iterator[Any]):
         try:
             return event.open()
         except Exception as error:
-            fault = trouble_of(error, TRAJS, is_leaving=False).fault(event.generator, error)
+            fault = report_exception(error, TRAJS, pickled=False).fault(event.generator, error)
             remedy = "its trajectory came, but could not be unpickled here; yield what this process can import"
             raise GeneratorError(fault, remedy) from error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.executors.python.faults import message_of
+from envfleet.executors.python.exception_report import message_of
 from envfleet.sampling.backend import Maker
 from envfleet.sampling.parcels import Label, Packer
 

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.python.faults import Trouble, trouble_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import ExceptionReport, report_exception
+from envfleet.executors.python.side_channel import dump
 from envfleet.sampling.errors import START, TRAJS
 from envfleet.sampling.generators import Ended, Seat
 from envfleet.sampling.parcels import Arrived, Packer
@@ -73,7 +73,7 @@ class _Worker:
         threading.Thread(target=self._listen, name="envfleet-orders", daemon=True).start()
         seat: Seat | None = None
         was_told = True
-        trouble: Trouble | None = None
+        trouble: ExceptionReport | None = None
         try:
             self._tell("starting", 0)
             try:
@@ -82,7 +82,7 @@ class _Worker:
             except Leave:
                 raise
             except BaseException as error:
-                self._tell("failed", 0, trouble_of(error, START, is_leaving=True))
+                self._tell("failed", 0, report_exception(error, START, pickled=True))
                 return
             self._tell("ready", 0)
             self._work(seat)
@@ -94,11 +94,11 @@ class _Worker:
                 try:
                     seat.close()
                 except BaseException as error:
-                    trouble = trouble_of(error, "close()", is_leaving=True)
+                    trouble = report_exception(error, "close()", pickled=True)
             self._has_left.set()
             if self._listener_error is not None:
                 # Without that thread no request would arrive again: the caller hears of it, and starts another worker.
-                self._tell("failed", 0, trouble_of(self._listener_error, TRAJS, is_leaving=True))
+                self._tell("failed", 0, report_exception(self._listener_error, TRAJS, pickled=True))
             self._tell("closed", 0, trouble)
         if not was_told:  # the signal came from elsewhere: it ends the process as it always does
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -130,7 +130,7 @@ class _Worker:
             except BaseException as error:  # SystemExit too: it is the generator's, not ours
                 with contextlib.suppress(Exception):
                     seat.close()  # an unpicklable trajectory leaves it open
-                self._halt("raised", stream, trouble_of(error, method, is_leaving=True))
+                self._halt("raised", stream, report_exception(error, method, pickled=True))
 
     def _next_order(self) -> tuple[int, Arrived] | None:
         with self._changed:
@@ -157,7 +157,7 @@ class _Worker:
             if fd is not None:
                 os.close(fd)
 
-    def _halt(self, what: str, stream: int, trouble: Trouble | None) -> None:
+    def _halt(self, what: str, stream: int, trouble: ExceptionReport | None) -> None:
         with self._changed:
             # A stream that began meanwhile finds the generator made anew.
             if stream == self._stream:

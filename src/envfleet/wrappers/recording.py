@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.pictures import tile
+from envfleet.rendering import tile
 from envfleet.wrappers.base import PoolWrapper, Rows
 from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
 

@@ -32,7 +32,7 @@ from envfleet.infos import merge, split_rows
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
-from envfleet.validation import check_actions, check_env_ids
+from envfleet.validation import check_actions
 
 T = TypeVar("T")
 Step = tuple[T, T, T, T, dict[str, Any]]
@@ -135,7 +135,7 @@ class PlayersPool(PoolView, Generic[T]):
         if env_id is None:
             ids, all_ids = None, np.arange(self.num_envs, dtype=np.int32)
         else:
-            ids = all_ids = check_env_ids(call, env_id, self.pool.executor)
+            ids = all_ids = self.pool.check_env_ids(call, env_id)
         slots = [ActionSlots(group, len(all_ids)) for group in self.players.groups]
         self._write_actions(call, actions, all_ids, slots)
         values = [own.value for own in slots]

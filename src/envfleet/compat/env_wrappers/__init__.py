@@ -18,7 +18,7 @@ from envfleet.compat.env_wrappers.samplers import DummyRunner, SubprocRunner, go
 from envfleet.compat.env_wrappers.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from envfleet.compat.env_wrappers.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
 from envfleet.compat.modules import install_tree, remove_tree
-from envfleet.compat.vec_env_seat import make_env
+from envfleet.compat.vec_env_adapter import make_env
 
 __all__ = [
     "DummyRunner",

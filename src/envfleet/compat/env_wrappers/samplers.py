@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.compat.vec_env_seat import make_env
+from envfleet.compat.vec_env_adapter import make_env
 from envfleet.envs.adapters import adapt
 from envfleet.sampling import Runner
 from envfleet.sampling.generators import READY

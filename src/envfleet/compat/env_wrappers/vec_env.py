@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
-from envfleet.compat.vec_env_seat import ASKED_SEED, Seat
+from envfleet.compat.vec_env_adapter import EnvAdapter
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import split_rows
 from envfleet.making.registry import make_pool
-from envfleet.pictures import tile
 from envfleet.pool import Pool
+from envfleet.rendering import tile
 from envfleet.spaces import row_getter
 
 VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]
@@ -127,9 +127,13 @@ class VecEnvWrapper(VecEnv):
 class PoolVecEnv(VecEnv):
     """A vector env on a pool. The factories seed their envs; seed() takes effect at the next reset."""
 
-    def __init__(self, env_fns: Sequence[Callable[[], Any]], *, seat: type[Seat] = Seat, **options: Any) -> None:
+    def __init__(
+        self, env_fns: Sequence[Callable[[], Any]], *, adapter: type[EnvAdapter] = EnvAdapter, **options: Any
+    ) -> None:
         factories = list(env_fns)
-        self.pool: Pool = make_pool(factories, autoreset_mode="same_step", wrappers=[seat], **options)
+        self.pool: Pool = make_pool(
+            factories, autoreset_mode="same_step", wrappers=[adapter], seed_envs=False, **options
+        )
         spec = self.pool.spec
         super().__init__(self.pool.num_envs, spec.observation_space, spec.action_space)
         self.spec = spec
@@ -153,11 +157,7 @@ class PoolVecEnv(VecEnv):
         """Reset all envs and return their observations."""
         seeds, self._seeds = self._seeds, [None] * self.num_envs
         self._was_reset = True
-        if seeds == self._seeds:
-            return self.pool.reset().obs
-        for env_id, own in enumerate(seeds):
-            self.pool.reset([env_id], options={ASKED_SEED: own})
-        return self.pool.observe()
+        return self.pool.reset(seed=None if seeds == self._seeds else seeds).obs
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all envs."""
@@ -190,7 +190,7 @@ class PoolVecEnv(VecEnv):
         """
         if not self._was_reset:
             self.reset()
-        frames = list(self.pool.call("draw", "rgb_array" if mode == "tiled" else mode, kwargs))
+        frames = list(self.pool.call("render_as", "rgb_array" if mode == "tiled" else mode, kwargs))
         return tile(frames) if mode == "tiled" else frames
 
     def get_attr(self, name: str) -> list[Any]:

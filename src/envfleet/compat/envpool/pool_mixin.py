@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
 from envfleet.errors import ConfigError
-from envfleet.pictures import resized
 from envfleet.pool import Pool
+from envfleet.rendering import resized
 from envfleet.seeding import Seed
 from envfleet.spec import ArraySpec
 

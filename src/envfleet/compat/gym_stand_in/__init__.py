@@ -15,7 +15,7 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from envfleet.compat.modules import AliasModule, install_tree, is_available, remove_tree
-from envfleet.pictures import resized
+from envfleet.rendering import resized
 
 # The last gym with this API: user code that checks the version unpacks results accordingly.
 __version__ = "0.25.2"

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from envfleet.compat.gym_stand_in import ActionWrapper, ObservationWrapper, RewardWrapper, Wrapper
 from envfleet.errors import CallOrderError, ConfigError
-from envfleet.pictures import resized
+from envfleet.rendering import resized
 from envfleet.wrappers.normalize import RunningMeanStd
 from envfleet.wrappers.video import Video
 

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
-from envfleet.executors.python.env_description import Portrait
+from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.faults import KILLED, AnswerError, unpacked
 from envfleet.executors.ray.host import Host
 from envfleet.executors.ray.line import LEAVE, TURN, CallerLine
@@ -175,7 +175,7 @@ class Worker:
                 self.making.ray.kill(handle)
 
 
-def start(workers: list[Worker]) -> list[Portrait]:
+def start(workers: list[Worker]) -> list[EnvDescription]:
     """Makes the actors of these workers, all at once, and their envs; the portrait of each."""
     try:
         for worker in workers:
@@ -253,7 +253,7 @@ def _await_placement(workers: list[Worker]) -> None:
             raise PlacementError(f"an actor could not start: {_text(error)}") from error
 
 
-def _build(workers: list[Worker]) -> list[Portrait]:
+def _build(workers: list[Worker]) -> list[EnvDescription]:
     ray = workers[0].making.ray
     luggage = ray.put(Luggage.here()) if len(workers) > 1 else Luggage.here()
     refs = [worker.handle.build.remote(luggage, worker.plan, worker.making.mode) for worker in workers]

@@ -10,7 +10,7 @@ import numpy as np
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, StateError
-from envfleet.executors.python.faults import message_of
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.faults import AnswerError, unpacked

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from envfleet.autoreset import Deed, Phase, decide
 from envfleet.batch import Batch
 from envfleet.executors.base import REFUSED, Executor, Refused
-from envfleet.executors.python.env_description import one_portrait
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.ray.actors import BUILD_REMEDY, Making, Worker, end_all, revive, start
 from envfleet.executors.ray.asking import Asking
 from envfleet.executors.ray.books import Books
@@ -80,7 +79,7 @@ class RayExecutor(Executor):
         portraits = start(self._workers)
         try:
             # As many times as there are envs, so that an error names the right one.
-            portrait = one_portrait([own for own, share in zip(portraits, shares, strict=True) for _ in share])
+            portrait = common_description([own for own, share in zip(portraits, shares, strict=True) for _ in share])
             self.spec = make_spec(portrait)
         except BaseException:
             self._end_actors()

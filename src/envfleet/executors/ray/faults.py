@@ -7,8 +7,8 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
-from envfleet.executors.python.faults import Trouble, message_of, trouble_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
+from envfleet.executors.python.side_channel import dump
 
 # Of a worker that went without a word: what kill -9 leaves.
 KILLED = -9
@@ -19,14 +19,14 @@ Note = tuple[int, str, str, str, bytes | None, int | None]
 
 def note_of(fault: Fault, first_env: int) -> Note:
     """A fault of an actor's env, under its id in the whole pool."""
-    pickled = None if fault.cause is None else trouble_of(fault.cause, fault.method, is_leaving=True).pickled
+    pickled = None if fault.cause is None else report_exception(fault.cause, fault.method, pickled=True).pickled
     return first_env + fault.env_id, fault.method, fault.message, fault.traceback, pickled, fault.exit_code
 
 
 def fault_of(note: Note) -> Fault:
     """The fault, with its exception where that can be read here."""
     env_id, method, message, traceback, pickled, exit_code = note
-    cause = Trouble(method, message, traceback, pickled).fault(env_id).cause
+    cause = ExceptionReport(method, message, traceback, pickled).fault(env_id).cause
     return Fault(env_id, method, message, traceback, cause, exit_code)
 
 
@@ -34,7 +34,7 @@ def packed_error(error: BaseException, first_env: int) -> bytes:
     """What an actor answers when a call raised."""
     if isinstance(error, EnvError):
         return dump(("faults", [note_of(fault, first_env) for fault in error.faults]))
-    trouble = trouble_of(error, "", is_leaving=True)
+    trouble = report_exception(error, "", pickled=True)
     is_told = isinstance(error, (EnvfleetError, AttributeError))
     return dump(("error", (trouble.pickled if is_told else None, message_of(error), trouble.traceback)))
 

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch, Fault, Final
-from envfleet.executors.python.faults import message_of
+from envfleet.batch import Batch, Fault, FinalRows
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.actors import Worker
 from envfleet.executors.ray.faults import fault_of
 from envfleet.executors.ray.infos import Rows, Tree, joined
@@ -145,7 +145,7 @@ class BatchMaker:
             faults,
         )
 
-    def _final(self, pieces: Sequence[Piece], mail: dict[int, dict[str, Any]], num_rows: int) -> Final:
+    def _final(self, pieces: Sequence[Piece], mail: dict[int, dict[str, Any]], num_rows: int) -> FinalRows:
         obs: list[NDArray[Any]] = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self._form.arrays]
         elapsed_step = np.zeros(num_rows, np.int32)
         for arrival, take, put in pieces:
@@ -160,7 +160,7 @@ class BatchMaker:
         infos = [(arrival.final_tree, take, put) for arrival, take, put in pieces if arrival.final_tree]
         objects = {row: own["final_info"] for row, own in mail.items() if "final_info" in own}
         loose = {row: own["final_obs"] for row, own in mail.items() if "final_obs" in own}
-        return Final(self._structured(obs, loose, num_rows), elapsed_step, joined(infos, objects, num_rows))
+        return FinalRows(self._structured(obs, loose, num_rows), elapsed_step, joined(infos, objects, num_rows))
 
     def _structured(self, arrays: Sequence[NDArray[Any]], loose: dict[int, list[Any]], num_rows: int) -> Any:
         """The observation of a batch from its columns and what has none."""

@@ -17,9 +17,9 @@ from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.errors import StateError
 from envfleet.executors.base import Executor, Refused
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.python.faults import message_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import message_of
+from envfleet.executors.python.executor import PythonExecutor
+from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.faults import Note, note_of, packed_error, packed_value
 from envfleet.executors.ray.infos import Tree, taken_apart
 from envfleet.executors.ray.line import LEAVE, TURN, ActorLine, Address, Door, LineLostError
@@ -143,7 +143,7 @@ class Host:
                 self._set_phase(executor, *details)
 
     def _set_phase(self, executor: Executor, local_id: int, phase: int) -> None:
-        if isinstance(executor, RowsExecutor):
+        if isinstance(executor, PythonExecutor):
             executor.set_phase(local_id, phase)
         else:
             executor.rebuild(local_id, phase)

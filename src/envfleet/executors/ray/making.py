@@ -10,7 +10,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.executors.native import check_native_options
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.python.building import SpecMaker
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.executor import RayExecutor
 from envfleet.executors.ray.plans import native_plans, python_plans

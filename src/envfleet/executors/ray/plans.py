@@ -5,35 +5,25 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from envfleet import _native
+from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.python.building import pickled_factories
-from envfleet.executors.python.env_description import Portrait
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.serial import SerialExecutor
-from envfleet.executors.threads import ThreadsExecutor
+from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, Recipe, adopt_registered, registered_envs
-from envfleet.making.native_envs import Entry, load_entry
+from envfleet.making.native_envs import Entry, family_of_native, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
-
-_EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
-    "serial": SerialExecutor,
-    "threads": ThreadsExecutor,
-    "processes": ProcessesExecutor,
-}
 
 
 class Plan(Protocol):
     """What builds the envs of a share, wherever it is unpickled."""
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """The executor of the share, and what its envs say of themselves."""
 
 
@@ -47,17 +37,18 @@ class NativePlan:
     values: tuple[Mapping[str, Any], ...]
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """The native executor of the share."""
         if not self.libraries:
             load_entry(Entry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
                 _native.load_plugin(str(_stored(name, data)))
-        portrait = Portrait(
+        portrait = EnvDescription(
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )
-        return NativeExecutor(self.native_id, self.spec, self.config, self.values), portrait
+        make_renderer = family_of_native(self.native_id).make_renderer
+        return NativeExecutor(self.native_id, self.spec, self.config, self.values, make_renderer), portrait
 
 
 @dataclass(frozen=True)
@@ -82,11 +73,11 @@ class PythonPlan:
     builders: tuple[Any, ...]
     max_episode_steps: int | None
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """The inner executor of the share."""
-        seen: list[Portrait] = []
+        seen: list[EnvDescription] = []
 
-        def make_spec(portrait: Portrait) -> EnvSpec:
+        def make_spec(portrait: EnvDescription) -> EnvSpec:
             seen.append(portrait)
             return EnvSpec(
                 id=self.name,
@@ -102,7 +93,7 @@ class PythonPlan:
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
         recipe = Recipe(self.name, self.builders, self.max_episode_steps)
-        return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), seen[0]
+        return PYTHON_EXECUTORS[self.backend](recipe, make_spec, config, ({},)), seen[0]
 
 
 def native_plans(
@@ -115,7 +106,7 @@ def native_plans(
 ) -> list[bytes]:
     """A plan for each share, pickled."""
     return [
-        pickled_factories(
+        pickle_builders(
             NativePlan(
                 native_id,
                 spec,
@@ -138,7 +129,7 @@ def python_plans(recipe: Recipe, backend: str, config: PoolConfig, shares: Seque
         builders = tuple(shifted.setdefault(id(each), ShiftedBuilder(each, share.start)) for each in own)
         inner = _inner_config(config, share, 1 if backend == "serial" else config.num_threads)
         plan = PythonPlan(recipe.name, backend, inner, builders, recipe.max_episode_steps)
-        plans.append(pickled_factories(plan, "ray"))
+        plans.append(pickle_builders(plan, "ray"))
     return plans
 
 

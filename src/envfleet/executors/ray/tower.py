@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from envfleet import _native
-from envfleet.executors.python.faults import message_of
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.actors import HEARTBEAT_S, Worker, how_it_died
 from envfleet.executors.ray.books import Books
 from envfleet.executors.ray.flights import Flight, arrived

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from envfleet.pictures import resized
+from envfleet.rendering import resized
 
 
 def test_shrinking_takes_the_mean():

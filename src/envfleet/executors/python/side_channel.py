@@ -1,8 +1,8 @@
-"""Mailboxes: what has no fixed size travels beside the board, one letter an env at a time.
+"""The side channel: messages between the caller and the workers for everything that has no fixed size.
 
-Odd infos, observations of no fixed size, faults, calls and their answers. An env has one box
-for requests and one for replies; the board says how many bytes lie in it. Nobody waits here:
-a letter is written before its env is handed over.
+Infos that fit no column, observations of variable size, exception reports, calls by name and their results. Each env
+has room for one request and one reply; its slot in shared memory says how many bytes the message has. Nothing here
+waits or synchronizes: a message is written before its env is handed over through the slots.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from envfleet.errors import EnvfleetError, PoolClosedError
 
 _PAGE_BYTES = 4096
 _SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
-_MAX_SCHEMAS = 64  # kMaxSchemas of native/shm/board.h
-# Memory that is kept for later messages after it was read, for the replies of all envs together, and as much for the
-# requests. What is read beyond that goes back to the system, which costs about a third of the time that a large
-# message takes.
+_MAX_SCHEMAS = 64  # kMaxSchemas in native/shm
+# Memory that is kept for later messages after a message was read, for the replies of all envs together, and the same
+# again for the requests. Memory beyond that is returned to the system, which costs about a third of the time that a
+# large message takes.
 _KEPT_BYTES = 1 << 24
 
 
 class NoRoomError(EnvfleetError):
-    """What has no fixed size found no room in shared memory."""
+    """A message does not fit into shared memory."""
 
 
 def dump(content: Any) -> bytes:
-    """A pickle; by cloudpickle where plain pickle cannot."""
+    """Pickle a value, with cloudpickle if plain pickle cannot."""
     try:
         return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
     except Exception:
@@ -40,30 +40,30 @@ def dump(content: Any) -> bytes:
         return data
 
 
-class Mailbox(Protocol):
-    """Boxes for num_envs envs, and one for each version of the schema of the info columns."""
+class SideChannel(Protocol):
+    """One request and one reply per env, and one message per version of the info columns' schema."""
 
     def put_request(self, env_id: int, content: Any) -> int:
-        """Writes a request; the number that the board is to hold."""
+        """Write a request and return the number to store in the env's slot."""
 
     def take_request(self, env_id: int, num_bytes: int) -> Any:
-        """Reads a request."""
+        """Read a request."""
 
     def put_reply(self, env_id: int, content: Any) -> int:
-        """Writes a reply; the number that the board is to hold."""
+        """Write a reply and return the number to store in the env's slot."""
 
     def take_reply(self, env_id: int, num_bytes: int) -> Any:
-        """Reads a reply."""
+        """Read a reply."""
 
     def put_schema(self, version: int, schema: list[Any]) -> int:
-        """Writes a version of the schema; the number that the board is to hold."""
+        """Write a version of the schema and return the number to store in shared memory."""
 
     def take_schema(self, version: int, num_bytes: int) -> list[Any]:
-        """Reads a version of the schema, while a later one may be written."""
+        """Read a version of the schema; a later one may be written at the same time."""
 
 
-class LocalMailbox:
-    """Between threads of one process: the objects themselves."""
+class LocalSideChannel:
+    """Between threads of one process: the objects themselves are passed."""
 
     def __init__(self, num_envs: int) -> None:
         self._requests: list[Any] = [None] * num_envs
@@ -71,47 +71,47 @@ class LocalMailbox:
         self._schemas: dict[int, list[Any]] = {}
 
     def put_request(self, env_id: int, content: Any) -> int:
-        """The object."""
+        """Store the object."""
         self._requests[env_id] = content
         return 1
 
     def take_request(self, env_id: int, num_bytes: int) -> Any:
-        """The object, which stays for envs that are reset again with it."""
+        """Return the object, which stays until the next request."""
         return self._requests[env_id]
 
     def put_reply(self, env_id: int, content: Any) -> int:
-        """The object."""
+        """Store the object."""
         self._replies[env_id] = content
         return 1
 
     def take_reply(self, env_id: int, num_bytes: int) -> Any:
-        """The object, once."""
+        """Return the object and forget it."""
         content, self._replies[env_id] = self._replies[env_id], None
         return content
 
     def put_schema(self, version: int, schema: list[Any]) -> int:
-        """The list."""
+        """Store the list."""
         self._schemas[version] = schema
         return 1
 
     def take_schema(self, version: int, num_bytes: int) -> list[Any]:
-        """The list."""
+        """Return the list."""
         return self._schemas[version]
 
 
-class FileMailbox:
-    """Between processes: pickles in the board's own file, past its mapping.
+class FileSideChannel:
+    """Between processes: pickles in the shared-memory file, beyond the part that is mapped.
 
-    A message of up to a page lies in a box of a page; one of up to two pages in another area, of boxes of two pages;
-    and so on. So a place follows from env and size alone, and the file ends, at the most, at a small multiple of
-    num_envs times the largest message, which matters where the size of files is limited (ulimit -f). Only what is
-    written takes memory.
+    A message of up to one page is stored in a one-page cell; one of up to two pages in another area, of two-page
+    cells; and so on. The position follows from env and size alone, and the file size is at most a small multiple of
+    num_envs times the largest message, which matters where file sizes are limited (ulimit -f). Only pages that were
+    written take memory.
 
         start | schemas | replies, requests of 1 page | replies, requests of 2 pages | of 4 pages | ...
     """
 
     def __init__(self, fd: int, start: int, num_envs: int, num_readers: int = 1) -> None:
-        """num_readers: processes that share what may be kept; one for replies, num_workers for requests."""
+        """num_readers: the processes that share the memory to keep; 1 for replies, num_workers for requests."""
         self._fd = fd
         self._schema_start = -(-start // _PAGE_BYTES) * _PAGE_BYTES
         self._start = self._schema_start + (_MAX_SCHEMAS + 1) * _SCHEMA_BYTES
@@ -121,48 +121,48 @@ class FileMailbox:
         self._kept_of: dict[int, int] = {}  # offset -> bytes of memory that are kept there
 
     def close(self) -> None:
-        """Forgets the file, whose number may soon be that of another one: a late call in another thread raises."""
+        """Forget the descriptor, which may soon be another file's: a late call in another thread raises."""
         self._fd = -1
 
     def put_request(self, env_id: int, content: Any) -> int:
-        """A pickle of it. By cloudpickle: what the caller's main module defines is not known to a worker."""
+        """Pickle it with cloudpickle: workers cannot import what the caller's main module defines."""
         return self._put(self._num_envs + env_id, cloudpickle.dumps(content))
 
     def take_request(self, env_id: int, num_bytes: int) -> Any:
-        """Unpickles it."""
+        """Unpickle it."""
         return self._take(self._num_envs + env_id, num_bytes)
 
     def put_reply(self, env_id: int, content: Any) -> int:
-        """A pickle of it."""
+        """Pickle it."""
         return self._put(env_id, dump(content))
 
     def take_reply(self, env_id: int, num_bytes: int) -> Any:
-        """Unpickles it."""
+        """Unpickle it."""
         return self._take(env_id, num_bytes)
 
     def put_schema(self, version: int, schema: list[Any]) -> int:
-        """A pickle of it."""
+        """Pickle it."""
         return self._write(self._schema_start + version * _SCHEMA_BYTES, dump(schema))
 
     def take_schema(self, version: int, num_bytes: int) -> list[Any]:
-        """Unpickles it."""
+        """Unpickle it."""
         schema: list[Any] = pickle.loads(self._read(self._schema_start + version * _SCHEMA_BYTES, num_bytes))
         return schema
 
-    def _put(self, box: int, data: bytes) -> int:
-        return self._write(self._offset_of(box, len(data)), data)
+    def _put(self, cell: int, data: bytes) -> int:
+        return self._write(self._offset_of(cell, len(data)), data)
 
-    def _take(self, box: int, num_bytes: int) -> Any:
-        offset = self._offset_of(box, num_bytes)
+    def _take(self, cell: int, num_bytes: int) -> Any:
+        offset = self._offset_of(cell, num_bytes)
         content = pickle.loads(self._read(offset, num_bytes))
         if num_bytes > _PAGE_BYTES:
             self._keep_or_free(offset, num_bytes)
         return content
 
-    def _offset_of(self, box: int, num_bytes: int) -> int:
+    def _offset_of(self, cell: int, num_bytes: int) -> int:
         num_pages = 1 << ((num_bytes - 1) // _PAGE_BYTES).bit_length()
-        # The areas of smaller boxes, of 1 + 2 + ... pages, lie before.
-        return self._start + (2 * self._num_envs * (num_pages - 1) + box * num_pages) * _PAGE_BYTES
+        # The areas of smaller cells, of 1 + 2 + ... pages, come first.
+        return self._start + (2 * self._num_envs * (num_pages - 1) + cell * num_pages) * _PAGE_BYTES
 
     def _write(self, offset: int, data: bytes) -> int:
         view, written = memoryview(data), 0
@@ -204,12 +204,11 @@ def _file_error(error: OSError, end: int, num_bytes: int) -> EnvfleetError:
     if error.errno == errno.EFBIG:
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         return NoRoomError(
-            f"expected room for {num_bytes} bytes beside the env's row, which end at byte {end} of the pool's shared "
-            f"memory, but this process may not have files of more than {limit} bytes; raise the limit (ulimit -f), "
-            "use fewer envs per pool, or pass less"
+            f"a message of {num_bytes} bytes expected room up to byte {end} of the pool's shared memory, got a limit "
+            f"of {limit} bytes per file; raise the limit (ulimit -f), use fewer envs per pool, or pass smaller objects"
         )
     return NoRoomError(
-        f"expected room for {num_bytes} bytes in shared memory, got {error}; free memory, or use fewer envs per pool"
+        f"a message expected {num_bytes} bytes of shared memory, got {error}; free memory, or use fewer envs per pool"
     )
 
 
@@ -219,5 +218,5 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 def _free(fd: int, offset: int, num_bytes: int) -> None:
-    """Frees the pages of a part of a file. Best effort: without it they are reused by the next message there."""
+    """Free the pages of a part of a file. Best effort: otherwise the next message there reuses them."""
     _fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, offset, num_bytes)

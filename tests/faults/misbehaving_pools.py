@@ -1,4 +1,4 @@
-"""Pools of TroubleEnv: made, given trouble, and looked at afterwards."""
+"""Pools of MisbehavingEnv: made, given trouble, and looked at afterwards."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.traces import Traces, alive, assert_nothing_left
 
 import envfleet
 from envfleet import Pool, WorkerDied
 
-STEP = Trouble.STEP
+STEP = Misbehavior.STEP
 
 
 @contextlib.contextmanager
-def trouble_pools(**defaults: Any) -> Iterator[Callable[..., Pool]]:
+def misbehaving_pools(**defaults: Any) -> Iterator[Callable[..., Pool]]:
     """Makes pools with these options, closes them at the end; afterwards nothing of them may be left."""
     # What stays for later pools (a fork server, say) is there before the counting begins.
-    envfleet.make_pool(TroubleEnv, **defaults).close()
+    envfleet.make_pool(MisbehavingEnv, **defaults).close()
     before, pools = Traces.now(), []
 
-    def make(env: Any = TroubleEnv, **options: Any) -> Pool:
+    def make(env: Any = MisbehavingEnv, **options: Any) -> Pool:
         pools.append(envfleet.make_pool(env, **{**defaults, **options}))
         return pools[-1]
 
@@ -39,7 +39,7 @@ def on_two_workers(backend: str) -> dict[str, Any]:
     return {"num_envs": 4, "backend": backend, **({} if backend == "serial" else {"num_workers": 2})}
 
 
-def actions(trouble: Trouble, env_id: int) -> list[int]:
+def actions(trouble: Misbehavior, env_id: int) -> list[int]:
     """That trouble for one env of four, plain steps for the others."""
     return [int(trouble if own == env_id else STEP) for own in range(4)]
 

@@ -1,4 +1,4 @@
-"""Faults of Python envs: an exception as text that travels, and as itself where it can."""
+"""ExceptionReport: what a Python env raised, in a form that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.side_channel import dump
 
 _MAX_TEXT = 20_000
 
 
 class WrongResultError(Exception):
-    """An env returned what it must not; the text says what was expected and what came."""
+    """An env returned a value of the wrong form; the message says what was expected and what it returned."""
 
 
 class NoSuchAttributeError(AttributeError):
-    """An env was asked for an attribute that it does not have: the caller's mistake, not the env's."""
+    """An env lacks the attribute that the caller asked for: the caller's mistake, not the env's."""
 
 
 @dataclass(frozen=True)
-class Trouble:
-    """What an env raised, fit for a mailbox: the exception itself only as far as it pickles."""
+class ExceptionReport:
+    """Texts of an exception, and its pickle if it has one."""
 
     method: str
     message: str
@@ -31,7 +31,7 @@ class Trouble:
     pickled: bytes | None = None
 
     def fault(self, env_id: int, cause: BaseException | None = None) -> Fault:
-        """The fault of this env. cause: the exception, where it never left this process."""
+        """Return the fault of this env. cause: the exception itself, if it was raised in this process."""
         if cause is None and self.pickled is not None:
             try:
                 cause = pickle.loads(self.pickled)
@@ -42,44 +42,44 @@ class Trouble:
         return Fault(env_id, self.method, self.message, self.traceback, cause)
 
 
-def trouble_of(error: BaseException, method: str, is_leaving: bool) -> Trouble:
-    """What is known of an exception. is_leaving: it goes to another process."""
-    pickled = None
-    if is_leaving:
+def report_exception(error: BaseException, method: str, pickled: bool) -> ExceptionReport:
+    """Return the report of an exception. pickled: include its pickle, for a report to another process."""
+    data = None
+    if pickled:
         try:
-            pickled = dump(error)
-            pickle.loads(pickled)
+            data = dump(error)
+            pickle.loads(data)
         except BaseException:  # an exception may do anything when it is pickled
-            pickled = None
-    return Trouble(method, message_of(error), _traceback_of(error), pickled)
+            data = None
+    return ExceptionReport(method, message_of(error), _traceback_of(error), data)
 
 
 def message_of(error: BaseException) -> str:
-    """What an exception says, with its type where that adds something."""
+    """Return the message of an exception, preceded by its type unless that is a RuntimeError."""
     try:
         text = str(error)
     except Exception:
-        text = "(its text cannot be had)"
+        text = "(its str() raised)"
     if type(error) not in (RuntimeError, WrongResultError):
         name = type(error).__name__
         text = f"{name}: {text}" if text else name
-    return clean(text)
+    return encodable(text)
 
 
-def clean(text: str) -> str:
-    """The text without what no encoding takes: lone halves of characters become \ufffd."""
+def encodable(text: str) -> str:
+    r"""Return the text, shortened if need be, with \ufffd for lone surrogates, which cannot be encoded."""
     return text[:_MAX_TEXT].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _traceback_of(error: BaseException) -> str:
     try:
-        return clean("".join(traceback.format_exception(type(error), error, error.__traceback__))[-_MAX_TEXT:])
+        return encodable("".join(traceback.format_exception(type(error), error, error.__traceback__))[-_MAX_TEXT:])
     except Exception:
         return ""
 
 
-def shown(value: Any) -> str:
-    """A value in an error message: its type, and as much of it as fits."""
+def short_repr(value: Any) -> str:
+    """Return the type and the repr of a value, cut to 100 characters."""
     try:
         text = repr(value)
     except Exception:

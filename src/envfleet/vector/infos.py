@@ -1,4 +1,4 @@
-"""Batches as Gymnasium's vector environments give them: infos with a mask for every key, final_obs, final_info."""
+"""The infos of Gymnasium's vector environments: a mask for every key, final_obs and final_info."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from envfleet.infos import spread_rows
 from envfleet.spaces import join, leaves_of, split
 
 
-class InfoMaker:
-    """The infos of batches that hold all envs, row i of env i."""
+class VectorInfos:
+    """Makes the infos of batches that hold all envs, row i for env i."""
 
     def __init__(self, observation_space: gymnasium.Space[Any], num_envs: int) -> None:
         self._num_envs = num_envs
@@ -25,7 +25,7 @@ class InfoMaker:
         self._join = join(observation_space)
 
     def info(self, batch: Batch) -> dict[str, Any]:
-        """The info of a step or a reset of all envs."""
+        """Return the info of a step or a reset of all envs."""
         info = self._masked(batch.info, None) if batch.info else {}
         if batch.final is not None:
             ended = batch.terminated | batch.truncated
@@ -34,13 +34,13 @@ class InfoMaker:
         return info
 
     def info_of_some(self, batch: Batch) -> dict[str, Any]:
-        """The info of a reset of some envs: all rows, values for those alone."""
+        """Return the info of a reset of some envs: all rows, with values for these envs only."""
         return spread_rows(self._masked(batch.info, None, len(batch)), batch.env_id, self._num_envs)
 
     def _masked(
         self, columns: Mapping[str, Any], rows: NDArray[np.bool_] | None, num_rows: int | None = None
     ) -> dict[str, Any]:
-        """The columns, each with a mask of the rows that have a value; rows: those that may have one."""
+        """Return the columns, each with a mask of the rows that have a value; rows: those that may have one."""
         count = self._num_envs if num_rows is None else num_rows
         info: dict[str, Any] = {}
         for key, column in columns.items():
@@ -72,16 +72,16 @@ class InfoMaker:
         }
 
     def _single(self, position: int, value: Any) -> Any:
-        """A leaf of one env's observation. A Discrete one is int here, as Gymnasium's own envs return it."""
+        """Return a leaf of one env's observation, an int for Discrete, as Gymnasium's own envs return it."""
         if self._is_discrete[position]:
             return int(value)
         return value.copy() if isinstance(value, np.ndarray) else value
 
 
 def _only(column: NDArray[Any], mask: NDArray[np.bool_]) -> NDArray[Any]:
-    """The column with nothing in the other rows."""
+    """Return the column with the other rows empty."""
     if mask.all():
         return column
-    nothing = np.full(column.shape, None, dtype=object) if column.dtype == object else np.zeros_like(column)
-    nothing[mask] = column[mask]
-    return nothing
+    empty = np.full(column.shape, None, dtype=object) if column.dtype == object else np.zeros_like(column)
+    empty[mask] = column[mask]
+    return empty

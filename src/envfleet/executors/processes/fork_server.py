@@ -1,11 +1,11 @@
-"""The fork server: a program of its own that forks workers for one process.
+"""The fork server: a separate program that forks workers for one process.
 
-It has numpy and gymnasium loaded and nothing of the user's: a fork of it is a worker that is ready in
-milliseconds, has no threads and never imports the user's main module. It ends with the process it
-serves, however that ends, and its workers end with it.
+It has numpy and gymnasium loaded but no user code: a fork of it is a worker that is ready in milliseconds, has no
+threads and never imports the user's main module. It ends with the process it serves, however that ends, and its
+workers end with it.
 
     caller -> server: (start, token, start method) with the worker's socket, (kill, token, None)
-    server -> caller: (pid, token, pid), (exit, token, exit code), (failed, token, why it was not started)
+    server -> caller: (pid, token, pid), (exit, token, exit code), (failed, token, the reason why it was not started)
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(control_fd: int, parent_pid: int) -> None:
-    """Serves until the other end of the control channel, or the process that holds it, is gone."""
-    # Ctrl-C goes to the whole group; it is the caller who says what it means.
+    """Serve until the other end of the control channel closes, or the process that holds it ends."""
+    # Ctrl-C goes to the whole process group; only the caller reacts to it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # The mask comes from the caller too, and without SIGCHLD no death would be noticed.
+    # The signal mask is inherited from the caller; with SIGCHLD blocked no exit would be noticed.
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
-    Server(Channel.adopt(control_fd), parent_pid).run()
+    ForkServer(Channel.adopt(control_fd), parent_pid).run()
 
 
-class Server:
-    """Forks workers, reaps them, and tells how they ended.
+class ForkServer:
+    """Forks workers, reaps them, and reports how they ended.
 
-    One thread. All children are reaped in _reap() and nowhere else, so a pid in _tokens is one of a child of ours.
+    One thread. Children are reaped in _reap() and nowhere else, so a pid in _tokens always belongs to a child.
     """
 
     def __init__(self, control: Channel, parent_pid: int) -> None:
@@ -56,12 +56,12 @@ class Server:
         self._parent = _pidfd_of(parent_pid)
 
     def run(self) -> None:
-        """Works until nobody is left to work for."""
+        """Handle requests until the caller is gone."""
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
         if self._parent is not None:
-            # The control channel alone does not tell: a fork of the parent may hold its other end.
+            # The control channel is not enough: a fork of the parent may hold its other end.
             poll.register(self._parent, select.POLLIN)
         try:
             while True:
@@ -76,12 +76,12 @@ class Server:
                     if message is None:
                         break
                     self._handle(*message)
-        except ConnectionError:  # nobody listens any more
+        except ConnectionError:  # the caller is gone
             pass
         except BaseException:
             traceback.print_exc()
         finally:
-            # Workers are killed by the system when this process ends.
+            # The kernel kills the workers when this process ends.
             os._exit(0)
 
     def _drain_wake_ups(self) -> None:
@@ -98,16 +98,16 @@ class Server:
             return
         try:
             pid = self._start(detail, fds)
-        except Exception as error:  # whatever it is, it concerns this worker and not all the others
+        except Exception as error:  # the other workers must not be affected
             if not isinstance(error, OSError):
                 traceback.print_exc()
-            self._tell("failed", token, str(error))
+            self._report("failed", token, str(error))
             return
         finally:
             for fd in fds:
                 os.close(fd)
         self._tokens[pid] = token
-        self._tell("pid", token, pid)
+        self._report("pid", token, pid)
 
     def _start(self, start_method: str, fds: list[int]) -> int:
         if not fds:
@@ -117,7 +117,7 @@ class Server:
     def _fork(self, fd: int) -> int:
         server_pid = os.getpid()
         with warnings.catch_warnings():
-            # Of threads that numpy's BLAS keeps: it restarts them in the child by itself.
+            # About the threads of numpy's BLAS, which restarts them in the child by itself.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
         if pid:
@@ -131,7 +131,7 @@ class Server:
                 if own is not None:
                     os.close(own)
             die_with_parent(server_pid)
-            # All workers come from one state of these.
+            # Otherwise all workers would start with the same state.
             random.seed()
             np.random.seed()
             code = worker.main(fd)
@@ -139,14 +139,14 @@ class Server:
             os._exit(code)
 
     def _spawn(self, fd: int) -> int:
-        # Not subprocess.Popen: it reaps children of its own accord, and their ends would never be reported.
+        # Not subprocess.Popen, which may reap other children, whose exits would then not be reported.
         program = f"from envfleet.executors.processes import worker; worker.start({fd}, {os.getpid()})"
         command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"]
-        os.set_inheritable(fd, True)  # and no other descriptor is
+        os.set_inheritable(fd, True)  # no other descriptor is inheritable
         return os.posix_spawn(sys.executable, command, os.environ)
 
     def _reap(self) -> None:
-        """Tells of workers that ended."""
+        """Report workers that ended."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -156,14 +156,14 @@ class Server:
                 return
             token = self._tokens.pop(pid, None)
             if token is not None:
-                self._tell("exit", token, os.waitstatus_to_exitcode(status))
+                self._report("exit", token, os.waitstatus_to_exitcode(status))
 
-    def _tell(self, what: str, token: int, detail: Any) -> None:
+    def _report(self, what: str, token: int, detail: Any) -> None:
         self._control.send(pickle.dumps((what, token, detail)))
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Has the system kill this process when its parent ends."""
+    """Have the kernel kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent_pid:  # it ended before the call
@@ -173,5 +173,5 @@ def die_with_parent(parent_pid: int) -> None:
 def _pidfd_of(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # another system, or gone already: the control channel tells
+    except (AttributeError, OSError):  # another system, or already gone: the control channel shows it
         return None
