@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.envs.family import Renderer
 from envfleet.envs.mujoco_canvas import shared
+from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
 
 
@@ -57,7 +58,10 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         """An RGB picture."""
         make = self._family.make_shared_renderer or self._family.make_renderer
         if make is None:
-            return self._pool.render(0)  # type: ignore[no-any-return]  # the executor's array
+            frame = self._pool.render(0)
+            if frame is None:
+                raise ConfigError(f"{self._pool.spec.id} cannot draw itself; leave render_mode out")
+            return frame  # type: ignore[no-any-return]  # the executor's array
         if self._renderer is None:
             native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
             key = (native_id, repr(sorted(params.items())))

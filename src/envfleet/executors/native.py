@@ -200,9 +200,10 @@ class NativeExecutor(Executor):
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         return [self._render(int(env_id)) for env_id in env_ids]
 
-    def _render(self, env_id: int) -> NDArray[np.uint8]:
+    def _render(self, env_id: int) -> NDArray[np.uint8] | None:
         if not self._native.has_render:
-            return self._renderer_of(env_id)(self.get_attrs(env_id))
+            renderer = self._renderer_of(env_id)
+            return None if renderer is None else renderer(self.get_attrs(env_id))
         try:
             height, width, rgb = self._native.render(env_id)
         except _native.FleetError as error:
@@ -210,8 +211,10 @@ class NativeExecutor(Executor):
         frame: NDArray[np.uint8] = np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
         return frame
 
-    def _renderer_of(self, env_id: int) -> Renderer:
+    def _renderer_of(self, env_id: int) -> Renderer | None:
         if self._make_renderer is None:
+            if self._render_mode is None:
+                return None
             raise ConfigError(
                 f"render() expected an env with a renderer, {self.spec.id} has none; give it a render() hook"
             )
