@@ -31,7 +31,7 @@ GOOD = np.array([0, 1, 0], dtype=np.int64)
 @pytest.mark.parametrize(
     ("actions", "message"),
     [
-        ([0, 1], r"expected actions of shape \(3,\), got \(2,\); pass one row for each env"),
+        ([0, 1], r"expected actions of shape \(3,\), got \(2,\); pass one row per env"),
         ([0, 1, 0, 1], r"got \(4,\)"),
         (GOOD.reshape(3, 1), r"got \(3, 1\)"),
         (0, r"got \(\)"),

@@ -52,8 +52,8 @@ def test_a_checkout_with_an_exclusion(tool, checkout):
 
 def test_what_cannot_be_had_is_skipped_with_a_sentence(tool, tmp_path):
     suite = tool.Suite("theirs", "gymnasium", ["tests/test_theirs.py"])
-    assert "name a checkout with ENVFLEET_THEIRS_CHECKOUT" in tool.run(suite, {}, tmp_path).line()
-    assert "is not there" in tool.run(suite, {"theirs": str(tmp_path)}).line()
+    assert "set ENVFLEET_THEIRS_CHECKOUT to a checkout" in tool.run(suite, {}, tmp_path).line()
+    assert "does not contain" in tool.run(suite, {"theirs": str(tmp_path)}).line()
     assert tool.run(replace(suite, package="no-such-package"), {}).line() == (
         "theirs: skipped: needs no-such-package; pip install it"
     )

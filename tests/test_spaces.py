@@ -111,13 +111,13 @@ def test_dtype_and_shape_of_array_leaves(space, dtype, shape):
 def test_other_leaves_have_neither_and_come_as_tuples(space):
     (leaf,) = leaves_of(space)
     for what in ("dtype", "shape"):
-        with pytest.raises(TypeError, match=f"expected an array leaf to ask its {what}"):
+        with pytest.raises(TypeError, match=f"{what} expected an array leaf"):
             getattr(leaf, what)
     values = [space.sample() for _ in range(3)]
     handed = batched_leaf(leaf, values)
     assert type(handed) is tuple
     assert all(a is b for a, b in zip(handed, concatenate(space, values, None), strict=True))
-    with pytest.raises(TypeError, match="stack them"):
+    with pytest.raises(TypeError, match="stack the rows"):
         batched_leaf(leaves_of(spaces.Discrete(2))[0], [1])
 
 

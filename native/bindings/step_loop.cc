@@ -252,8 +252,10 @@ PyObject* StepLoop::run(std::int32_t env_id, Slot& slot) {
 
 PyObject* StepLoop::run_step(std::int32_t env_id, Slot& slot, const nb::object& step) {
   const bool then_reset = has_final_rows(autoreset_);
-  nb::object action = action_ ? action_.make(env_id)
-                              : nb::steal(python([&] { return PyObject_CallMethod(runner_.ptr(), "action", "i", env_id); }));
+  // A message instead of a row of the column: an action that is a Python object.
+  nb::object action = action_ && slot.request_bytes == 0
+                          ? action_.make(env_id)
+                          : nb::steal(python([&] { return PyObject_CallMethod(runner_.ptr(), "action", "i", env_id); }));
   PyObject* result = action.is_valid() ? python([&] { return call_step(step.ptr(), action.ptr()); }) : nullptr;
   if (result == nullptr) return fault(env_id, "step");
   nb::object held = nb::steal(result);

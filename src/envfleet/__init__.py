@@ -1,6 +1,6 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
-from envfleet.batch import Batch, Fault
+from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import (
     ActionError,
     CallOrderError,
@@ -33,10 +33,9 @@ from envfleet.making.make import (
     make_spec,
 )
 from envfleet.making.registry import list_all_envs, register
-from envfleet.pool import Pool
-from envfleet.pool_state import PoolState
+from envfleet.pool import Pool, PoolState
 from envfleet.spec import EnvSpec, PoolConfig, RayConfig
-from envfleet.statistics import PoolStats
+from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -50,8 +49,10 @@ __all__ = [
     "EnvError",
     "EnvIdError",
     "EnvSpec",
+    "EnvStats",
     "EnvfleetError",
     "Fault",
+    "FinalRows",
     "ForkedPoolError",
     "InputError",
     "MissingExtraError",
@@ -69,6 +70,7 @@ __all__ = [
     "UnknownEnvError",
     "UnsupportedVersionError",
     "WorkerDied",
+    "WorkerStats",
     "compile",
     "get_include",
     "list_all_envs",

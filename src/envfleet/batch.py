@@ -1,7 +1,7 @@
-"""Batch: what recv gives, and who owns its arrays.
+"""Batch: the rows that recv() returns.
 
-The arrays belong to whoever holds them and never change afterwards. They share one buffer,
-which goes back to its pool when the last of them dies.
+The arrays belong to the caller and never change afterwards. They share one buffer, which is reused when the last of
+them is garbage-collected.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fault:
-    """An env that raised: which, where, and what it said."""
+    """An env that raised: its id, the method, and the message."""
 
     env_id: int
     method: str
     message: str
     traceback: str = ""
-    cause: BaseException | None = field(default=None, compare=False)  # the exception itself, where it could travel
-    exit_code: int | None = None  # of the worker that died, below zero: by that signal
+    cause: BaseException | None = field(default=None, compare=False)  # the exception itself, if it could be pickled
+    exit_code: int | None = None  # of a worker that died; negative: the signal that killed it
 
     def __getstate__(self) -> dict[str, Any]:
-        # An exception may not pickle, or bring half a program along; its text is in the message.
+        # The exception may not be picklable; its text is in the message.
         return {**self.__dict__, "cause": None}
 
 
-class Final:
-    """What the last rows of episodes held that ended in a same_step batch.
+class FinalRows:
+    """The final rows of the episodes that ended in a same_step batch.
 
-    Only the rows where the batch is terminated or truncated mean anything.
+    Only rows where the batch is terminated or truncated are meaningful.
     """
 
     __slots__ = ("elapsed_step", "info", "obs")
@@ -53,8 +53,8 @@ class Batch:
     """Rows of observations, rewards, flags and ids. Row r is env env_id[r].
 
     obs has the structure of the observation space: an array, a dict or a tuple of arrays.
-    info holds the env's own columns; a key that not every row has a value for comes with a mask
-    of those that do, under _key. final is set in same_step mode alone.
+    info holds the env's own columns; a key that some rows have no value for comes with a mask of those that have one,
+    under _key. final is set in same_step mode only.
     """
 
     __slots__ = ("elapsed_step", "env_id", "faults", "final", "info", "obs", "reward", "terminated", "truncated")
@@ -68,7 +68,7 @@ class Batch:
         env_id: NDArray[np.int32],
         elapsed_step: NDArray[np.int32],
         info: dict[str, Any],
-        final: Final | None,
+        final: FinalRows | None,
         faults: tuple[Fault, ...],
     ) -> None:
         self.obs = obs
@@ -86,7 +86,7 @@ class Batch:
 
 
 def empty_batch(spec: EnvSpec, mode: AutoresetMode, *, was_reset: bool) -> Batch:
-    """The batch of a call that named no envs: every column of such a batch, with no rows."""
+    """Return the batch of a call with no env ids: all columns, with no rows."""
 
     def obs() -> Any:
         leaves = leaves_of(spec.observation_space)
@@ -101,7 +101,7 @@ def empty_batch(spec: EnvSpec, mode: AutoresetMode, *, was_reset: bool) -> Batch
         return {array.name: np.zeros((0, *(array.space.shape or ())), array.space.dtype) for array in arrays}
 
     is_same_step = mode is AutoresetMode.SAME_STEP
-    final = Final(obs(), np.zeros(0, np.int32), info(on_reset=False)) if is_same_step else None
+    final = FinalRows(obs(), np.zeros(0, np.int32), info(on_reset=False)) if is_same_step else None
     reward, env_id, elapsed_step = np.zeros(0, np.float64), np.zeros(0, np.int32), np.zeros(0, np.int32)
     terminated, truncated = np.zeros(0, np.bool_), np.zeros(0, np.bool_)
     return Batch(obs(), reward, terminated, truncated, env_id, elapsed_step, info(was_reset), final, ())

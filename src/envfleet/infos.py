@@ -1,7 +1,7 @@
-"""Infos of many envs as one dict of columns, in Gymnasium's vector form, and back.
+"""The infos of many envs as one dict of columns, in Gymnasium's vector form, and back.
 
-{"key": column, "_key": mask}: the mask says which rows have a value. A dict inside an info
-becomes such a dict of columns itself.
+{"key": column, "_key": mask}: the mask says which rows have a value. A dict inside an info becomes such a dict of
+columns itself.
 """
 
 from __future__ import annotations
@@ -24,27 +24,25 @@ _PLAIN: dict[type, _Form] = {
     type(None): None,
 }
 _EXACT_IN_FLOAT64 = 2**53
-# What numpy raises for a value that does not go into an array, such as an int of more than 64 bits.
-_NO_ROOM = (OverflowError, ValueError, TypeError)
+# Raised by numpy for a value that does not fit into an array, such as an int of more than 64 bits.
+_DOES_NOT_FIT = (OverflowError, ValueError, TypeError)
 
 
 def merge(infos: Sequence[Mapping[str, Any] | None], into: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Columns of the infos of len(infos) rows; None or an empty info adds nothing for its row.
+    """Return the columns of the infos of len(infos) rows; None or an empty info adds nothing for its row.
 
     The columns are those of gymnasium.vector.VectorEnv._add_info: an array of the value's dtype
     for int, float, bool and numpy numbers, a stacked array for arrays, an array of objects with
     None in the gaps for anything else and for every final_obs; `_key` is always there.
 
-    Where Gymnasium raises or spoils values because the envs' values of a key differ, this does
-    neither. Numbers, and arrays of one shape, of several dtypes get the dtype that
-    np.result_type finds for all (int and float: float64; Gymnasium would cut the floats to ints).
-    The types decide, not the values, so a column does not change dtype by chance. Everything else
-    (other shapes, a number beside a str or a dict, integers too large for the dtype) becomes a
-    column of objects that holds each value as it came. An env's own "_key" beside a "key" gives
-    way to the mask.
+    Where Gymnasium raises or corrupts values because the envs' values of a key differ in type, this does neither.
+    Numbers, and arrays of one shape, with different dtypes get the common dtype of np.result_type (int and float:
+    float64; Gymnasium would truncate the floats to ints). The types decide, not the values, so the dtype of a column
+    does not depend on chance. Everything else (other shapes, a number next to a str or a dict, integers too large for
+    the dtype) becomes a column of objects with the values unchanged. The mask replaces an env's own "_key" next to a
+    "key".
 
-    With into, the values are added to these columns, which are of as many rows; it is changed and
-    returned.
+    into: columns with the same number of rows; the values are added to them in place.
     """
     num_rows = len(infos)
     columns = {} if into is None else into
@@ -55,9 +53,9 @@ def merge(infos: Sequence[Mapping[str, Any] | None], into: dict[str, Any] | None
 
 
 def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
-    """One row's own info out of the columns: the keys that it has a value for.
+    """Return the info of one row: the keys that it has a value for.
 
-    A column without a mask has a value for every row. Numbers come as numpy's.
+    A column without a mask has a value for every row. Numbers are numpy scalars.
     """
     names = {str(key) for key in info}
     own: dict[str, Any] = {}
@@ -71,7 +69,7 @@ def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
 
 
 def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int) -> dict[str, Any]:
-    """Columns of some rows as columns of all num_rows; the others have nothing in them."""
+    """Return the columns of some rows as columns of all num_rows; the other rows are empty."""
     whole: dict[str, Any] = {}
     for key, column in info.items():
         if isinstance(column, dict):
@@ -83,7 +81,7 @@ def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int)
 
 
 def masked_rows(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
-    """The columns with the values of these rows alone, each with its mask; a key that none of them has is left out."""
+    """Return the columns with the values of these rows only, each with its mask; keys without values are left out."""
     names = {str(key) for key in info}
     masked: dict[str, Any] = {}
     for key, column in info.items():
@@ -103,15 +101,15 @@ def masked_rows(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> dict[str, A
 
 
 def _blank(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """A column without values: zeros, empty texts, or None for objects; zeros in arrays of objects, as in Gymnasium."""
+    """Return an empty column: zeros, empty texts, or None for objects; zeros in arrays of objects, as in Gymnasium."""
     if dtype.hasobject and len(shape) == 1:
         return np.full(shape, None, dtype=dtype)
     return np.zeros(shape, dtype=dtype)
 
 
 def is_mask(name: str, names: set[str]) -> bool:
-    """Whether a key among these names is the mask of another."""
-    # "_x" beside "x" is its mask, unless that "x" is itself the mask of something.
+    """Return whether a key among these names is the mask of another."""
+    # "_x" next to "x" is its mask, unless "x" is itself a mask.
     return name[:1] == "_" and name[1:] in names and not is_mask(name[1:], names)
 
 
@@ -120,7 +118,7 @@ def _value_of(column: Any, row: int) -> Any:
 
 
 def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: int) -> None:
-    """Adds the infos of these rows to the columns."""
+    """Add the infos of these rows to the columns."""
     first = infos[0].keys()
     if len(infos) == 1:
         gathered = [(key, rows, [value]) for key, value in infos[0].items()]
@@ -150,7 +148,7 @@ def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: i
             mask: Any = np.zeros(num_rows, dtype=np.bool_)
         else:
             mask = columns.get(f"_{key}")
-            if mask is None:  # a column that every row has a value in
+            if mask is None:  # every row has a value
                 mask = np.ones(num_rows, dtype=np.bool_)
             elif not mask.flags.writeable:
                 mask = mask.copy()
@@ -167,12 +165,12 @@ def _new_column(key: Any, rows: list[int], values: list[Any], num_rows: int) -> 
         _add(inner, rows, values, num_rows)
         return inner
     form = _form_of(values[0])
-    # What a key that one env alone has costs is most of what the infos of an episode's end cost.
+    # A fast path: most keys at the end of an episode belong to a single env.
     return _filled(form if len(values) == 1 else _joint(form, values), rows, values, num_rows)
 
 
 def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: list[Any], num_rows: int) -> Any:
-    """The column with these values too; another one where they do not fit into it."""
+    """Return the column with these values added, or a new column if they do not fit into it."""
     if isinstance(column, dict):
         if all(isinstance(value, dict) for value in values):
             _add(column, rows, values, num_rows)
@@ -185,9 +183,9 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
                 for row, value in zip(rows, values, strict=True):
                     column[row] = value
                 return column
-            except _NO_ROOM:
+            except _DOES_NOT_FIT:
                 form = None
-    # The new values win over old ones of their rows.
+    # New values replace old ones of the same rows.
     gathered = {int(row): _value_of(column, int(row)) for row in np.flatnonzero(mask)}
     gathered.update(zip(rows, values, strict=True))
     every_row = sorted(gathered)
@@ -196,7 +194,7 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
 
 
 def _filled(form: _Form, rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:
-    """One array of this form with the values in their rows, which are in ascending order."""
+    """Return an array of this form with the values in their rows, which are in ascending order."""
     if form is None:
         return _objects(rows, values, num_rows)
     shape, dtype = form
@@ -206,7 +204,7 @@ def _filled(form: _Form, rows: list[int], values: list[Any], num_rows: int) -> N
         column = np.zeros((num_rows, *shape) if shape else num_rows, dtype=dtype)
         for row, value in zip(rows, values, strict=True):
             column[row] = value
-    except _NO_ROOM:
+    except _DOES_NOT_FIT:
         return _objects(rows, values, num_rows)
     return column
 
@@ -219,7 +217,7 @@ def _objects(rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:
 
 
 def _form_of(value: Any) -> _Form:
-    """The form of a value by itself, as Gymnasium sorts it: np.bool_ is an object there, and so here."""
+    """Return the form of a single value, as in Gymnasium, where np.bool_ is an object."""
     kind = type(value)
     if kind in _PLAIN:
         return _PLAIN[kind]
@@ -231,11 +229,11 @@ def _form_of(value: Any) -> _Form:
 
 
 def _joint(form: _Form, values: list[Any]) -> _Form:
-    """The form that holds all the values and a first one of this form; None if there is none."""
+    """Return the form that holds all the values and a first one of this form; None if there is none."""
     if form is None:
         return None
     kinds = set(map(type, values))
-    # Scalars of one type have one form; arrays have each their own.
+    # Scalars of one type have one form; each array has its own.
     samples = values if len(kinds) > 1 or isinstance(values[0], np.ndarray) else values[:1]
     shape, dtype = form
     whole_numbers = dtype.kind in "iu"
@@ -254,7 +252,7 @@ def _joint(form: _Form, values: list[Any]) -> _Form:
 
 
 def _inexact_in_float64(value: Any) -> bool:
-    """Whether these are integers that a float64 cannot hold."""
+    """Return whether these are integers that float64 cannot represent."""
     given = np.asarray(value)
     if given.dtype.kind not in "iuO" or not given.size:
         return False

@@ -1,34 +1,44 @@
 """Pool: num_envs envs behind reset, step, send and recv.
 
-The Pool holds the rules that are the same for every executor: what may be called when,
-which env gets which seed, and what becomes of an env that raises. Apis are views of it.
+The Pool holds the rules that are the same for every executor: which call is allowed when, which env gets which seed,
+and what happens to an env that raises. The apis are views of it.
 
-Public methods run through the executor's call guard as a whole: guard.run() takes it, calls the method's body and
-gives it back, with no bytecode in between at which Ctrl-C could come. step(), send() and recv() of plain input are
-one native call, which takes the guard itself.
+Public methods run through the executor's call guard as a whole: guard.run() acquires it, calls the body of the method
+and releases it, with no bytecode in between at which Ctrl-C could arrive. step(), send() and recv() with plain input
+are one native call, which acquires the guard itself.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import pickle
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.autoreset import Phase
 from envfleet.batch import Batch, empty_batch
-from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvfleetError, PoolClosedError, RecvTimeout
+from envfleet.errors import (
+    ActionError,
+    CallOrderError,
+    ConfigError,
+    EnvfleetError,
+    PoolClosedError,
+    RecvTimeout,
+    StateError,
+)
 from envfleet.executors.base import Executor, Refused
-from envfleet.pool_state import PoolState, fitting_state
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
-from envfleet.validation import check_env_id, check_env_ids, check_step
+from envfleet.validation import check_env_id, check_env_ids, check_order, check_step
 
 _NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -40,15 +50,27 @@ def _close_all_pools() -> None:
         pool.close()
 
 
+@dataclass(frozen=True)
+class PoolState:
+    """The state of a whole pool between batches. It can be pickled, and fits pools of the same env and size."""
+
+    env_id: str
+    num_envs: int
+    states: tuple[bytes, ...]
+    params: tuple[str, ...]  # repr of what each env was made with
+    seeds: tuple[int, ...]
+    num_restarts: tuple[int, ...]  # since each env was seeded
+
+
 class Pool:
     """num_envs envs, stepped in batches by an executor. One caller at a time.
 
-    Synchronous (batch_size == num_envs): row i is env i. Asynchronous: rows come in order of
-    completion and batch.env_id says whose they are.
+    Synchronous (batch_size == num_envs): row i is env i. Asynchronous: rows come in order of completion and
+    batch.env_id identifies them.
 
-    A second thread gets CallOrderError from whatever it calls while a call is under way, and so does a signal handler
-    or an env that calls its pool back. For any thread at any time: close(), closed, num_in_flight, seeds, params_of(),
-    and what never changes (num_envs, spec, config).
+    While a call is in progress, every other call raises CallOrderError: from a second thread, from a signal handler,
+    and from an env that calls its own pool. For any thread at any time: close(), closed, num_in_flight, seeds,
+    params_of(), local_envs(), and what never changes (num_envs, spec, config).
     """
 
     def __init__(self, executor: Executor, config: PoolConfig, seed: Seed = None) -> None:
@@ -65,9 +87,10 @@ class Pool:
             given = [drawn[i] if own is None else own for i, own in enumerate(given)]
         seeds = [int(own) for own in given if own is not None]
         self._restarts = Restarts(executor, config, seeds)
-        # A synchronous send() of no envs: the executor knows nothing of it, and recv() returns an empty batch.
+        # After a synchronous send() of no envs, which the executor never sees: recv() returns an empty batch.
         self._has_sent_none = False
-        executor.seed(self._all_ids, to_words(seeds))
+        if config.seed_envs:
+            executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
 
     # --- synchronous ---------------------------------------------------------------------
@@ -78,34 +101,51 @@ class Pool:
         *,
         seed: Seed = None,
         options: Mapping[str, Any] | None = None,
+        arguments: Sequence[Mapping[str, Any]] | None = None,
         timeout: float | None = None,
     ) -> Batch:
-        """Resets these envs (default: all) and gives their rows in that order.
+        """Reset these envs (default: all) and return their rows in this order.
 
-        No envs, an empty array, give an empty batch.
-        A reset of all envs may come at any time: what is in flight is waited for and dropped.
+        An empty array of ids returns an empty batch. All envs may be reset at any time: rows in flight are waited for
+        and dropped.
+
+        arguments: keyword arguments for the reset() of each env, passed on unchanged in place of seed and options
+        (Python envs on serial, threads and processes).
         """
-        return self._guard.run(self._reset, env_ids, seed, options, timeout)
+        return self._guard.run(self._reset, env_ids, seed, options, arguments, timeout)
 
-    def _reset(self, env_ids: Any, seed: Seed, options: Mapping[str, Any] | None, timeout: float | None) -> Batch:
+    def _reset(
+        self,
+        env_ids: Any,
+        seed: Seed,
+        options: Mapping[str, Any] | None,
+        arguments: Sequence[Mapping[str, Any]] | None,
+        timeout: float | None,
+    ) -> Batch:
         timeout_s = _seconds(timeout)
-        ids, new_seeds = self._check_reset("reset()", env_ids, seed, options)
+        ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
         if self._executor.num_in_flight and ids is None:
             if not self._executor.abandon(timeout_s):
-                raise RecvTimeout(f"reset() waited {timeout} s for envs in flight; call it again or recv() them")
+                raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
         elif self._executor.has_late_batch:
-            raise CallOrderError("reset(env_id) came while a batch is in flight; recv() it first, or reset() all")
+            raise CallOrderError("reset(env_id) expected no batch in flight; recv() it first, or reset() all envs")
         if ids is not None and not len(ids):
             return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
-        batch = self._executor.reset(ids, options or {}, timeout_s)
+        if arguments is None:
+            batch = self._executor.reset(ids, options or {}, timeout_s)
+        else:
+            batch = self._executor.reset_each(ids, arguments, timeout_s)
         if batch is None:
-            raise RecvTimeout(f"reset() was not done after {timeout} s; recv() gets it when it is")
+            raise RecvTimeout(f"reset() did not finish within {timeout} s; recv() returns it when it does")
         return self._restarts.settle(batch, was_reset=True)
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
-        """Steps these envs (default: all). Synchronous: their rows in that order.
-        Asynchronous: send() and recv() in one. No envs, an empty array, give an empty batch."""
+        """Step these envs (default: all). Synchronous pools return their rows in this order.
+
+        On an asynchronous pool: send() and recv() in one call. An empty array of ids returns an empty batch.
+        envfleet.validation.LeafColumns are taken as actions that the caller has already checked.
+        """
         timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
         if self.config.is_async:
             num_rows = self._check_batch_fills(env_ids)
@@ -115,7 +155,7 @@ class Pool:
         if isinstance(batch, Refused):
             batch = self._guard.run(self._step_checked, actions, env_ids, timeout_s)
         if batch is None:
-            raise RecvTimeout(f"step() was not done after {timeout} s; recv() gets it when it is")
+            raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does")
         return batch if not batch.faults else self._settle(batch)
 
     def _step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | None:
@@ -127,14 +167,40 @@ class Pool:
             raise _changed_during_the_call()
         return batch
 
+    def step_objects(self, actions: Sequence[Any], env_ids: Any = None, timeout: float | None = None) -> Batch:
+        """Step these envs (default: all) with one Python object per env, passed to env.step() unchanged.
+
+        For actions that are not of the action space's dtype or structure (Python envs on serial, threads and
+        processes). On an asynchronous pool: send_objects() and recv() in one call.
+        """
+        timeout_s = _seconds(timeout)
+        if self.config.is_async:
+            num_rows = self._check_batch_fills(env_ids)
+            self.send_objects(actions, env_ids)
+            return self.recv(timeout) if num_rows else self._empty_batch()
+        batch = self._guard.run(self._step_objects, actions, env_ids, timeout_s)
+        if batch is None:
+            raise RecvTimeout(f"step_objects() did not finish within {timeout} s; recv() returns it when it does")
+        return batch if not batch.faults else self._settle(batch)
+
+    def _step_objects(self, actions: Sequence[Any], env_ids: Any, timeout_s: float) -> Batch | None:
+        actions, ids = self._check_objects("step_objects()", actions, env_ids)
+        if ids is not None and not len(ids):
+            return self._empty_batch()
+        batch = self._executor.step_objects(actions, ids, timeout_s)
+        assert not isinstance(batch, Refused), "checked actions are accepted"
+        return batch
+
     def _settle(self, batch: Batch) -> Batch:
         return self._guard.run(self._restarts.settle, batch)
 
     # --- asynchronous, or a synchronous step in two halves ---------------------------------
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
-        """Starts a step of these envs and returns. Of no envs, an empty array, recv() gives an empty batch;
-        an asynchronous pool has nothing to give for them."""
+        """Start a step of these envs and return.
+
+        After an empty array of ids, recv() returns an empty batch; an asynchronous pool sends nothing for it.
+        """
         if not self._try_send(actions, env_ids):
             self._guard.run(self._send_checked, actions, env_ids)
 
@@ -146,8 +212,30 @@ class Pool:
         if not self._executor.send_checked(actions, env_ids):
             raise _changed_during_the_call()
 
+    def send_objects(self, actions: Sequence[Any], env_ids: Any = None) -> None:
+        """Start a step of these envs with one Python object per env; see step_objects()."""
+        self._guard.run(self._send_objects, actions, env_ids)
+
+    def _send_objects(self, actions: Sequence[Any], env_ids: Any) -> None:
+        actions, ids = self._check_objects("send_objects()", actions, env_ids)
+        if ids is not None and not len(ids):
+            self._has_sent_none = not self.config.is_async
+            return
+        is_sent = self._executor.send_objects(actions, ids)
+        assert is_sent, "checked actions are accepted"
+
+    def _check_objects(
+        self, call: str, actions: Sequence[Any], env_ids: Any
+    ) -> tuple[list[Any], NDArray[np.int32] | None]:
+        ids = check_order(call, env_ids, self._executor, self.config)
+        objects = list(actions)
+        num_rows = self.num_envs if ids is None else len(ids)
+        if len(objects) != num_rows:
+            raise ActionError(f"{call} expected {num_rows} actions, one per env, got {len(objects)}")
+        return objects, ids
+
     def recv(self, timeout: float | None = None) -> Batch:
-        """The rows that are ready: all that was sent, or the batch_size first finished."""
+        """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
         batch = self._executor.recv(_NO_TIMEOUT if timeout is None else _seconds(timeout))
         if isinstance(batch, Refused):
             num_in_flight = self._executor.num_in_flight
@@ -155,28 +243,39 @@ class Pool:
                 self._has_sent_none = False
                 return self._empty_batch()
             if num_in_flight == 0:
-                raise CallOrderError("recv() found nothing in flight; send() or async_reset() first")
+                raise CallOrderError("recv() has nothing in flight to receive; call send() or async_reset() first")
             raise CallOrderError(
                 f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
-                "send() more, or the batch could never fill"
+                "send() more, or the batch would never fill"
             )
         if batch is None:
-            raise RecvTimeout(f"recv() got nothing within {timeout} s; the next recv() gets what was late")
+            raise RecvTimeout(f"recv() got no batch within {timeout} s; the next recv() returns the late rows")
         return batch if not batch.faults else self._settle(batch)
 
-    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
-        """Starts a reset of all envs; recv() gives their rows."""
-        self._guard.run(self._async_reset, seed, options)
+    def async_reset(
+        self,
+        *,
+        seed: Seed = None,
+        options: Mapping[str, Any] | None = None,
+        arguments: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Start a reset of all envs; recv() returns their rows. arguments: as in reset()."""
+        self._guard.run(self._async_reset, seed, options, arguments)
 
-    def _async_reset(self, seed: Seed, options: Mapping[str, Any] | None) -> None:
-        ids, new_seeds = self._check_reset("async_reset()", None, seed, options)
+    def _async_reset(
+        self, seed: Seed, options: Mapping[str, Any] | None, arguments: Sequence[Mapping[str, Any]] | None
+    ) -> None:
+        ids, new_seeds = self._check_reset("async_reset()", None, seed, options, arguments)
         if self._executor.num_in_flight:
             raise CallOrderError(
-                f"async_reset() expected all envs idle, {self._executor.num_in_flight} are in flight; "
-                "recv() them first, or call drop_pending() or reset(), which drop them"
+                f"async_reset() expected all envs idle, got {self._executor.num_in_flight} in flight; "
+                "recv() them first, or drop them with drop_pending() or reset()"
             )
         self._prepare_reset(ids, new_seeds)
-        self._executor.send_reset(ids, options or {})
+        if arguments is None:
+            self._executor.send_reset(ids, options or {})
+        else:
+            self._executor.send_reset_each(ids, arguments)
 
     def drop_pending(self, timeout: float | None = None) -> None:
         """Wait for the envs in flight and discard their rows; without any, do nothing.
@@ -189,13 +288,13 @@ class Pool:
         self._has_sent_none = False
         if self._executor.num_in_flight and not self._executor.abandon(_seconds(timeout)):
             raise RecvTimeout(
-                f"drop_pending() waited {timeout} s for envs in flight; call it again, or recv() their rows"
+                f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
 
     # --- between batches -------------------------------------------------------------------
 
     def get_state(self) -> PoolState:
-        """The state of every env: what set_state() needs to go on from here, bit for bit."""
+        """Return the state of every env, from which set_state() continues bit for bit."""
         return self._guard.run(self._get_state)
 
     def _get_state(self) -> PoolState:
@@ -210,28 +309,28 @@ class Pool:
         return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
 
     def set_state(self, state: PoolState | bytes) -> None:
-        """Goes back to a state of get_state(), or leaves all as it was and raises, also after Ctrl-C."""
+        """Restore a state of get_state(). If that fails, or at Ctrl-C, the envs keep their states and it raises."""
         self._guard.run(self._set_state, state)
 
     def _set_state(self, state: PoolState | bytes) -> None:
         self._check_idle("set_state()")
-        state = fitting_state(state, self.spec.id, self._params())
+        state = _fitting_state(state, self.spec.id, self._params())
         before = self._states()
         try:
-            for env_id, own in enumerate(state.states):
-                self._executor.set_state(env_id, own)
+            for env_id, env_state in enumerate(state.states):
+                self._executor.set_state(env_id, env_state)
             self._restarts.load(state.seeds, state.num_restarts)
         except PoolClosedError:
             raise
         except BaseException:
-            for env_id, own in enumerate(before):
-                # An env that does not take its old state back is broken, and rebuilt at its next reset.
+            for env_id, env_state in enumerate(before):
+                # An env that cannot restore its old state is broken, and rebuilt at its next reset.
                 with contextlib.suppress(EnvfleetError):
-                    self._executor.set_state(env_id, own)
+                    self._executor.set_state(env_id, env_state)
             raise
 
     def observe(self) -> Any:
-        """The present observations of all envs, as the last rows had them."""
+        """Return the current observations of all envs, as in their last rows."""
         return self._guard.run(self._observe)
 
     def _observe(self) -> Any:
@@ -239,7 +338,7 @@ class Pool:
         return self._executor.observe()
 
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """An attribute of each env."""
+        """Return an attribute of each env."""
         return self._guard.run(self._get_attr, name, env_ids)
 
     def _get_attr(self, name: str, env_ids: Sequence[int] | None) -> tuple[Any, ...]:
@@ -247,7 +346,7 @@ class Pool:
         return tuple(self._executor.get_attr(self._chosen("get_attr()", env_ids).tolist(), name))
 
     def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of each env; an attribute that is none is given as it is."""
+        """Call a method of each env. Non-callable attributes are returned unchanged."""
         return self._guard.run(self._call, name, args, env_ids, kwargs)
 
     def _call(
@@ -256,8 +355,47 @@ class Pool:
         self._check_idle("call()")
         return tuple(self._executor.call(self._chosen("call()", env_ids).tolist(), name, args, kwargs))
 
+    def apply(
+        self, function: Callable[..., Any], *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
+    ) -> tuple[Any, ...]:
+        """Return function(env, *args, **kwargs) for each env, called where the env lives.
+
+        For Python envs on serial, threads and processes; processes pickle the function with cloudpickle.
+        """
+        return self._guard.run(self._apply, function, args, env_ids, kwargs)
+
+    def _apply(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        env_ids: Sequence[int] | None,
+        kwargs: Mapping[str, Any],
+    ) -> tuple[Any, ...]:
+        self._check_idle("apply()")
+        return tuple(self._executor.apply(self._chosen("apply()", env_ids).tolist(), function, args, kwargs))
+
+    def local_envs(self) -> list[Any]:
+        """Return the env objects, in the order of their ids; none after close().
+
+        Raises ConfigError unless they live in this process (serial, threads).
+        """
+        return self._executor.local_envs()
+
+    def mark_running(self, env_ids: Sequence[int] | None = None) -> None:
+        """Let the next step() step these envs (default: all) as they are.
+
+        Otherwise step() refuses envs that were not reset, that raised, and, with autoreset disabled, that have ended.
+        For Python envs on serial, threads and processes.
+        """
+        self._guard.run(self._mark_running, env_ids)
+
+    def _mark_running(self, env_ids: Sequence[int] | None) -> None:
+        self._check_idle("mark_running()")
+        for env_id in self._chosen("mark_running()", env_ids).tolist():
+            self._executor.set_phase(env_id, int(Phase.RUNNING))
+
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        """Set an attribute: one value for all envs, or a list or tuple with one value per env."""
         self._guard.run(self._set_attr, name, values, env_ids)
 
     def _set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None) -> None:
@@ -265,15 +403,15 @@ class Pool:
         chosen = self._chosen("set_attr()", env_ids)
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * len(chosen)
         if len(per_env) != len(chosen):
-            raise ConfigError(f"set_attr() expected {len(chosen)} values, one for each env, got {len(per_env)}")
+            raise ConfigError(f"set_attr() expected {len(chosen)} values, one per env, got {len(per_env)}")
         self._executor.set_attrs(chosen.tolist(), name, per_env)
 
     def render(self, env_id: int) -> Any:
-        """What one env draws, or None when it cannot."""
+        """Return what one env renders: an RGB image, or None if it renders none."""
         return self.render_all([env_id])[0]
 
     def render_all(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
-        """What each of these envs (default: all) draws, or None when it cannot."""
+        """Return what each of these envs (default: all) renders: an RGB image, or None if it renders none."""
         return self._guard.run(self._render_all, env_ids)
 
     def _render_all(self, env_ids: Sequence[int] | None) -> tuple[Any, ...]:
@@ -281,11 +419,11 @@ class Pool:
         return tuple(self._executor.render(self._chosen("render()", env_ids).tolist()))
 
     def stats(self) -> PoolStats:
-        """Steps, episodes, returns and times since the pool was made."""
+        """Return the steps, episodes, returns and times since the pool was made."""
         return self._guard.run(self._executor.stats)
 
     def attributes_of(self, env_id: int) -> dict[str, Any]:
-        """All attributes of one env: what a renderer draws from."""
+        """Return all attributes of one env by name, if it can list them (native envs)."""
         return self._guard.run(self._attributes_of, env_id)
 
     def _attributes_of(self, env_id: int) -> dict[str, Any]:
@@ -293,8 +431,15 @@ class Pool:
         return self._executor.get_attrs(int(check_env_ids("attributes_of()", [env_id], self._executor)[0]))
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
-        """The parameters that one env was made with."""
+        """Return the parameters that one env was made with."""
         return self._executor.params_of(check_env_id("params_of()", env_id, self.num_envs))
+
+    def check_env_ids(self, call: str, env_ids: Any) -> NDArray[np.int32]:
+        """Return env ids as an int32 array. Raises EnvIdError unless they are in range, distinct and idle.
+
+        call: the name of the method for the error message.
+        """
+        return check_env_ids(call, env_ids, self._executor)
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -303,29 +448,34 @@ class Pool:
 
     @property
     def num_in_flight(self) -> int:
-        """How many envs were sent and not received yet."""
+        """The number of envs that were sent and not yet received."""
         return self._executor.num_in_flight
 
     @property
     def executor(self) -> Executor:
-        """What runs the envs; for tests and tools."""
+        """The executor that runs the envs; for tests and tools."""
         return self._executor
 
-    # --- life --------------------------------------------------------------------------------
+    # --- life cycle---------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
         """Whether close() was called."""
         return self._guard.is_closing
 
-    def close(self) -> None:
-        """Ends the workers. Idempotent; also run by `with`, garbage collection and at exit.
+    def close(self, *, terminate: bool = False) -> None:
+        """End the workers. Idempotent; also called by `with`, garbage collection and at exit.
 
-        From another thread: new calls raise PoolClosedError at once, and the present one may finish its batch. From a
-        signal handler or an env in the middle of a call: returns at once, and that call raises PoolClosedError. After
-        Ctrl-C in close(), close() again goes on with it.
+        From another thread: new calls raise PoolClosedError at once, and the call in progress may finish its batch.
+        From a signal handler or an env inside a call: returns at once, and that call raises PoolClosedError. After
+        Ctrl-C in close(), another close() continues.
+
+        terminate: kill worker processes at once instead of waiting for their envs to close.
         """
-        self._executor.close()
+        if terminate:
+            self._executor.terminate()
+        else:
+            self._executor.close()
 
     def __enter__(self) -> Pool:
         return self
@@ -336,7 +486,7 @@ class Pool:
         self.close()
 
     def __del__(self) -> None:
-        # A pool whose constructor raised may have no executor to close.
+        # If the constructor raised there may be no executor to close.
         if hasattr(self, "_executor"):
             self.close()
 
@@ -345,14 +495,14 @@ class Pool:
     def _check_idle(self, call: str) -> None:
         if self._executor.num_in_flight:
             raise CallOrderError(
-                f"{call} expected all envs idle, {self._executor.num_in_flight} are in flight; recv() them first"
+                f"{call} expected all envs idle, got {self._executor.num_in_flight} in flight; recv() them first"
             )
 
     def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
         return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
 
     def _check_batch_fills(self, env_ids: Any) -> int:
-        """Before a step of an asynchronous pool sends: would its recv() come back? How many rows are sent."""
+        """Return the number of rows of an asynchronous step. Raises if its recv() would never return."""
         num_rows = self.num_envs if env_ids is None else np.size(env_ids)
         if num_rows and self._executor.num_in_flight + num_rows < self.config.batch_size:
             raise CallOrderError(
@@ -365,34 +515,58 @@ class Pool:
         return empty_batch(self.spec, self.config.autoreset_mode, was_reset=was_reset)
 
     def _check_reset(
-        self, call: str, env_ids: Any, seed: Seed, options: Mapping[str, Any] | None
+        self,
+        call: str,
+        env_ids: Any,
+        seed: Seed,
+        options: Mapping[str, Any] | None,
+        arguments: Sequence[Mapping[str, Any]] | None,
     ) -> tuple[NDArray[np.int32] | None, list[int | None]]:
-        """The ids, None for all, and the seed of each; raises before anything has moved."""
+        """Return the ids, None for all, and the seed of each env. Raises before any env has moved."""
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
         if options is not None and not isinstance(options, Mapping):
             raise ConfigError(f"{call} expected options as a dict, got {type(options).__name__}: {options!r}")
         self._executor.check_reset_options(options or {})
+        if arguments is not None:
+            self._check_arguments(call, self._all_ids if ids is None else ids, seed, options, arguments)
         return ids, seeds_for(seed, self._all_ids if ids is None else ids, self.num_envs)
 
+    def _check_arguments(
+        self,
+        call: str,
+        ids: NDArray[np.int32],
+        seed: Seed,
+        options: Mapping[str, Any] | None,
+        arguments: Sequence[Mapping[str, Any]],
+    ) -> None:
+        if seed is not None or options is not None:
+            raise ConfigError(f"{call} expected arguments or seed and options, got both; put them into arguments")
+        if len(arguments) != len(ids):
+            what = "1 mapping" if len(ids) == 1 else f"{len(ids)} mappings"
+            raise ConfigError(f"{call} expected {what} of reset arguments, one per env, got {len(arguments)}")
+        for env_id, own in zip(ids, arguments, strict=True):
+            if not isinstance(own, Mapping):
+                raise ConfigError(
+                    f"{call} expected a mapping of reset arguments, got {type(own).__name__} for env {env_id}"
+                )
+
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
-        """Rebuilds what is broken among these envs, then seeds what is asked."""
+        """Rebuild the broken ones of these envs, then set the seeds that were given."""
         chosen = self._all_ids if ids is None else ids
         if ids is None:
             self._has_sent_none = False
         self._restarts.rebuild_broken(chosen)
-        seeded = [(int(env_id), own) for env_id, own in zip(chosen, new_seeds, strict=True) if own is not None]
-        if seeded:
-            self._executor.seed(
-                np.array([env_id for env_id, _ in seeded], dtype=np.int32), to_words([own for _, own in seeded])
-            )
-            for env_id, own in seeded:
-                self._restarts.reseeded(env_id, own)
+        seeds = {int(env_id): seed for env_id, seed in zip(chosen, new_seeds, strict=True) if seed is not None}
+        if seeds:
+            self._executor.seed(np.array(list(seeds), dtype=np.int32), to_words(list(seeds.values())))
+            for env_id, seed in seeds.items():
+                self._restarts.set_seed(env_id, seed)
 
 
 def _changed_during_the_call() -> ActionError:
     return ActionError(
-        "expected actions that stay as they are during the call, got an array that changed after it was checked; "
-        "pass a copy of an array that another thread writes to"
+        "expected actions that do not change during the call, got an array that changed after it was checked; "
+        "pass a copy if another thread writes to the array"
     )
 
 
@@ -404,5 +578,45 @@ def _seconds(timeout: float | None) -> float:
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"timeout expected seconds from 0 on, or None for no limit, got {timeout!r}")
+        raise ConfigError(f"timeout expected a number of seconds >= 0, or None for no limit, got {timeout!r}")
     return seconds
+
+
+def _is_whole(state: PoolState) -> bool:
+    """Return whether a state has all its parts: a damaged pickle may hold anything."""
+    parts = {"states": bytes, "params": str, "seeds": int, "num_restarts": int}
+    values = {name: getattr(state, name, None) for name in ("env_id", "num_envs", *parts)}
+    if not isinstance(values["env_id"], str) or not isinstance(values["num_envs"], int):
+        return False
+    for name, kind in parts.items():
+        part = values[name]
+        if not isinstance(part, tuple) or len(part) != values["num_envs"]:
+            return False
+        if not all(isinstance(own, kind) for own in part):
+            return False
+    return all(0 <= seed < 2**128 for seed in state.seeds) and min(state.num_restarts, default=0) >= 0
+
+
+def _fitting_state(state: PoolState | bytes, env_id: str, params: tuple[str, ...]) -> PoolState:
+    """Return the state, unpickled if need be. Raises StateError unless it fits a pool with this env and params."""
+    num_envs = len(params)
+    if isinstance(state, bytes):
+        try:
+            state = pickle.loads(state)
+        except Exception as error:
+            raise StateError(f"set_state() expected a pickled PoolState, got other bytes: {error}") from error
+    if not isinstance(state, PoolState):
+        raise StateError(f"set_state() expected a PoolState from get_state(), got {type(state).__name__}")
+    if not _is_whole(state):
+        raise StateError(
+            "set_state() expected a PoolState with one state per env, got a damaged one; save it again with get_state()"
+        )
+    if (state.env_id, state.num_envs) != (env_id, num_envs):
+        raise StateError(
+            f"set_state() expected a state of {num_envs} x {env_id}, "
+            f"got one of {state.num_envs} x {state.env_id}; make a pool like the one that was saved"
+        )
+    for position, (own, saved) in enumerate(zip(params, state.params, strict=True)):
+        if own != saved:
+            raise StateError(f"set_state() expected env {position} with the parameters {own}, got a state with {saved}")
+    return state

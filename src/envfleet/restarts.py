@@ -1,4 +1,4 @@
-"""Restarts: what becomes of envs that raise, and with which seed one is built anew."""
+"""Restarts: what happens to envs that raise, and the seed of an env that is built again."""
 
 from __future__ import annotations
 
@@ -21,50 +21,51 @@ _NO_TIMEOUT = -1.0
 
 
 class Restarts:
-    """The seeds of a pool's envs, and how often each was rebuilt.
+    """The seeds of a pool's envs, and how often each env was rebuilt.
 
-    counts: since the env was last seeded; with the seed it decides a rebuilt env's stream, so
-    that a rollout with faults is a function of the seed too.
+    counts: rebuilds since the env was last seeded. Seed and count determine the random stream of a rebuilt env, so
+    that a rollout with faults depends on the seed alone, too.
     """
 
     def __init__(self, executor: Executor, config: PoolConfig, seeds: list[int]) -> None:
         self.seeds = seeds
         self.counts = [0] * len(seeds)
-        self._totals = [0] * len(seeds)  # what max_restarts bounds
+        self._totals = [0] * len(seeds)  # limited by max_restarts
         self._executor = executor
         self._config = config
 
-    def reseeded(self, env_id: int, seed: int) -> None:
-        """Notes the seed that an env was given."""
+    def set_seed(self, env_id: int, seed: int) -> None:
+        """Record the seed that an env was given."""
         self.seeds[env_id] = seed
         self.counts[env_id] = 0
 
     def load(self, seeds: Sequence[int], counts: Sequence[int]) -> None:
-        """Takes over what another pool, or this one at another time, has noted."""
+        """Restore the seeds and counts of a saved state."""
         self.seeds, self.counts = list(seeds), list(counts)
 
     def rebuild_broken(self, chosen: NDArray[np.int32]) -> None:
-        """Builds anew, for their reset, those of these envs that raised."""
+        """Rebuild those of these envs that raised, before they are reset."""
         for env_id in chosen[self._executor.broken()[chosen]]:
             self.rebuild(int(env_id), Phase.UNSTARTED)
 
     def rebuild(self, env_id: int, phase: Phase) -> None:
-        """Builds one env anew and leaves it in this phase."""
+        """Build one env again and leave it in this phase."""
         while True:
             self._totals[env_id] += 1
             try:
                 self._executor.rebuild(env_id, int(phase))
                 break
             except EnvError:
-                # Killed before it was done, or a constructor that may do better the next time.
+                # Its worker was killed, or its constructor raised and may succeed the next time.
                 if self._config.on_error == "raise" or self._totals[env_id] >= self._config.max_restarts:
                     raise
         self.counts[env_id] += 1
-        fresh = restart_seed(self.seeds[env_id], self.counts[env_id])
-        self._executor.seed(np.array([env_id], dtype=np.int32), to_words([fresh]))
+        if self._config.seed_envs:
+            seed = restart_seed(self.seeds[env_id], self.counts[env_id])
+            self._executor.seed(np.array([env_id], dtype=np.int32), to_words([seed]))
 
     def settle(self, batch: Batch, was_reset: bool = False) -> Batch:
-        """What becomes of envs that raised: an exception, or a truncated row and a rebuilt env."""
+        """Raise for envs that raised, or rebuild them and mark their rows as truncated, as on_error says."""
         if not batch.faults:
             return batch
         if self._config.on_error == "raise":
@@ -73,10 +74,11 @@ class Restarts:
             ) from batch.faults[0].cause
         spent = self._spent(batch.faults)
         if spent:
+            limit = self._config.max_restarts
             raise EnvError.of(
                 (*spent, *(fault for fault in batch.faults if fault not in spent)),
                 batch,
-                f"it was restarted max_restarts={self._config.max_restarts} times already; mend the env or allow more",
+                f"it was already restarted max_restarts={limit} times; fix the env or raise the limit",
             ) from spent[0].cause
         errors = np.full(len(batch), None, dtype=object)
         has_error = np.zeros(len(batch), dtype=np.bool_)
@@ -88,24 +90,24 @@ class Restarts:
                 raise
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
-        # A reset gives first rows, and in same_step mode an end is followed by one in the same row.
+        # A reset returns first rows, and so does the end of an episode in same_step mode.
         if was_reset or batch.final is not None:
-            self._show_next_episodes(batch, np.flatnonzero(has_error))
+            self._fill_first_rows(batch, np.flatnonzero(has_error))
         if not was_reset:
             batch.truncated[has_error] = True
         merge([{"error": text} if text is not None else None for text in errors], batch.info)
         return batch
 
-    def _show_next_episodes(self, batch: Batch, rows: NDArray[np.intp]) -> None:
-        """Puts the first rows of restarted envs' next episodes in the place of those that failed."""
+    def _fill_first_rows(self, batch: Batch, rows: NDArray[np.intp]) -> None:
+        """Replace the rows of restarted envs with the first rows of their next episodes."""
         infos: list[dict[str, Any] | None] = [None] * len(batch)
         while rows.size:
             fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
-            assert fresh is not None, "a reset without a time limit came back without rows"
+            assert fresh is not None, "a reset without a time limit returned no rows"
             spent = self._spent(fresh.faults)
             if spent:
                 raise EnvError.of(
-                    spent, batch, "it raised again in the reset after its restart; mend the env"
+                    spent, batch, "it raised again in the reset after its restart; fix the env"
                 ) from spent[0].cause
             failed = np.isin(fresh.env_id, [fault.env_id for fault in fresh.faults])
             for fault in fresh.faults:
@@ -118,15 +120,15 @@ class Restarts:
         merge(infos, batch.info)
 
     def _spent(self, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
-        """Those whose envs may not be rebuilt once more."""
+        """Return the faults of envs that have reached max_restarts."""
         return tuple(fault for fault in faults if self._totals[fault.env_id] >= self._config.max_restarts)
 
     def _with_rows(self, obs: Any, rows: NDArray[np.intp], fresh: Any) -> Any:
-        """An observation with these rows in the place of its own."""
+        """Return an observation with these rows replaced."""
         space = self._executor.spec.observation_space
         columns = split(space)(obs)
         for position, other in enumerate(split(space)(fresh)):
-            if isinstance(other, tuple):  # of values that no array holds
+            if isinstance(other, tuple):  # Python objects
                 own = list(columns[position])
                 for row, value in zip(rows, other, strict=True):
                     own[row] = value

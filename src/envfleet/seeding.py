@@ -1,6 +1,6 @@
-"""Seeds: which env gets which, in one place.
+"""Seeds: the one place that decides which env gets which seed.
 
-A seed travels as four 32-bit words, as numpy's SeedSequence takes an integer below 2**128.
+A seed is passed on as four 32-bit words, the form in which numpy's SeedSequence takes an integer below 2**128.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ Seed: TypeAlias = int | Sequence[int | None] | None
 Words: TypeAlias = NDArray[np.uint32]
 
 _LIMIT = 1 << 128
-# Seeds that envfleet chooses itself are below this: many a simulator takes no other.
+# Seeds that envfleet draws itself are below this: many simulators accept no larger ones.
 _SEEDS_FOR_ALL = 1 << 31
 
 
 def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int | None]:
-    """The seed of each env in env_ids: seed+i for an int, its own for a list.
+    """Return the seed of each env in env_ids: seed+i for an int, its entry for a list.
 
-    A list has one entry for each of env_ids, or one for each env of the pool.
+    A list has one entry per element of env_ids, or one per env of the pool.
     """
     if isinstance(seed, np.ndarray):
         seed = seed.tolist()
@@ -43,29 +43,29 @@ def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int 
         chosen = [seed[int(env_id)] for env_id in env_ids]
     else:
         raise SeedError(
-            f"seed expected a list of {len(env_ids)} entries, one for each env, got {len(seed)}; "
-            "pass an int to give env i the seed seed+i"
+            f"seed expected a list of {len(env_ids)} entries, one per env, got {len(seed)}; "
+            "pass an int to seed env i with seed+i"
         )
     return [_checked_entry(entry, position) for position, entry in enumerate(chosen)]
 
 
 def fresh_seeds(count: int) -> list[int]:
-    """Seeds from the operating system's entropy, all different."""
+    """Return distinct seeds from the operating system's entropy."""
     return random.SystemRandom().sample(range(_SEEDS_FOR_ALL), count)
 
 
 def restart_seed(seed: int, restarts: int) -> int:
-    """The seed of an env that is built anew for the restarts-th time.
+    """Return the seed of an env that is being rebuilt for the restarts-th time.
 
-    A function of the env's seed and the count alone, so that every executor gives a
-    rebuilt env the same stream.
+    It depends on the env's seed and the count alone, so that a rebuilt env has the same random stream on every
+    executor.
     """
     state = np.random.SeedSequence(seed, spawn_key=(restarts,)).generate_state(1, np.uint32)
     return int(state[0]) % _SEEDS_FOR_ALL
 
 
 def to_words(seeds: Sequence[int]) -> Words:
-    """Shape (len(seeds), 4), little-endian."""
+    """Return an array of shape (len(seeds), 4), little-endian."""
     data = b"".join(int(seed).to_bytes(16, "little") for seed in seeds)
     return np.frombuffer(data, dtype="<u4").reshape(len(seeds), 4).astype(np.uint32, copy=False)
 

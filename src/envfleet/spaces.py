@@ -1,7 +1,7 @@
-"""Structured values: a space's leaves, columns to what the space says, and back.
+"""The leaves of nested spaces, and conversion between nested values and lists of leaf values.
 
-A leaf is a space that is neither Dict nor Tuple. Every order of leaves here is that of
-leaves_of: a walk through the space in its own order of keys.
+A leaf is a space that is neither Dict nor Tuple. Leaves are always in the order of leaves_of: a walk through the
+space in its own order of keys.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _ARRAYS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary
 
 @dataclass(frozen=True)
 class Leaf:
-    """One leaf of a space: where it is, and how its values travel.
+    """One leaf of a space: its path, and the kind of its values.
 
-    "array" has a fixed dtype and shape, so its rows are one array. "text" is str. "object" is
-    any other Python value, of no fixed size.
+    "array" has a fixed dtype and shape, so its rows form one array. "text" is str. "object" is any other Python value,
+    of variable size.
     """
 
     path: Path
@@ -45,27 +45,27 @@ class Leaf:
         return tuple(self.space.shape or ())
 
     def _expect_array(self, what: str) -> None:
-        # Gymnasium gives Text a dtype and a shape too, which say nothing of its values.
+        # Gymnasium's Text has a dtype and a shape too, which do not describe its values.
         if self.kind != "array":
-            raise TypeError(f"expected an array leaf to ask its {what}, got {self.space}, a leaf of kind {self.kind}")
+            raise TypeError(f"{what} expected an array leaf, got {self.space}, a leaf of kind {self.kind}")
 
 
 def leaves_of(space: gymnasium.Space[Any]) -> tuple[Leaf, ...]:
-    """The leaves of a space, Dict and Tuple walked to any depth."""
+    """Return the leaves of a space, nested to any depth."""
     return tuple(_walk(space, ()))
 
 
 def path_text(path: Path) -> str:
-    """A path as one would write it in Python: ['hand'][0]; nothing for the whole."""
+    """Return a path in Python's notation, such as ['hand'][0]; "" for the space itself."""
     return "".join(f"[{step!r}]" for step in path)
 
 
 def split(space: gymnasium.Space[Any], name: str = "value") -> Callable[[Any], list[Any]]:
-    """A function from a value of the space, or a batch of the same structure, to its leaves' values.
+    """Return a function from an element of the space, or a batch of the same structure, to its leaves' values.
 
-    It looks at the structure only, not at the leaves. What does not have it is a ValueError that
-    says what was expected and what came; name is what the value is called there. A Tuple's value
-    may be a list or an array too, as in Tuple.contains.
+    The function checks the structure only, not the leaves. For another structure it raises a ValueError that says
+    what was expected and what was passed, with `name` for the value. The value of a Tuple may be a list or an array
+    too, as in Tuple.contains.
     """
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return lambda value: [value]
@@ -82,14 +82,14 @@ def split(space: gymnasium.Space[Any], name: str = "value") -> Callable[[Any], l
 
 
 def join(space: gymnasium.Space[Any]) -> Callable[[Sequence[Any]], Any]:
-    """The inverse of split: from a value or a column for each leaf to the structure of the space."""
+    """Return the inverse of split: a function from one value or column per leaf to the structure of the space."""
     return _joiner(space, 0)[0]
 
 
 def row_getter(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
-    """A function from a batch and a row to the value of that row; its arrays are views."""
+    """Return a function from a batch and a row to the value of that row; its arrays are views."""
     take_apart, put_together = split(space), join(space)
-    # Of a Box even a single number is an array.
+    # A Box's value is an array even for shape ().
     are_boxes = [isinstance(leaf.space, spaces.Box) for leaf in leaves_of(space)]
 
     def row_of(batch: Any, row: int) -> Any:
@@ -100,23 +100,22 @@ def row_getter(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
 
 
 def batched_leaf(leaf: Leaf, values: Sequence[Any]) -> tuple[Any, ...]:
-    """The rows of a text or object leaf as they are handed out: a tuple of Python values.
+    """Return the rows of a text or object leaf in a batch: a tuple of Python values.
 
-    gymnasium.vector.utils.concatenate does the same for Text, Graph, Sequence, OneOf and every
-    Space that it does not know.
+    gymnasium.vector.utils.concatenate does the same for Text, Graph, Sequence, OneOf and custom spaces.
     """
     if leaf.kind == "array":
-        raise TypeError(f"expected a text or object leaf, got {leaf.space}, whose rows are an array; stack them")
+        raise TypeError(f"expected a text or object leaf, got {leaf.space}; stack the rows of array leaves")
     return tuple(values)
 
 
 def assembler_of(
     space: gymnasium.Space[Any], names: Sequence[str], texts: Mapping[int, Sequence[str]] | None = None
 ) -> Callable[[Sequence[Any]], Any]:
-    """A function from the columns of an observation to its structure: array, dict or tuple.
+    """Return a function from the columns of an observation to its structure: array, dict or tuple.
 
-    names are the columns', in their order: a Dict space sorts its keys, the columns do not. texts are what the
-    numbers of a column stand for, by its position; its rows are handed out as batched_leaf() says.
+    names: of the columns, in their order; a Dict space sorts its keys, the columns do not. texts: by position, the
+    texts that the numbers of a column stand for; such a column becomes a batched_leaf().
     """
     if texts:
         assemble = assembler_of(space, names)
@@ -155,7 +154,7 @@ def _nested(parts: Any) -> bool:
 
 
 def _split_plain_dict(keys: tuple[Hashable, ...], name: str) -> Callable[[Any], list[Any]]:
-    # The usual structured observation, and the one that is worth a path of its own.
+    # The most common structured observation, worth a fast path.
     pick = itemgetter(*keys)
     count = len(keys)
 
@@ -171,9 +170,9 @@ def _split_plain_dict(keys: tuple[Hashable, ...], name: str) -> Callable[[Any], 
 
 
 def _filler(space: spaces.Dict | spaces.Tuple[Any], path: Path, name: str) -> Callable[[Any, list[Any]], None]:
-    """A function that appends the leaves of a value to a list."""
+    """Return a function that appends the leaves of a value to a list."""
     where = name + path_text(path)
-    # None stands for a leaf: a call less for each.
+    # None stands for a leaf, which saves a call.
     parts = [
         (step, _filler(part, (*path, step), name) if isinstance(part, (spaces.Dict, spaces.Tuple)) else None)
         for step, part in _parts(space)
@@ -183,7 +182,7 @@ def _filler(space: spaces.Dict | spaces.Tuple[Any], path: Path, name: str) -> Ca
         keys = tuple(space.spaces)
 
         def fill_dict(value: Any, out: list[Any]) -> None:
-            # Of the right length and with every key: no other key has room.
+            # With this length and every key there can be no other key.
             if not (type(value) is dict or isinstance(value, Mapping)) or len(value) != count:
                 raise _wrong_dict(value, keys, where)
             for key, fill in parts:
@@ -241,7 +240,7 @@ def _kind_of(value: Any) -> str:
 
 
 def _joiner(space: gymnasium.Space[Any], start: int) -> tuple[Callable[[Sequence[Any]], Any], int]:
-    """A function from all columns to the value of this part, and where the next part's columns start."""
+    """Return a function from all columns to the value of this part, and the index of the next part's first column."""
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
         return itemgetter(start), start + 1
     parts = []

@@ -86,6 +86,7 @@ class PoolConfig:
     start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
     check_actions: bool = True  # False: Python envs get actions unchecked, as long as they have the space's shape
     copy: bool = True  # False: the executor may return views that the next recv() overwrites
+    seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     ray: RayConfig = RayConfig()  # for backend="ray" only
 
     @property

@@ -1,4 +1,4 @@
-"""What pool.stats() gives: counts and times that the workers keep as they go."""
+"""PoolStats: the counters and times that pool.stats() returns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EnvStats:
-    """One env since the pool was made. Times in nanoseconds inside the env."""
+    """The counters of one env since the pool was made. Times are nanoseconds inside the env."""
 
     num_steps: int
     num_resets: int
@@ -24,33 +24,33 @@ class EnvStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """One worker: nanoseconds inside envs, and waiting for something to do."""
+    """The times of one worker: nanoseconds inside envs, and waiting for requests."""
 
     busy_ns: int
     wait_ns: int
 
     @property
     def busy_share(self) -> float:
-        """The part of its time that it spent inside envs."""
+        """The fraction of its time that it spent inside envs."""
         total = self.busy_ns + self.wait_ns
         return self.busy_ns / total if total else 0.0
 
 
 @dataclass(frozen=True)
 class PoolStats:
-    """A pool since it was made. Episodes that are under way count when they end."""
+    """The counters of a pool since it was made. Episodes count when they end."""
 
     envs: tuple[EnvStats, ...]
     workers: tuple[WorkerStats, ...] = ()
 
     @property
     def num_steps(self) -> int:
-        """Steps of all envs; resets are not steps."""
+        """The steps of all envs, resets not included."""
         return sum(env.num_steps for env in self.envs)
 
     @property
     def num_episodes(self) -> int:
-        """Episodes that ended."""
+        """The number of episodes that ended."""
         return sum(env.num_episodes for env in self.envs)
 
     @property
@@ -85,12 +85,12 @@ class PoolStats:
 
     @property
     def step_us(self) -> float:
-        """The mean time of a step inside the envs, resets included, in microseconds; 0 when it is not measured."""
+        """The mean time per step inside the envs, resets included, in microseconds; 0 if it is not measured."""
         return sum(env.busy_ns for env in self.envs) / self.num_steps / 1000 if self.num_steps else 0.0
 
     @property
     def slowest_env(self) -> int:
-        """The env that took longest in all."""
+        """The id of the env with the longest total time."""
         return max(range(len(self.envs)), key=lambda env_id: self.envs[env_id].busy_ns)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class PoolStats:
         if self.step_us:
             slowest = self.envs[self.slowest_env]
             lines.append(
-                f"{self.step_us:.3g} µs a step in the envs; slowest in all: env {self.slowest_env}, "
+                f"{self.step_us:.3g} µs per step in the envs; slowest: env {self.slowest_env}, "
                 f"longest single call {slowest.slowest_ns / 1e6:.3g} ms"
             )
         for position, worker in enumerate(self.workers):

@@ -1,8 +1,8 @@
-"""The slow look at a call's input: convert what can be taken, explain what cannot.
+"""The complete check of a call's input: converts what can be accepted and explains what cannot.
 
-An executor takes plainly right input without asking. Whatever it does not take comes here,
-is checked in full against what the pool is doing, and leaves as columns in canonical form,
-or as an exception that says what was expected, what came, which env, and what to do.
+Executors accept input in canonical form directly. Everything else is checked here against the state of the pool and
+becomes columns in canonical form, or an exception that says what was expected, what was passed, for which env, and
+what to do.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 
 class LeafColumns(list[Any]):
-    """Checked actions: a column for each leaf of the action space."""
+    """Checked actions: one column per leaf of the action space."""
 
 
 def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int32]:
-    """Env ids as a contiguous int32 array: integers, in range, distinct, idle. It may be empty."""
+    """Return env ids as a contiguous int32 array. Raises EnvIdError unless they are in range, distinct and idle."""
     ids = _known_ids(call, env_ids, executor.num_envs)
     busy = np.flatnonzero(executor.in_flight()[ids])
     if busy.size:
@@ -42,7 +42,7 @@ def check_env_ids(call: str, env_ids: Any, executor: Executor) -> NDArray[np.int
 
 
 def check_env_id(call: str, env_id: Any, num_envs: int) -> int:
-    """One env id: an integer, in range. Whether the env is idle is not asked."""
+    """Return one env id as an int. Raises EnvIdError unless it is in range; the env need not be idle."""
     return int(_known_ids(call, [env_id], num_envs)[0])
 
 
@@ -53,10 +53,10 @@ def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
         raise EnvIdError(f"{call} expected env_id as an array of integers, got {type(env_ids).__name__}") from error
     if given.ndim != 1:
         raise EnvIdError(f"{call} expected env_id of shape (rows,), got shape {given.shape}")
-    if given.size == 0:  # of any dtype: numpy makes floats of []
+    if given.size == 0:  # of any dtype: np.asarray([]) is float64
         return np.zeros(0, dtype=np.int32)
     if given.dtype.kind not in "iu":
-        raise EnvIdError(f"{call} expected integer env_id, got dtype {given.dtype}; pass info['env_id'] as it came")
+        raise EnvIdError(f"{call} expected integer env_id, got dtype {given.dtype}; pass info['env_id'] unchanged")
     outside = np.flatnonzero((given < 0) | (given >= num_envs))
     if outside.size:
         row = int(outside[0])
@@ -65,34 +65,46 @@ def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
     values, counts = np.unique(ids, return_counts=True)
     if (counts > 1).any():
         repeated = int(values[counts > 1][0])
-        raise EnvIdError(f"{call} expected each env once, got env {repeated} {counts.max()} times; drop the repeats")
+        raise EnvIdError(f"{call} expected each env once, got env {repeated} {counts.max()} times; drop duplicates")
     return ids
 
 
 def check_step(
     call: str, actions: Any, env_ids: Any, executor: Executor, config: PoolConfig
 ) -> tuple[Any, NDArray[np.int32] | None]:
-    """Canonical (actions, env_ids) of a step or send; env_ids None stands for all envs."""
-    if executor.num_in_flight and not config.is_async:
-        raise CallOrderError(f"{call} came while a batch is in flight; recv() it first")
-    ids = None if env_ids is None else check_env_ids(call, env_ids, executor)
-    if ids is None and executor.num_in_flight:
-        raise EnvIdError(
-            f"{call} on an asynchronous pool expected env_id, got none while {executor.num_in_flight} envs are in "
-            "flight; pass env_id=info['env_id'] of the batch that the actions answer"
-        )
+    """Return (actions, env_ids) of a step or send in canonical form; env_ids None stands for all envs."""
+    ids = _check_idle(call, env_ids, executor, config)
     rows = executor.num_envs if ids is None else len(ids)
     space = executor.spec.action_space
     if ids is None and config.is_async and _rows_in(actions, space) == config.batch_size:
         raise EnvIdError(
             f"{call} on an asynchronous pool got {config.batch_size} actions and no env_id; "
-            "pass env_id=info['env_id'] of the batch that they answer"
+            "pass env_id=info['env_id'] of the batch that they belong to"
         )
     canonical = check_actions(call, actions, space, rows, ids)
     if executor.takes_leaves:
         canonical = LeafColumns(canonical if isinstance(canonical, list) else [canonical])
     _check_phases(call, ids, executor, config)
     return canonical, ids
+
+
+def check_order(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+    """Return the env ids of a step, None for all. Raises unless these envs are idle and may be stepped."""
+    ids = _check_idle(call, env_ids, executor, config)
+    _check_phases(call, ids, executor, config)
+    return ids
+
+
+def _check_idle(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+    if executor.num_in_flight and not config.is_async:
+        raise CallOrderError(f"{call} expected no batch in flight; recv() it first")
+    ids = None if env_ids is None else check_env_ids(call, env_ids, executor)
+    if ids is None and executor.num_in_flight:
+        raise EnvIdError(
+            f"{call} on an asynchronous pool expected env_id, got none while {executor.num_in_flight} envs are in "
+            "flight; pass env_id=info['env_id'] of the batch that the actions belong to"
+        )
+    return ids
 
 
 def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, config: PoolConfig) -> None:
@@ -109,11 +121,11 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
             raise CallOrderError(f"{call} expected envs that were reset, env {env_id} was not; call reset() first")
         if phase is Phase.BROKEN:
             raise CallOrderError(
-                f"{call} expected working envs, env {env_id} raised earlier and awaits its reset; "
+                f"{call} expected working envs, env {env_id} raised earlier and must be reset; "
                 f"call reset(env_id=[{env_id}]), which rebuilds it"
             )
         raise CallOrderError(
-            f"{call} expected running episodes, that of env {env_id} has ended and autoreset_mode is disabled; "
+            f"{call} expected running episodes, the one of env {env_id} has ended and autoreset_mode is disabled; "
             f"reset it first: reset(options={{'reset_mask': terminated | truncated}})"
         )
 
@@ -121,40 +133,39 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
 def check_actions(
     call: str, actions: Any, space: gymnasium.Space[Any], rows: int, ids: NDArray[np.int32] | None
 ) -> NDArray[Any] | list[Any]:
-    """Actions within the space, in canonical form.
+    """Return actions in canonical form. Raises ActionError unless all are elements of the space.
 
-    For Box, Discrete, MultiDiscrete and MultiBinary: a contiguous array of shape
-    (rows, *space.shape) in the space's dtype. For every other space: a list of columns, one for
-    each leaf in the order of leaves_of; such an array for an array leaf, a list of rows values
-    for a text or object leaf.
+    For Box, Discrete, MultiDiscrete and MultiBinary: a contiguous array of shape (rows, *space.shape) and the space's
+    dtype. For every other space: a list of columns, one per leaf in the order of leaves_of; such an array for an
+    array leaf, a list of `rows` values for a text or object leaf.
 
-    Nested actions come in the batched structure, dicts and tuples of columns. Where they do not
-    have it, a list of rows single actions is taken too. Only structure and shapes decide which of
-    the two it is, never the values: the same code is not read in two ways.
+    Nested actions have the batched structure, dicts and tuples of columns. Otherwise a list of `rows` single actions
+    is accepted too. Only structure and shapes decide which of the two it is, never the values, so that the same
+    program is never interpreted in two ways.
     """
-    plan = _plan_of(_Itself(space))
-    if plan.plain_array:
-        return _check_array(call, "actions", actions, plan.leaves[0], rows, ids)
-    columns, name = _columns_of(call, actions, plan, rows)
+    form = _form_of(_Identity(space))
+    if form.plain_array:
+        return _check_array(call, "actions", actions, form.leaves[0], rows, ids)
+    columns, name = _columns_of(call, actions, form, rows)
     return [
         (_check_array if leaf.kind == "array" else _check_values)(
             call, name + path_text(leaf.path), column, leaf, rows, ids
         )
-        for leaf, column in zip(plan.leaves, columns, strict=True)
+        for leaf, column in zip(form.leaves, columns, strict=True)
     ]
 
 
 @dataclass(frozen=True)
-class _Plan:
-    """What is worth finding out once for an action space."""
+class _ActionForm:
+    """What is computed once per action space."""
 
     leaves: tuple[Leaf, ...]
     split: Callable[[Any], list[Any]]
     plain_array: bool
 
 
-class _Itself:
-    """A space as a key: itself, not one that is equal. Spaces have no hash."""
+class _Identity:
+    """A space as a key, compared by identity. Spaces have no hash."""
 
     __slots__ = ("space",)
 
@@ -165,49 +176,49 @@ class _Itself:
         return id(self.space)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and other.space is self.space
+        return isinstance(other, _Identity) and other.space is self.space
 
 
 @lru_cache(maxsize=64)
-def _plan_of(key: _Itself) -> _Plan:
+def _form_of(key: _Identity) -> _ActionForm:
     leaves = leaves_of(key.space)
-    return _Plan(
+    return _ActionForm(
         leaves, split(key.space, "actions"), plain_array=[(leaf.path, leaf.kind) for leaf in leaves] == [((), "array")]
     )
 
 
-def _columns_of(call: str, actions: Any, plan: _Plan, rows: int) -> tuple[list[Any], str]:
-    """The leaves' columns, not yet checked, and what to call the actions in front of a leaf's path."""
+def _columns_of(call: str, actions: Any, form: _ActionForm, rows: int) -> tuple[list[Any], str]:
+    """Return the unchecked columns of the leaves, and the name of the actions for messages."""
     try:
-        columns = plan.split(actions)
+        columns = form.split(actions)
     except ValueError as error:
-        transposed = _transposed(actions, plan, rows)
+        transposed = _transposed(actions, form, rows)
         if isinstance(transposed, list):
             return transposed, "actions[row]"
         remedy = f"pass the actions of all rows in that structure, or a list of {rows} single actions"
         raise ActionError(f"{call} {error}{transposed}; {remedy}") from None
-    if not all(_is_column(column, leaf, rows) for leaf, column in zip(plan.leaves, columns, strict=True)):
-        transposed = _transposed(actions, plan, rows)
+    if not all(_is_column(column, leaf, rows) for leaf, column in zip(form.leaves, columns, strict=True)):
+        transposed = _transposed(actions, form, rows)
         if isinstance(transposed, list):
             return transposed, "actions[row]"
     return columns, "actions"
 
 
-def _transposed(actions: Any, plan: _Plan, rows: int) -> list[list[Any]] | str:
-    """Columns out of a list of single actions, or what is wrong with one of them; "" for no such list."""
+def _transposed(actions: Any, form: _ActionForm, rows: int) -> list[list[Any]] | str:
+    """Return columns from a list of single actions, or the reason why one of them is wrong; "" for no such list."""
     if not isinstance(actions, (list, tuple)) or len(actions) != rows:
         return ""
     singles = []
     for row, action in enumerate(actions):
         try:
-            singles.append(plan.split(action))
+            singles.append(form.split(action))
         except ValueError as error:
             return f"; as single actions, {str(error).replace('actions', f'actions[{row}]', 1)}"
-    return [list(column) for column in zip(*singles, strict=True)] or [[] for _ in plan.leaves]
+    return [list(column) for column in zip(*singles, strict=True)] or [[] for _ in form.leaves]
 
 
 def _is_column(given: Any, leaf: Leaf, rows: int) -> bool:
-    """Whether it looks like the rows of this leaf. Numbers of a wrong kind do: they are told so later."""
+    """Return whether it looks like the rows of this leaf. Numbers of a wrong dtype do; they are refused later."""
     if leaf.kind != "array":
         return _is_list(given) and len(given) == rows
     try:
@@ -218,17 +229,17 @@ def _is_column(given: Any, leaf: Leaf, rows: int) -> bool:
 
 
 def _is_list(given: Any) -> bool:
-    # A str is a sequence of str, and not what anybody means by a list of texts.
+    # A str is a sequence of str too, but not a list of texts.
     if isinstance(given, np.ndarray):
         return given.ndim > 0
     return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
 
 
 def _rows_in(actions: Any, space: gymnasium.Space[Any]) -> int | None:
-    """How many rows of actions these seem to be; None for what has no rows."""
-    plan = _plan_of(_Itself(space))
+    """Return the number of rows that these actions seem to have; None if they have none."""
+    form = _form_of(_Identity(space))
     try:
-        column = plan.split(actions)[0]
+        column = form.split(actions)[0]
     except (ValueError, IndexError):
         column = actions
     if isinstance(column, Sequence):
@@ -240,22 +251,22 @@ def _rows_in(actions: Any, space: gymnasium.Space[Any]) -> int | None:
 def _check_array(
     call: str, name: str, actions: Any, leaf: Leaf, rows: int, ids: NDArray[np.int32] | None
 ) -> NDArray[Any]:
-    """A contiguous array of shape (rows, *leaf.shape) within the leaf's space, in its dtype."""
+    """Return a contiguous array of shape (rows, *leaf.shape) with elements of the leaf's space, in its dtype."""
     space = leaf.space
-    hint = "pass one row for each env" if ids is None else "pass one row for each env_id"
+    hint = "pass one row per env" if ids is None else "pass one row per env_id"
     try:
         given = np.asarray(actions)
     except Exception as error:
-        odd = _first_odd_shape(actions, leaf, ids)
+        wrong = _first_wrong_shape(actions, leaf, ids)
         raise ActionError(
-            f"{call} expected {name} as an array, got {type(actions).__name__}: {odd or error}; {hint}"
+            f"{call} expected {name} as an array, got {type(actions).__name__}: {wrong or error}; {hint}"
         ) from error
     want = (rows, *leaf.shape)
     if rows == 0 and given.shape in ((0,), want):  # of any dtype, as empty ids are
         return np.zeros(want, leaf.dtype)
     if given.shape != want:
-        odd = _first_odd_shape(actions, leaf, ids) if len(want) != given.ndim else ""
-        raise ActionError(f"{call} expected {name} of shape {want}, got {given.shape}{odd and f' ({odd})'}; {hint}")
+        wrong = _first_wrong_shape(actions, leaf, ids) if len(want) != given.ndim else ""
+        raise ActionError(f"{call} expected {name} of shape {want}, got {given.shape}{wrong and f' ({wrong})'}; {hint}")
     if isinstance(space, spaces.Box):
         kinds = {"f": "iuf", "b": "biu"}.get(leaf.dtype.kind, "iu")
         if given.dtype.kind not in kinds:
@@ -269,7 +280,7 @@ def _check_array(
     if bad is not None:
         raise ActionError(
             f"{call} expected {name} of {_range_of(space, bad[1:])}, got {given[bad]} for env {_env_of(bad[0], ids)} "
-            f"(index {tuple(bad)}); {'clip it with np.clip' if isinstance(space, spaces.Box) else 'mind the range'}"
+            f"(index {tuple(bad)}); {'clip it with np.clip' if isinstance(space, spaces.Box) else 'pass one in range'}"
         )
     return np.require(given, leaf.dtype, ["C", "A"])
 
@@ -277,25 +288,25 @@ def _check_array(
 def _check_values(
     call: str, name: str, actions: Any, leaf: Leaf, rows: int, ids: NDArray[np.int32] | None
 ) -> list[Any]:
-    """A list of rows values, each in the leaf's space."""
+    """Return a list of `rows` values, each an element of the leaf's space."""
     space = leaf.space
     if not _is_list(actions) or len(actions) != rows:
         got = f"{len(actions)}" if _is_list(actions) else _shown(actions)
-        hint = "pass one for each env" if ids is None else "pass one for each env_id"
+        hint = "pass one per env" if ids is None else "pass one per env_id"
         raise ActionError(f"{call} expected {name} as a list of {rows} values of {space}, got {got}; {hint}")
     values = list(actions)
     for row, value in enumerate(values):
         reason = ""
         try:
             inside = bool(space.contains(value))
-        except Exception as error:  # a custom space may not expect what a user passes
+        except Exception as error:  # a custom space may not expect every type
             inside, reason = False, f"; its contains() raised {error!r}"
         if inside:
             continue
         if leaf.kind == "text":
-            remedy = "mind its length and characters" if isinstance(value, str) else "pass a str"
+            remedy = "check its length and characters" if isinstance(value, str) else "pass a str"
         else:
-            remedy = "pass a value that the space contains, such as space.sample() gives"
+            remedy = "pass an element of the space, such as space.sample()"
         raise ActionError(
             f"{call} expected {name} in {space}, got {_shown(value)} for env {_env_of(row, ids)} "
             f"(row {row}){reason}; {remedy}"
@@ -312,28 +323,28 @@ def _shown(value: Any) -> str:
     try:
         text = repr(value)
     except Exception:
-        text = "something without a repr"
+        text = "a value without a repr"
     return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"
 
 
-def _first_odd_shape(actions: Any, leaf: Leaf, ids: NDArray[np.int32] | None) -> str:
-    """Which row of a list is not of the leaf's shape; nothing where that cannot be told."""
+def _first_wrong_shape(actions: Any, leaf: Leaf, ids: NDArray[np.int32] | None) -> str:
+    """Return which row of a list has another shape than the leaf; "" if that is unknown."""
     if not isinstance(actions, (list, tuple)) or (ids is not None and len(actions) != len(ids)):
         return ""
     for row, action in enumerate(actions):
         try:
             shape = np.shape(action)
         except ValueError:
-            return f"env {_env_of(row, ids)} has rows of several lengths"
+            return f"env {_env_of(row, ids)} has rows of different lengths"
         if shape != leaf.shape:
             return f"env {_env_of(row, ids)} has shape {shape}, not {leaf.shape}"
     return ""
 
 
 def _first_outside(given: NDArray[Any], space: gymnasium.Space[Any]) -> tuple[int, ...] | None:
-    """The index of the first element outside the space, NaN included."""
+    """Return the index of the first element outside the space, NaN included, or None."""
     if isinstance(space, spaces.Discrete):
-        # Python's integers: start + n may be one more than the dtype holds.
+        # As Python integers: start + n may exceed the dtype by one.
         inside = (given >= int(space.start)) & (given < int(space.start) + int(space.n))
     elif isinstance(space, spaces.MultiDiscrete):
         inside = (given >= space.start) & (given <= space.start + (space.nvec - 1))

@@ -9,8 +9,7 @@ import pytest
 from gymnasium import spaces
 
 import envfleet
-from envfleet.apis.dm import spec_of_space
-from envfleet.apis.dm_single import DmEnv, make_dm_single
+from envfleet.apis.dm import DmEnv, make_dm_single, spec_of_space
 
 absltest = pytest.importorskip("absl.testing.absltest")
 pytest.importorskip("tree")

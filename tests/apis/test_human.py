@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import envfleet
-from envfleet import window
+from envfleet import rendering
 from envfleet.errors import ConfigError
 
 # SDL's "dummy" driver has a screen that nobody sees.
@@ -60,6 +60,6 @@ def test_without_a_screen_make_says_so(env_id: str, monkeypatch: pytest.MonkeyPa
         pytest.importorskip("ale_py")
     for name in ("DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(window, "_CHOSEN_DRIVER", None)
+    monkeypatch.setattr(rendering, "_USER_DRIVER", None)
     with pytest.raises(ConfigError, match="machine without a screen, got 'human'"):
         envfleet.make(env_id, render_mode="human")

@@ -165,7 +165,7 @@ class Texts(Lodge):
     [
         (Nameless, {}, "possible_agents"),
         (Texts, {}, "no fixed size"),
-        ("no/such_v0", {}, "expected an id of pettingzoo"),
+        ("no/such_v0", {}, "expected an id of PettingZoo"),
         (Lodge(), {}, "each worker builds its own"),
         (3, {}, "got int"),
         (Lodge, {"layout": "columns"}, "layout expected"),
@@ -174,7 +174,7 @@ class Texts(Lodge):
         (Lodge, {"wrappers": 3}, "wrappers expected"),
         (Lodge, {"layout": "rows", "kinds": True}, "use layout='agents'"),
         (Lodge, {"env_kwargs": [{}, {"num_names": 5}], "max_num_players": 3, "num_envs": 2}, "same"),
-        ("CartPole-v1", {}, "expected an id of pettingzoo"),
+        ("CartPole-v1", {}, "expected an id of PettingZoo"),
     ],
 )
 def test_what_cannot_be_taken_is_refused(env, options, words):

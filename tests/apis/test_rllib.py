@@ -33,7 +33,7 @@ def test_what_rllib_cannot_do_is_refused():
             rllib.vector_entry_point("CartPole-v1", autoreset_mode=mode)
     with pytest.raises(envfleet.ConfigError, match="num_envs_per_env_runner"):
         rllib.vector_entry_point("CartPole-v1", num_envs=4)
-    with pytest.raises(envfleet.ConfigError, match="no batch_size"):
+    with pytest.raises(envfleet.ConfigError, match="does not support batch_size"):
         rllib.vector_entry_point("CartPole-v1", batch_size=4)
     create = rllib.vector_entry_point("CartPole-v1")
     with pytest.raises(envfleet.ConfigError, match='gym_env_vectorize_mode="vector_entry_point"'):

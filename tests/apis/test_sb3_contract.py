@@ -132,7 +132,7 @@ def test_seeds_and_options_act_once(probes):
     assert [info["seed"] for info in probes.reset_infos] == [3, 4, 5]
     probes.seed(3)
     np.testing.assert_array_equal(obs, probes.reset())
-    with pytest.raises(ValueError, match="3, one for each env, got 2"):
+    with pytest.raises(ValueError, match="3, one per env, got 2"):
         probes.set_options([{}, {}])
 
 

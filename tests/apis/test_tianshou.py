@@ -253,9 +253,9 @@ def test_what_does_not_fit_is_refused():
         make_vector_env(Pair, num_envs=2, backend="serial")
     with pytest.raises(envfleet.ConfigError, match="wait_num expected an integer from 1 to 2, got 3"):
         make_vector_env("CartPole-v1", num_envs=2, wait_num=3)
-    with pytest.raises(envfleet.ConfigError, match="timeout expected seconds above 0"):
+    with pytest.raises(envfleet.ConfigError, match="timeout expected a number of seconds above 0"):
         make_vector_env("CartPole-v1", num_envs=2, timeout=0)
-    with pytest.raises(envfleet.ConfigError, match="wait_num is Tianshou's word"):
+    with pytest.raises(envfleet.ConfigError, match="does not take batch_size; pass wait_num instead"):
         make_vector_env("CartPole-v1", num_envs=2, batch_size=1)
     pool = envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2, autoreset_mode="disabled")
     with pool, pytest.raises(envfleet.ConfigError, match="batch_size=1, got 2"):

@@ -124,7 +124,7 @@ def test_a_pool_that_was_passed_in():
     ("options", "message"),
     [
         ({"autoreset_mode": "next_step"}, "expected autoreset_mode 'same_step' or 'disabled', got 'next_step'"),
-        ({"batch_size": 2}, "AsyncEnvFleetEnv takes fewer"),
+        ({"batch_size": 2}, "use AsyncEnvFleetEnv for smaller batches"),
         ({"copy": False}, "copy=True"),
         ({"frame_skip": 0}, "frame_skip expected an integer from 1"),
         ({"create_env_kwargs": 3}, "create_env_kwargs expected a dict"),
@@ -137,7 +137,7 @@ def test_refused_options(options, message):
 
 def test_refused_beside_a_pool():
     pool = envfleet.make_pool("CartPole-v1", num_envs=2, autoreset_mode="disabled")
-    with pytest.raises(envfleet.ConfigError, match="no options beside a pool, got max_episode_steps"):
+    with pytest.raises(envfleet.ConfigError, match="no options together with a pool, got max_episode_steps"):
         EnvFleetEnv(pool, max_episode_steps=3)
     with pytest.raises(envfleet.ConfigError, match="num_envs expected 2"):
         EnvFleetEnv(pool, 3)
@@ -149,9 +149,9 @@ def test_refused_beside_a_pool():
     [
         (spaces.Text(3), r"observations of Box, .* got Text.*wrapper"),
         (spaces.Dict(a=spaces.Sequence(spaces.Discrete(2))), r"observations\['a'\] of Box"),
-        (spaces.Box(0, 9, (2,), np.uint16), "dtype that torch computes with"),
+        (spaces.Box(0, 9, (2,), np.uint16), "dtype that torch supports"),
         (spaces.Dict(reward=spaces.Discrete(2)), "observation keys other than .* got 'reward'"),
-        (spaces.MultiDiscrete([[2, 3], [4, 5]]), "one dimension"),
+        (spaces.MultiDiscrete([[2, 3], [4, 5]]), "one-dimensional MultiDiscrete"),
     ],
 )
 def test_refused_spaces(space, message):

@@ -164,7 +164,7 @@ def test_workers_and_contexts():
     assert env.pool.config.start_method == "spawn"
     assert env.reset().shape == (4, 2)
     env.close()
-    with pytest.raises(envfleet.ConfigError, match="in_series expected a number that 4 envs can be divided by, got 3"):
+    with pytest.raises(envfleet.ConfigError, match="in_series expected a divisor of the number of envs, 4, got 3"):
         SubprocVecEnv(factories, in_series=3)
     with pytest.raises(envfleet.ConfigError, match="start_method"):
         SubprocVecEnv(factories, context="thread")

@@ -102,7 +102,7 @@ def test_errors_are_no_eof_errors(cls):
 
 
 def test_a_named_request_stands_for_one_number_only(env_wrappers_alias):
-    from envfleet.compat.runners import NamedRequest
+    from envfleet.compat.env_wrappers.samplers import NamedRequest
 
     assert list(range(NamedRequest(limit=3))) == [0, 1, 2]
     with pytest.raises(TypeError, match="one named argument"):
@@ -171,7 +171,7 @@ class Goals(gymnasium.Env):
 
 
 def test_paths_of_a_goal_env():
-    from envfleet.compat.path_gen import goal_preproc, path_gen
+    from envfleet.compat.env_wrappers.samplers import goal_preproc, path_gen
 
     paths = path_gen(Goals, 0, policy=lambda obs, achieved, desired: 2, preproc=goal_preproc, collect=["observation"])
     assert next(paths) == "ready"

@@ -6,6 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import envfleet
 from envfleet.compat import envpool
 
 pytest.importorskip("ale_py")
@@ -138,3 +139,9 @@ def test_render_gives_the_whole_screen_as_ale_py_does(env_id, height):
     pool.reset()
     assert pool.render().shape == (1, height, 160, 3)
     pool.close()
+
+
+@pytest.mark.parametrize("name", ["frame_skip", "frameskip"])
+def test_an_error_names_the_option_as_it_was_spelled(name):
+    with pytest.raises(envfleet.ConfigError, match=rf"^{name} expected"):
+        envfleet.make_spec("Pong-v5", **{name: 0})

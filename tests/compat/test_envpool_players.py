@@ -46,7 +46,7 @@ def test_the_old_gyms_dialect() -> None:
 
 
 def test_what_has_one_player_is_refused() -> None:
-    with pytest.raises(ConfigError, match="several players have"):
+    with pytest.raises(ConfigError, match="these have several players"):
         envpool.make("CartPole-v1", max_num_players=2)
     with pytest.raises(ConfigError, match="max_num_players expected 1 in the dm dialect"):
         envpool.make("MultiDuel-v1", env_type="dm", max_num_players=2)

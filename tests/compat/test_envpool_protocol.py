@@ -112,7 +112,7 @@ def test_a_package_and_a_file_that_moved(run_python, tmp_path):
     code = "from envfleet.compat import envpool_wrap as e; print(e.make('MyEnv_wrap', num_envs=2).reset().shape)"
     assert run_python("-c", code).stdout.strip() == "(2, 3)"
     (package / "mine.py").unlink()
-    assert "mine.py, which is gone" in run_python("-c", code, check=False).stderr
+    assert "mine.py, which no longer exists" in run_python("-c", code, check=False).stderr
 
 
 class Meter(EnvPoolProtocol):
@@ -186,7 +186,7 @@ def test_classes_without_a_file_stay_here(protocol_alias):
     class Local(Meter):
         pass
 
-    with pytest.warns(UserWarning, match="known to this process alone"):
+    with pytest.warns(UserWarning, match="registered in this process only"):
         CppWrapperGenerator.generate_envpool_wrap(Local)
     env = envpool_wrap.make("Local_wrap", num_envs=2)
     assert env.reset()["kind"].tolist() == [0, 1]
@@ -202,7 +202,7 @@ def test_what_is_refused(protocol_alias, tmp_path, monkeypatch):
         def _step_envpool(self, act):
             pass
 
-    with pytest.raises(envfleet.ConfigError, match="Half lacks _reset_envpool, _make_obs_envpool"):
+    with pytest.raises(envfleet.ConfigError, match="got Half, which lacks _reset_envpool, _make_obs_envpool"):
         EnvManager.register_env(Half)
     with pytest.raises(envfleet.ConfigError, match="expected a class, got int"):
         CppWrapperGenerator.generate_envpool_wrap(3)
@@ -224,7 +224,7 @@ def test_a_file_of_somebody_else_is_not_written_over(run_python, tmp_path):
     (tmp_path / "my_env.py").write_text(FIRST)
     (tmp_path / "envpool_wrap.py").write_text("mine = 1\n")
     result = run_python("-m", "envfleet.compat", "my_env.py", check=False)
-    assert "which is there and not its own" in result.stderr
+    assert "which it did not write" in result.stderr
     assert (tmp_path / "envpool_wrap.py").read_text() == "mine = 1\n"
 
 

@@ -48,7 +48,7 @@ def test_install_leaves_the_real_one_alone(name, monkeypatch):
     real = ModuleType(name)
     real.__file__ = f"/somewhere/{name}/__init__.py"
     monkeypatch.setitem(sys.modules, name, real)
-    with pytest.raises(CallOrderError, match=f"{name!r} yet, got the one of /somewhere"):
+    with pytest.raises(CallOrderError, match=f"{name!r} is not imported yet, got /somewhere"):
         ROOTS[name].install()
     assert sys.modules[name] is real
     assert not ROOTS[name].uninstall()  # it has put nothing in place

@@ -14,7 +14,7 @@ import numpy as np
 import envfleet
 from support.gates import Gate
 from support.python_probes import SleepyEnv
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import Misbehavior, MisbehavingEnv
 def pids_of(pool):
     children = [child.pid for child in psutil.Process().children(recursive=True)]
     return sorted({*children, *getattr(pool.executor, "worker_pids", [])})

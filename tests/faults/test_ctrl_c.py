@@ -6,7 +6,7 @@ import signal
 
 import pytest
 from pool_scripts import run_pool_script
-from support.faulty_env import TroubleEnv
+from support.faulty_env import MisbehavingEnv
 
 import envfleet
 
@@ -105,6 +105,6 @@ def test_ctrl_c_while_a_pool_is_made_leaves_nothing(tmp_path):
 
 def test_signal_handlers_are_left_alone():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)]
-    with envfleet.make_pool(TroubleEnv, num_envs=2, backend="processes") as pool:
+    with envfleet.make_pool(MisbehavingEnv, num_envs=2, backend="processes") as pool:
         pool.reset()
         assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)] == before

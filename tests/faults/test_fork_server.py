@@ -13,21 +13,21 @@ import warnings
 
 import psutil
 import pytest
+from misbehaving_pools import assert_usable, worker_pids
 from pool_scripts import run_pool_script
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.traces import Traces, alive, assert_nothing_left, wait_until
-from trouble_pools import assert_usable, worker_pids
 
 import envfleet
 from envfleet import WorkerDied
 from envfleet.executors.processes.channel import Channel
 
-STEP = Trouble.STEP
+STEP = Misbehavior.STEP
 STARTS = ["forkserver", "spawn"]
 
 
 def make(start_method: str = "forkserver", **options) -> envfleet.Pool:
-    defaults = {"task_id": TroubleEnv, "num_envs": 2, "num_workers": 1, "backend": "processes"}
+    defaults = {"task_id": MisbehavingEnv, "num_envs": 2, "num_workers": 1, "backend": "processes"}
     return envfleet.make_pool(**{**defaults, "start_method": start_method, **options})
 
 
@@ -143,7 +143,7 @@ def test_an_interrupted_start_tears_nothing(tmp_path):
         import random
         from support.traces import Traces, assert_nothing_left
         def make():
-            return envfleet.make_pool(TroubleEnv, num_envs=2, num_workers=2, backend="processes")
+            return envfleet.make_pool(MisbehavingEnv, num_envs=2, num_workers=2, backend="processes")
         class Interrupter:
             # Raises at the nth line that is run in our code from here on.
             def __init__(self, count):
@@ -178,7 +178,7 @@ def test_an_interrupted_start_tears_nothing(tmp_path):
                 pool.close()
             if num_interrupted % 10 == 0:
                 num_steps += 1
-                assert bystander.step([Trouble.STEP] * 2).obs[:, 1].tolist() == [num_steps] * 2
+                assert bystander.step([Misbehavior.STEP] * 2).obs[:, 1].tolist() == [num_steps] * 2
         del pool
         assert server.is_running() and len(psutil.Process().children()) == 1
         assert_nothing_left(before)
@@ -191,7 +191,7 @@ def test_an_interrupted_start_tears_nothing(tmp_path):
 # --- descriptors and close() ----------------------------------------------------------------------------
 
 
-class ShellEnv(TroubleEnv):
+class ShellEnv(MisbehavingEnv):
     """Starts a program that outlives the pool."""
 
     def step(self, action):
@@ -271,7 +271,7 @@ def test_workers_hold_their_own_descriptors_only(start_method):
         assert kinds == ["/memfd", "socket"], held
 
 
-class RaisesInClose(TroubleEnv):
+class RaisesInClose(MisbehavingEnv):
     def close(self):
         raise RuntimeError(f"{'x' * 300}")
 
@@ -287,7 +287,7 @@ def test_close_hears_all_faults_however_many(start_method):
     assert {str(own.message)[-300:] for own in caught} == {"x" * 300}
 
 
-class Stays(TroubleEnv):
+class Stays(MisbehavingEnv):
     """Its close() raises, or does not come back."""
 
     def __init__(self, stays):
@@ -310,7 +310,7 @@ def test_a_worker_that_does_not_leave_hides_no_faults_of_others():
     assert not alive(pids)
 
 
-class ForksAndStays(TroubleEnv):
+class ForksAndStays(MisbehavingEnv):
     """Its child holds all that the worker has, and outlives it."""
 
     def __init__(self):

@@ -6,13 +6,13 @@ import os
 
 import numpy as np
 import pytest
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.python_probes import SleepyEnv
 
 import envfleet
 from envfleet import ForkedPoolError
 
-STEP = Trouble.STEP
+STEP = Misbehavior.STEP
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # that fork and threads mix badly is the point
@@ -49,10 +49,10 @@ def test_a_forked_child_is_told_and_the_parent_goes_on(backend, batch_size):
 def test_a_pool_inside_a_worker_of_a_pool():
     """An env that is itself made of envs: workers may make pools."""
 
-    class Outer(TroubleEnv):
+    class Outer(MisbehavingEnv):
         def __init__(self):
             super().__init__()
-            self.inner = envfleet.make_pool(TroubleEnv, num_envs=2, num_workers=1, backend="processes")
+            self.inner = envfleet.make_pool(MisbehavingEnv, num_envs=2, num_workers=1, backend="processes")
 
         def step(self, action):
             self.inner.reset(seed=1)

@@ -81,11 +81,11 @@ def test_workers_find_the_modules_and_the_folder_of_their_parent(tmp_path):
     """sys.path as it is when the pool is made, and the folder; a fork server started earlier knows neither."""
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "found_later.py").write_text(
-        "import os\nfrom support.faulty_env import TroubleEnv\n"
-        "class Later(TroubleEnv):\n    def where(self):\n        return os.getcwd(), os.environ.get('LATER')\n"
+        "import os\nfrom support.faulty_env import MisbehavingEnv\n"
+        "class Later(MisbehavingEnv):\n    def where(self):\n        return os.getcwd(), os.environ.get('LATER')\n"
     )
     code = """
-        envfleet.make_pool(TroubleEnv, num_envs=2, backend="processes").close()
+        envfleet.make_pool(MisbehavingEnv, num_envs=2, backend="processes").close()
         sys.path.insert(0, os.path.abspath("elsewhere"))
         os.environ["LATER"] = "yes"
         os.chdir("elsewhere")
@@ -101,12 +101,12 @@ def test_an_env_that_prints_for_ever_into_a_pipe_that_nobody_reads(tmp_path):
     """The pipe fills and the worker hangs in its print(): step_timeout ends it."""
     code = """
         pool = envfleet.make_pool(
-            TroubleEnv, num_envs=2, num_workers=2, backend="processes", step_timeout=1.0, on_error="restart"
+            MisbehavingEnv, num_envs=2, num_workers=2, backend="processes", step_timeout=1.0, on_error="restart"
         )
         pool.reset(seed=0)
-        batch = pool.step([Trouble.PRINT_ENDLESSLY, Trouble.STEP])
+        batch = pool.step([Misbehavior.PRINT_ENDLESSLY, Misbehavior.STEP])
         told = "step_timeout" in batch.info["error"][0]
-        again = pool.step([Trouble.STEP] * 2)
+        again = pool.step([Misbehavior.STEP] * 2)
         pool.close()
         print(told, batch.truncated.tolist(), again.elapsed_step.tolist(), file=sys.stderr, flush=True)
     """

@@ -8,14 +8,14 @@ import threading
 import numpy as np
 import psutil
 import pytest
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.python_probes import SleepyEnv
 from support.space_env import SpaceEnv
 from support.traces import Traces, assert_nothing_left, wait_until
 
 import envfleet
 
-STEP = Trouble.STEP
+STEP = Misbehavior.STEP
 START_METHODS = ["forkserver", "spawn", "fork"]
 
 
@@ -38,7 +38,9 @@ def test_more_workers_than_cores(backend):
 
 
 def test_many_pools_at_once():
-    before_pools = [envfleet.make_pool(TroubleEnv, num_envs=2, num_workers=1, backend="processes") for _ in range(10)]
+    before_pools = [
+        envfleet.make_pool(MisbehavingEnv, num_envs=2, num_workers=1, backend="processes") for _ in range(10)
+    ]
     starts = [pool.reset(seed=5).obs.tolist() for pool in before_pools]
     assert all(own == starts[0] for own in starts)
     # Closed in another order than made.
@@ -51,7 +53,7 @@ def cycle(backend: str, start_method: str | None = None) -> None:
     options = {} if backend == "serial" else {"num_workers": 2}
     if start_method is not None:
         options["start_method"] = start_method
-    with envfleet.make_pool(TroubleEnv, num_envs=4, backend=backend, **options) as pool:
+    with envfleet.make_pool(MisbehavingEnv, num_envs=4, backend=backend, **options) as pool:
         pool.reset(seed=0)
         pool.step([STEP] * 4)
         pool.send([STEP] * 4)

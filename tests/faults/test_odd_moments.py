@@ -105,7 +105,7 @@ def test_a_letter_that_cannot_be_read_is_its_envs_fault():
         pool.reset()
         pool.step(no_actions(2))
         pool.step(no_actions(2))
-        with pytest.raises(EnvError, match=r"env 0 .*cannot be read here.*boom in loads") as caught:
+        with pytest.raises(EnvError, match=r"env 0 .*cannot be unpickled here.*boom in loads") as caught:
             pool.step(no_actions(2))
         assert caught.value.batch.reward[1] == 3
         pool.reset([0])
@@ -241,13 +241,13 @@ def test_what_the_main_module_defines_reaches_the_workers():
         import envfleet, gymnasium, numpy as np
         class Space(gymnasium.spaces.Box): pass
         class Value: number = 3
-        class Trouble(Exception): pass
+        class Misbehavior(Exception): pass
         class Mine(gymnasium.Env):
             observation_space, action_space = Space(-1, 1, (1,), np.float32), gymnasium.spaces.Discrete(2)
             def reset(self, *, seed=None, options=None):
                 self.number = options["value"].number if options else 0
                 return np.zeros(1, np.float32), {}
-            def step(self, action): raise Trouble("q")
+            def step(self, action): raise Misbehavior("q")
             def use(self, value): return value.number
         gymnasium.register("Mine-v0", Mine)
         gymnasium.register("Named-v0", "__main__:Mine")
@@ -263,4 +263,4 @@ def test_what_the_main_module_defines_reaches_the_workers():
                 print(type(error.__cause__).__name__)
             pool.close()
     """)
-    assert result.stdout == "Trouble\n" * 4, result.stderr
+    assert result.stdout == "Misbehavior\n" * 4, result.stderr

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.faulty_env import Trouble
+from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
+from support.faulty_env import Misbehavior
 from support.space_env import SpaceEnv
-from trouble_pools import STEP, actions, assert_usable, on_two_workers, trouble_pools
 
 
 @pytest.fixture(params=["serial", "threads", "processes"])
 def make(request):
-    with trouble_pools(**on_two_workers(request.param)) as make:
+    with misbehaving_pools(**on_two_workers(request.param)) as make:
         yield make
 
 
@@ -19,7 +19,7 @@ def test_observations_outside_the_bounds_are_passed_on(make):
     """check_env() tells the author; a run is not ended for it."""
     pool = make()
     pool.reset(seed=0)
-    batch = pool.step(actions(Trouble.OUT_OF_BOUNDS, 2))
+    batch = pool.step(actions(Misbehavior.OUT_OF_BOUNDS, 2))
     assert batch.obs[2].tolist() == [-7, 1]
     assert batch.faults == ()
     assert_usable(pool)
@@ -29,7 +29,7 @@ def test_an_env_that_prints_much(make, capfd):
     pool = make()
     pool.reset(seed=0)
     for count in range(1, 4):
-        assert pool.step([Trouble.PRINT_MUCH] * 4).obs[:, 1].tolist() == [count] * 4
+        assert pool.step([Misbehavior.PRINT_MUCH] * 4).obs[:, 1].tolist() == [count] * 4
     assert_usable(pool)
     capfd.readouterr()
 
@@ -37,7 +37,7 @@ def test_an_env_that_prints_much(make, capfd):
 def test_infos_larger_than_any_pipe(make):
     pool = make()
     pool.reset(seed=0)
-    batch = pool.step(actions(Trouble.HUGE_INFO, 2))
+    batch = pool.step(actions(Misbehavior.HUGE_INFO, 2))
     assert batch.info["_log"].tolist() == [False, False, True, False]
     assert len(batch.info["log"][2]) == 8_000_000
     assert_usable(pool)
@@ -48,7 +48,7 @@ def test_infos_that_change_their_shape_and_type(make):
     pool.reset(seed=0)
     pool.step([STEP, STEP], [1, 3])
     for count in range(1, 6):
-        batch = pool.step([Trouble.RAGGED_INFO] * 4)
+        batch = pool.step([Misbehavior.RAGGED_INFO] * 4)
         for row, own in enumerate((count, count + 1, count, count + 1)):
             assert batch.info["path"][row].tolist() == list(range(own))
             assert batch.info["changing"][row] == (own, f"step {own}", own / 2, None)[own % 4]
@@ -60,7 +60,7 @@ def test_an_env_that_forks(make):
     pool = make()
     pool.reset(seed=0)
     for count in range(1, 3):
-        batch = pool.step(actions(Trouble.FORK, 2))
+        batch = pool.step(actions(Misbehavior.FORK, 2))
         assert batch.info["status"][2] == 7
         assert batch.obs[:, 1].tolist() == [count] * 4
     assert_usable(pool)
@@ -69,14 +69,14 @@ def test_an_env_that_forks(make):
 def test_an_env_that_starts_threads(make):
     pool = make()
     pool.reset(seed=0)
-    assert pool.step([Trouble.START_THREADS] * 4).info["seen"].tolist() == [4] * 4
-    pool.step([Trouble.LEAVE_THREAD] * 4)
+    assert pool.step([Misbehavior.START_THREADS] * 4).info["seen"].tolist() == [4] * 4
+    pool.step([Misbehavior.LEAVE_THREAD] * 4)
     assert_usable(pool)
     pool.close()  # its envs' close() ends their threads
 
 
 def test_an_env_that_uses_one_array_again_and_again(make):
-    """TroubleEnv does: what was handed out must not change with it."""
+    """MisbehavingEnv does: what was handed out must not change with it."""
     pool = make()
     batches = [pool.reset(seed=0), *(pool.step([STEP] * 4) for _ in range(5))]
     assert [batch.obs[:, 1].tolist() for batch in batches] == [[count] * 4 for count in range(6)]

@@ -25,7 +25,7 @@ def run_script(code: str, **kwargs) -> subprocess.CompletedProcess:
         "import sys\n"
         f"sys.path.insert(0, {str(PROBE.parents[1])!r})\n"
         "import envfleet, numpy as np, os, signal, threading\n"
-        "from gates import Gate\n"
+        "from support.gates import Gate\n"
         f"envfleet.compile({str(PROBE)!r})\n"
     )
     return subprocess.run(

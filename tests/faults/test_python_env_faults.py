@@ -8,16 +8,16 @@ import warnings
 
 import numpy as np
 import pytest
-from support.faulty_env import JointError, Trouble
+from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
+from support.faulty_env import JointError, Misbehavior
 from support.python_probes import FaultyEnv
-from trouble_pools import STEP, actions, assert_usable, on_two_workers, trouble_pools
 
 from envfleet import CallOrderError, ConfigError, EnvError
 
 
 @pytest.fixture(params=["serial", "threads", "processes"])
 def make(request):
-    with trouble_pools(**on_two_workers(request.param)) as make:
+    with misbehaving_pools(**on_two_workers(request.param)) as make:
         yield make
 
 
@@ -32,22 +32,22 @@ def assert_others_kept(error: EnvError, starts: np.ndarray) -> None:
 
 
 RAISES = {
-    Trouble.RAISE: "joint 3 exploded",
-    Trouble.RAISE_UNPICKLABLE: "stuck at home",
-    Trouble.RAISE_UNPRINTABLE: "Unprintable",
-    Trouble.RAISE_AT_LENGTH: "long long long",
-    Trouble.RECURSE: "recursion",
-    Trouble.SYS_EXIT: "SystemExit",
+    Misbehavior.RAISE: "joint 3 exploded",
+    Misbehavior.RAISE_UNPICKLABLE: "stuck at home",
+    Misbehavior.RAISE_UNPRINTABLE: "Unprintable",
+    Misbehavior.RAISE_AT_LENGTH: "long long long",
+    Misbehavior.RECURSE: "recursion",
+    Misbehavior.SYS_EXIT: "SystemExit",
 }
 ANSWERS_WRONGLY = {
-    Trouble.WRONG_SHAPE: r"(?s)expected.*\(2,\).*got.*\(3,\)",
-    Trouble.WRONG_DTYPE: r"(?s)expected.*int64.*got.*float64",
-    Trouble.WRONG_STRUCTURE: r"(?s)expected.*got.*dict",
-    Trouble.NO_OBSERVATION: r"(?s)expected.*got.*None",
-    Trouble.SHORT_TUPLE: r"(?s)expected.*got.*3",
-    Trouble.NO_TUPLE: r"(?s)expected.*got.*int",
-    Trouble.BAD_REWARD: r"(?s)expected.*got.*(plenty|str)",
-    Trouble.BAD_INFO: r"(?s)expected.*dict.*got.*list",
+    Misbehavior.WRONG_SHAPE: r"(?s)expected.*\(2,\).*got.*\(3,\)",
+    Misbehavior.WRONG_DTYPE: r"(?s)expected.*int64.*got.*float64",
+    Misbehavior.WRONG_STRUCTURE: r"(?s)expected.*got.*dict",
+    Misbehavior.NO_OBSERVATION: r"(?s)expected.*got.*None",
+    Misbehavior.SHORT_TUPLE: r"(?s)expected.*got.*3",
+    Misbehavior.NO_TUPLE: r"(?s)expected.*got.*int",
+    Misbehavior.BAD_REWARD: r"(?s)expected.*got.*(plenty|str)",
+    Misbehavior.BAD_INFO: r"(?s)expected.*dict.*got.*list",
 }
 FAULTS = {**RAISES, **ANSWERS_WRONGLY}
 
@@ -86,7 +86,7 @@ def test_a_fault_is_restarted_on_request(make, trouble, message):
 def test_faults_of_envs_that_were_sent(make, batch_size):
     pool = make(batch_size=batch_size)
     pool.reset(seed=0)
-    pool.send(actions(Trouble.RAISE, 2), [0, 1, 2, 3])
+    pool.send(actions(Misbehavior.RAISE, 2), [0, 1, 2, 3])
     faults, rows = [], []
     for _ in range(4 // batch_size):
         try:
@@ -104,7 +104,7 @@ def test_the_original_exception_and_its_traceback_come_along(make):
     pool = make()
     pool.reset(seed=0)
     with pytest.raises(EnvError) as caught:
-        pool.step(actions(Trouble.RAISE, 2))
+        pool.step(actions(Misbehavior.RAISE, 2))
     error = caught.value
     assert isinstance(error.__cause__, JointError)
     assert str(error.__cause__) == "joint 3 exploded"
@@ -117,7 +117,7 @@ def test_an_exception_that_cannot_be_sent_still_has_its_traceback(make):
     pool = make()
     pool.reset(seed=0)
     with pytest.raises(EnvError) as caught:
-        pool.step(actions(Trouble.RAISE_UNPICKLABLE, 2))
+        pool.step(actions(Misbehavior.RAISE_UNPICKLABLE, 2))
     assert "_raise_unpicklable" in caught.value.env_traceback
 
 

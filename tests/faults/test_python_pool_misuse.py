@@ -8,12 +8,12 @@ import threading
 import cloudpickle
 import numpy as np
 import pytest
-from support.faulty_env import TroubleEnv
+from misbehaving_pools import STEP, assert_usable, misbehaving_pools, on_two_workers
+from support.faulty_env import MisbehavingEnv
 from support.gates import close_when_reached
 from support.python_probes import SleepyEnv
 from support.space_env import SpaceEnv
 from support.traces import Traces, assert_nothing_left
-from trouble_pools import STEP, assert_usable, on_two_workers, trouble_pools
 
 import envfleet
 from envfleet import CallOrderError, ConfigError
@@ -28,7 +28,7 @@ def backend(request):
 
 @pytest.fixture
 def make(backend):
-    with trouble_pools(**on_two_workers(backend)) as make:
+    with misbehaving_pools(**on_two_workers(backend)) as make:
         yield make
 
 
@@ -124,7 +124,7 @@ def test_use_after_close(make):
 @pytest.mark.parametrize("backend", ["serial", "threads"])
 def test_a_step_timeout_needs_processes(backend):
     with pytest.raises(ConfigError, match="step_timeout"):
-        envfleet.make_pool(TroubleEnv, backend=backend, step_timeout=1.0)
+        envfleet.make_pool(MisbehavingEnv, backend=backend, step_timeout=1.0)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -146,7 +146,7 @@ def test_a_step_timeout_needs_processes(backend):
 def test_bad_options_are_refused_before_anything_is_made(backend, options):
     before = Traces.now()
     with pytest.raises(ConfigError, match=next(iter(options))):
-        envfleet.make_pool(TroubleEnv, num_envs=4, **{"backend": backend, **options})
+        envfleet.make_pool(MisbehavingEnv, num_envs=4, **{"backend": backend, **options})
     assert_nothing_left(before)
 
 
@@ -155,7 +155,7 @@ def test_a_factory_that_cannot_be_pickled_is_named_before_anything_is_made():
 
     def factory():
         with lock:
-            return TroubleEnv()
+            return MisbehavingEnv()
 
     with pytest.raises(TypeError):
         cloudpickle.dumps(factory)

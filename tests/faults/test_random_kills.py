@@ -10,9 +10,9 @@ import threading
 import numpy as np
 import psutil
 import pytest
+from misbehaving_pools import misbehaving_pools, on_two_workers, worker_pids
 from support.ledger import Ledger
 from support.python_probes import FaultyEnv
-from trouble_pools import on_two_workers, trouble_pools, worker_pids
 
 # CPython says that fork() and threads mix badly; pytest's own timeout thread is one.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 @pytest.fixture
 def make():
-    with trouble_pools(**on_two_workers("processes")) as make:
+    with misbehaving_pools(**on_two_workers("processes")) as make:
         yield make
 
 

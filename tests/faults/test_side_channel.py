@@ -7,7 +7,7 @@ import os
 import numpy as np
 import pytest
 from pool_scripts import run_pool_script
-from support.faulty_env import Painter, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Painter
 
 import envfleet
 from envfleet import PoolClosedError
@@ -56,7 +56,7 @@ def test_messages_of_every_size_keep_apart():
 def test_long_info_keys_are_no_columns():
     """A schema has its place of a fixed size."""
 
-    class Talkative(TroubleEnv):
+    class Talkative(MisbehavingEnv):
         def step(self, action):
             obs, reward, terminated, truncated, _ = super().step(action)
             return obs, reward, terminated, truncated, {f"{'k' * 3000}{i}": i for i in range(70)}
@@ -77,7 +77,7 @@ def test_a_call_that_close_overtakes_writes_into_no_other_file(tmp_path):
         is_taken = other.fileno() == number
         os.dup2(other.fileno(), number)
         try:
-            for call in (pool.executor._mailbox.put_request, pool.executor._mailbox.take_reply):
+            for call in (pool.executor._side_channel.put_request, pool.executor._side_channel.take_reply):
                 with pytest.raises(PoolClosedError):
                     call(0, 100)
         finally:
@@ -102,7 +102,7 @@ def test_a_reasonable_limit_on_file_sizes_is_none(tmp_path):
         with envfleet.make_pool(Painter, num_envs=128, num_workers=2, backend="processes") as pool:
             pool.reset(options={"note": "x" * 10_000})
             assert all((frame == 1).all() for frame in pool.render_all())
-            info = pool.step([int(Trouble.RAGGED_INFO)] * 128).info
+            info = pool.step([int(Misbehavior.RAGGED_INFO)] * 128).info
             print(len(info) > 0)
     """
     result = run_limited(tmp_path, 512 * MIB, code)
@@ -118,7 +118,7 @@ def test_a_message_beyond_the_limit_names_it(tmp_path):
                     what()
                 except envfleet.EnvfleetError as error:
                     print("ulimit -f" in str(error) and str(16 * 2**20) in str(error))
-            print(pool.step([int(Trouble.STEP)] * 16).obs[:, 1].tolist() == [1] * 16)
+            print(pool.step([int(Misbehavior.STEP)] * 16).obs[:, 1].tolist() == [1] * 16)
     """
     result = run_limited(tmp_path, 16 * MIB, code)
     assert (result.returncode, result.stdout, result.stderr) == (0, "True\nTrue\nTrue\n", "")

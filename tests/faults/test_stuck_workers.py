@@ -9,18 +9,18 @@ import warnings
 
 import numpy as np
 import pytest
-from support.faulty_env import Trouble
-from support.python_probes import SleepyEnv
-from support.traces import alive, is_alive, wait_until
-from trouble_pools import (
+from misbehaving_pools import (
     STEP,
     actions,
     assert_both_workers_usable,
     assert_second_worker_kept,
+    misbehaving_pools,
     on_two_workers,
-    trouble_pools,
     worker_pids,
 )
+from support.faulty_env import Misbehavior
+from support.python_probes import SleepyEnv
+from support.traces import alive, is_alive, wait_until
 
 from envfleet import RecvTimeout, errors
 
@@ -33,11 +33,11 @@ STEP_TIMEOUT = 2.0  # what healthy workers stay below on a loaded machine
 
 @pytest.fixture
 def make():
-    with trouble_pools(**on_two_workers("processes")) as make:
+    with misbehaving_pools(**on_two_workers("processes")) as make:
         yield make
 
 
-@pytest.mark.parametrize("trouble", [Trouble.SLEEP, Trouble.SIGSTOP], ids=lambda trouble: trouble.name)
+@pytest.mark.parametrize("trouble", [Misbehavior.SLEEP, Misbehavior.SIGSTOP], ids=lambda trouble: trouble.name)
 def test_a_stuck_env_is_ended_by_the_step_timeout(make, trouble):
     """A late answer (that of SLEEP comes after 20 s) never shows up in a later batch."""
     pool = make(step_timeout=STEP_TIMEOUT)
@@ -53,7 +53,7 @@ def test_a_stuck_env_is_ended_by_the_step_timeout(make, trouble):
 def test_the_step_timeout_bounds_asynchronous_steps_too(make):
     pool = make(batch_size=2, step_timeout=STEP_TIMEOUT)
     pool.reset(seed=0)
-    pool.send(actions(Trouble.SIGSTOP, 1), [0, 1, 2, 3])
+    pool.send(actions(Misbehavior.SIGSTOP, 1), [0, 1, 2, 3])
     rows, messages = [], []
     for _ in range(2):
         try:
@@ -79,7 +79,7 @@ def test_the_step_timeout_leaves_idle_workers_alone(make):
 def test_the_step_timeout_with_restart_goes_on(make):
     pool = make(step_timeout=STEP_TIMEOUT, on_error="restart")
     pool.reset(seed=0)
-    batch = pool.step(actions(Trouble.SIGSTOP, 1))
+    batch = pool.step(actions(Misbehavior.SIGSTOP, 1))
     assert batch.truncated[1]
     assert "step_timeout" in batch.info["error"][1]
     assert not batch.truncated[[2, 3]].any()

@@ -11,18 +11,18 @@ from collections.abc import Callable
 import numpy as np
 import psutil
 import pytest
-from support.faulty_env import Trouble, TroubleEnv
-from support.python_probes import FaultyEnv, SleepyEnv
-from support.traces import alive, is_alive, wait_until
-from trouble_pools import (
+from misbehaving_pools import (
     STEP,
     actions,
     assert_both_workers_usable,
     assert_second_worker_kept,
+    misbehaving_pools,
     on_two_workers,
-    trouble_pools,
     worker_pids,
 )
+from support.faulty_env import MisbehavingEnv, Misbehavior
+from support.python_probes import FaultyEnv, SleepyEnv
+from support.traces import alive, is_alive, wait_until
 
 import envfleet
 from envfleet import Pool, errors
@@ -34,16 +34,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 @pytest.fixture
 def make():
-    with trouble_pools(**on_two_workers("processes")) as make:
+    with misbehaving_pools(**on_two_workers("processes")) as make:
         yield make
 
 
 DEATHS = {
-    Trouble.OS_EXIT: (3, None),
-    Trouble.SEGFAULT: (None, signal.SIGSEGV),
-    Trouble.ABORT: (None, signal.SIGABRT),
-    Trouble.SIGKILL: (None, signal.SIGKILL),
-    Trouble.ALLOCATE: (None, signal.SIGKILL),
+    Misbehavior.OS_EXIT: (3, None),
+    Misbehavior.SEGFAULT: (None, signal.SIGSEGV),
+    Misbehavior.ABORT: (None, signal.SIGABRT),
+    Misbehavior.SIGKILL: (None, signal.SIGKILL),
+    Misbehavior.ALLOCATE: (None, signal.SIGKILL),
 }
 
 
@@ -67,7 +67,7 @@ def test_an_env_that_ends_its_process(make, trouble):
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_every_start_method_knows_how_a_worker_ended(make, start_method):
     pool = make(start_method=start_method)
-    for trouble in (Trouble.SIGKILL, Trouble.OS_EXIT):
+    for trouble in (Misbehavior.SIGKILL, Misbehavior.OS_EXIT):
         pool.reset(seed=0)
         with pytest.raises(errors.WorkerDied) as caught:
             pool.step(actions(trouble, 1))
@@ -80,7 +80,7 @@ def test_rows_that_were_finished_before_the_death_are_kept(make):
     pool = make()
     starts = pool.reset(seed=0).obs[:, 0]
     with pytest.raises(errors.WorkerDied) as caught:
-        pool.step(actions(Trouble.SLEEP_THEN_SIGKILL, 1))
+        pool.step(actions(Misbehavior.SLEEP_THEN_SIGKILL, 1))
     assert [fault.env_id for fault in caught.value.faults] == [1]
     batch = caught.value.batch
     assert batch.obs[[0, 2, 3]].tolist() == [[start, 1] for start in starts[[0, 2, 3]]]
@@ -124,7 +124,7 @@ def test_a_worker_killed_while_the_caller_waits(make, gate):
 def test_an_asynchronous_pool_gives_the_rows_of_the_others(make):
     pool = make(batch_size=2)
     pool.reset(seed=0)
-    pool.send(actions(Trouble.SIGKILL, 1), [0, 1, 2, 3])
+    pool.send(actions(Misbehavior.SIGKILL, 1), [0, 1, 2, 3])
     rows, faulty = [], set()
     for _ in range(2):
         try:
@@ -142,7 +142,7 @@ def test_all_workers_at_once(make):
     pool = make()
     pool.reset(seed=0)
     with pytest.raises(errors.WorkerDied) as caught:
-        pool.step([Trouble.SIGKILL] * 4)
+        pool.step([Misbehavior.SIGKILL] * 4)
     assert sorted(fault.env_id for fault in caught.value.faults) == [0, 1, 2, 3]
     assert_both_workers_usable(pool)
 
@@ -184,7 +184,7 @@ def test_a_worker_that_dies_while_its_envs_are_made(make):
 
 def test_the_fork_server_may_die_too():
     """Not with the fixture: the server that follows it stays for later pools, as the first did."""
-    with envfleet.make_pool(TroubleEnv, num_envs=4, num_workers=2, backend="processes") as pool:
+    with envfleet.make_pool(MisbehavingEnv, num_envs=4, num_workers=2, backend="processes") as pool:
         pool.reset(seed=0)
         server = psutil.Process(worker_pids(pool)[0]).ppid()
         if server == os.getpid():
@@ -194,7 +194,7 @@ def test_the_fork_server_may_die_too():
         with contextlib.suppress(errors.WorkerDied):
             pool.step([STEP] * 4)
         assert_both_workers_usable(pool)
-        with envfleet.make_pool(TroubleEnv, num_envs=4, num_workers=2, backend="processes") as fresh:
+        with envfleet.make_pool(MisbehavingEnv, num_envs=4, num_workers=2, backend="processes") as fresh:
             assert_both_workers_usable(fresh)
         pids = worker_pids(pool)
     assert wait_until(lambda: not alive(pids))
@@ -204,10 +204,10 @@ def test_a_child_of_the_env_hides_no_death(make):
     """It holds copies of the worker's descriptors, so that nothing reads end of file from them."""
     pool = make()
     pool.reset(seed=0)
-    child = int(pool.step(actions(Trouble.FORK_AND_STAY, 1)).info["child"][1])
+    child = int(pool.step(actions(Misbehavior.FORK_AND_STAY, 1)).info["child"][1])
     try:
         with pytest.raises(errors.WorkerDied) as caught:
-            pool.step(actions(Trouble.SIGKILL, 1))
+            pool.step(actions(Misbehavior.SIGKILL, 1))
         assert caught.value.signal == signal.SIGKILL
         assert_both_workers_usable(pool)
         pool.close()
@@ -216,14 +216,14 @@ def test_a_child_of_the_env_hides_no_death(make):
 
 
 def test_close_waits_for_no_child_and_no_thread_of_an_env(make):
-    class Careless(TroubleEnv):
+    class Careless(MisbehavingEnv):
         def close(self):
             """Leaves its threads running."""
 
     pool = make(lambda: Careless())
     pool.reset(seed=0)
-    pool.step(actions(Trouble.LEAVE_THREAD, 1))
-    child = int(pool.step(actions(Trouble.FORK_AND_STAY, 1)).info["child"][1])
+    pool.step(actions(Misbehavior.LEAVE_THREAD, 1))
+    child = int(pool.step(actions(Misbehavior.FORK_AND_STAY, 1)).info["child"][1])
     pids = worker_pids(pool)
     try:
         pool.close()
@@ -235,8 +235,8 @@ def test_close_waits_for_no_child_and_no_thread_of_an_env(make):
 def test_an_env_that_closes_the_standard_streams(make):
     pool = make()
     pool.reset(seed=0)
-    pool.step([Trouble.CLOSE_STREAMS, STEP, STEP, STEP])
+    pool.step([Misbehavior.CLOSE_STREAMS, STEP, STEP, STEP])
     assert pool.step([STEP] * 4).obs[:, 1].tolist() == [2] * 4
     with pytest.raises(envfleet.EnvError, match="joint 3 exploded"):
-        pool.step(actions(Trouble.RAISE, 1))
+        pool.step(actions(Misbehavior.RAISE, 1))
     assert_both_workers_usable(pool)

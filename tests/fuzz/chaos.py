@@ -211,7 +211,9 @@ def descendants() -> list[psutil.Process]:
 
 def fork_servers() -> list[psutil.Process]:
     """This process's own: those of Ray's actors are not its children."""
-    return [child for child in psutil.Process().children() if "executors.processes import server" in _command(child)]
+    return [
+        child for child in psutil.Process().children() if "executors.processes import fork_server" in _command(child)
+    ]
 
 
 def _command(process: psutil.Process) -> str:

@@ -181,7 +181,7 @@ class Fuzzer:
 
     def expect_broken(self, error: CallOrderError) -> None:
         """An env that Ctrl-C broke: the pool says so, and a reset rebuilds it."""
-        if "awaits its reset" not in str(error):
+        if "must be reset" not in str(error):
             raise error
         self.start_over()
 

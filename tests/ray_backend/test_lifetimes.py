@@ -200,9 +200,9 @@ def test_runtime_env_reaches_the_actors(make):
 
 
 def test_what_an_env_raises_in_close_is_a_warning(make):
-    from support.faulty_env import TroubleEnv
+    from support.faulty_env import MisbehavingEnv
 
-    pool = make(TroubleEnv, num_workers=2, env_kwargs=[{}, {"fail_in": "close"}], num_envs=2)
+    pool = make(MisbehavingEnv, num_workers=2, env_kwargs=[{}, {"fail_in": "close"}], num_envs=2)
     with pytest.warns(RuntimeWarning, match=r"env 1 raised in close\(\).*trouble in close"):
         pool.close()
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from ray_probes import UnevenEnv
-from support.faulty_env import Trouble, TroubleEnv
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import ray_session
 
@@ -56,18 +56,18 @@ def test_a_plug_in_travels(make):
 @pytest.mark.parametrize("inner", ["processes", pytest.param("threads", marks=pytest.mark.soak)])
 def test_inner_backends(make, inner):
     """An inner worker that dies takes its own envs with it, not the actor."""
-    pool = make(TroubleEnv, num_workers=1, num_envs=4, inner_backend=inner, inner_num_workers=2)
+    pool = make(MisbehavingEnv, num_workers=1, num_envs=4, inner_backend=inner, inner_num_workers=2)
     first = pool.reset(seed=1)
     assert first.obs[:, 0].tolist() == [np.random.default_rng(1 + i).integers(0, 1_000_000) for i in range(4)]
     if inner == "processes":
         actor = pool.executor.worker_pids
         assert len({*first.info["pid"], *actor}) == 3
         with pytest.raises(WorkerDied) as caught:
-            pool.step([Trouble.STEP, Trouble.STEP, Trouble.SIGKILL, Trouble.STEP])
+            pool.step([Misbehavior.STEP, Misbehavior.STEP, Misbehavior.SIGKILL, Misbehavior.STEP])
         assert [fault.env_id for fault in caught.value.faults] == [2, 3]
         pool.reset([2, 3])
         assert pool.executor.worker_pids == actor
-    assert pool.step([Trouble.STEP] * 4).obs[2:, 1].tolist() == [1, 1]
+    assert pool.step([Misbehavior.STEP] * 4).obs[2:, 1].tolist() == [1, 1]
 
 
 def test_values_that_cannot_travel_are_the_fault_of_their_env(make):
@@ -85,10 +85,10 @@ def test_values_that_cannot_travel_are_the_fault_of_their_env(make):
 
 
 def test_the_exception_and_traceback_of_an_env_travel(make):
-    pool = make(TroubleEnv, num_workers=2, num_envs=2)
+    pool = make(MisbehavingEnv, num_workers=2, num_envs=2)
     pool.reset()
     with pytest.raises(EnvError, match="env 1") as caught:
-        pool.step([Trouble.STEP, Trouble.RAISE])
+        pool.step([Misbehavior.STEP, Misbehavior.RAISE])
     assert type(caught.value.__cause__).__name__ == "JointError"
     assert "in _raise" in caught.value.env_traceback
     assert pool.call("greet", "Ada", punctuation="?", env_ids=[0]) == ("hello Ada?",)
@@ -96,7 +96,7 @@ def test_the_exception_and_traceback_of_an_env_travel(make):
         pool.call("greet", "nobody", env_ids=[0])
     with pytest.raises(AttributeError, match="antenna"):
         pool.get_attr("antenna")
-    with pytest.raises(StateError, match="env 0 of TroubleEnv cannot be saved"):
+    with pytest.raises(StateError, match="env 0 of MisbehavingEnv cannot be saved"):
         pool.get_state()  # it holds an event, which no pickle takes
 
 

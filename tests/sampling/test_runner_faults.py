@@ -83,7 +83,7 @@ def test_a_trajectory_that_cannot_be_pickled():
 @pytest.mark.parametrize(
     ("deed", "message", "exit_code", "number"),
     [
-        ("os_exit", "left with exit code 7", 7, None),
+        ("os_exit", "ended with exit code 7", 7, None),
         ("kill", "was killed by SIGKILL", None, signal.SIGKILL),
     ],
 )

@@ -1,4 +1,4 @@
-"""TroubleEnv: what only Python envs and whole processes can do wrong, on demand.
+"""MisbehavingEnv: what only Python envs and whole processes can do wrong, on demand.
 
 Workers import this module, so it depends on nothing of the tests.
 """
@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium import spaces
 
 
-class Trouble(IntEnum):
-    """The actions of TroubleEnv."""
+class Misbehavior(IntEnum):
+    """The actions of MisbehavingEnv."""
 
     STEP = 0
     END = 1
@@ -77,8 +77,8 @@ class Unprintable(RuntimeError):  # noqa: N818 (the name is what matters)
     __repr__ = __str__
 
 
-class TroubleEnv(gymnasium.Env[Any, Any]):
-    """Counts its steps like FaultyEnv, in an array that it uses again and again; the action is a Trouble.
+class MisbehavingEnv(gymnasium.Env[Any, Any]):
+    """Counts its steps like FaultyEnv, in an array that it uses again and again; the action is a Misbehavior.
 
     fail_in: the method that raises ("__init__", "reset", "render", "close"), or "".
     reset(options={"fail": True}) raises once.
@@ -86,7 +86,7 @@ class TroubleEnv(gymnasium.Env[Any, Any]):
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012 (Gymnasium's form)
     observation_space = spaces.Box(0, 1_000_000, (2,), np.int64)
-    action_space = spaces.Discrete(len(Trouble))
+    action_space = spaces.Discrete(len(Misbehavior))
 
     def __init__(self, fail_in: str = "", render_mode: str | None = None) -> None:
         self.render_mode, self.fail_in = render_mode, fail_in
@@ -107,9 +107,9 @@ class TroubleEnv(gymnasium.Env[Any, Any]):
         return self._obs, {"pid": os.getpid()}
 
     def step(self, action: Any) -> Any:
-        trouble = Trouble(int(action))
+        trouble = Misbehavior(int(action))
         self._obs[1] += 1
-        answer = self._obs, float(self._obs[1]), trouble is Trouble.END, False, {}
+        answer = self._obs, float(self._obs[1]), trouble is Misbehavior.END, False, {}
         deed = getattr(self, f"_{trouble.name.lower()}", None)
         return answer if deed is None else deed(*answer)
 
@@ -267,7 +267,7 @@ class TroubleEnv(gymnasium.Env[Any, Any]):
         return answer
 
 
-class Painter(TroubleEnv):
+class Painter(MisbehavingEnv):
     """Its pictures are as large as those of many games."""
 
     def __init__(self, size=500):

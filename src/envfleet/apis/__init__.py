@@ -1,1 +1,1 @@
-"""Views of a pool in someone's dialect; one module each, no semantics of their own."""
+"""Views of a pool with another library's API: one module per library, without semantics of their own."""

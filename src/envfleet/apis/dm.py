@@ -1,7 +1,7 @@
-"""A pool in dm_env's API: TimeSteps whose fields are arrays over the rows.
+"""Pools with dm_env's API: DmPool, with TimeSteps whose fields are arrays over the rows, and DmEnv, a single env.
 
-The discount is 0 only where an episode terminated: one that was truncated could have gone on. An env that
-knows better (a life lost in a game that goes on) says so in its info, as "discount".
+The discount is 0 only where an episode terminated: a truncated one could have continued. An env may override it by
+info["discount"], for example when a life is lost in a game that continues.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from envfleet._native import dm_columns
 from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.making.make import Env, make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
+from envfleet.spaces import row_getter
 
 try:
     import dm_env
@@ -29,12 +31,12 @@ except ImportError as error:
     raise MissingExtraError("dm-env", "dm", "the dm api") from error
 
 
-# A named tuple without the call of its own constructor, which takes a twentieth of a step of 64 envs.
+# Bypasses a named tuple's own constructor, which takes a twentieth of a step of 64 envs.
 _new = tuple.__new__
 
 
 class State(NamedTuple):
-    """What a TimeStep's observation holds: the env's own, and whose row it is."""
+    """The observation of a TimeStep: the env's observation, env id, elapsed steps and info."""
 
     obs: Any
     env_id: NDArray[np.int32]
@@ -46,11 +48,7 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
     """num_envs envs as one dm_env.Environment over batches. Made by envfleet.make_dm()."""
 
     def __init__(self, pool: Pool) -> None:
-        if pool.config.autoreset_mode is AutoresetMode.SAME_STEP:
-            raise ConfigError(
-                "the dm api expected autoreset_mode 'next_step' or 'disabled', got 'same_step', "
-                "whose rows are LAST and FIRST at once"
-            )
+        _check_autoreset_mode(pool)
         self.pool = pool
         self.num_envs = pool.num_envs
         self.spec = pool.spec
@@ -58,27 +56,27 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
     def reset(
         self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> dm_env.TimeStep:
-        """FIRST TimeSteps of all envs, or of those of env_id."""
+        """Reset all envs, or those of env_id, and return their FIRST TimeSteps."""
         return time_step(self.pool.reset(env_id, seed=seed, options=options))
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> dm_env.TimeStep:
-        """Steps all envs, or those of env_id."""
+        """Step all envs, or those of env_id."""
         return time_step(self.pool.step(action, env_id, timeout))
 
     def async_reset(self, *, seed: Seed = None) -> None:
-        """Starts a reset of all envs; recv() gives their rows."""
+        """Start a reset of all envs; recv() returns their rows."""
         self.pool.async_reset(seed=seed)
 
     def send(self, action: Any, env_id: Any = None) -> None:
-        """Starts a step of these envs and returns."""
+        """Start a step of these envs without waiting for it."""
         self.pool.send(action, env_id)
 
     def recv(self, timeout: float | None = None) -> dm_env.TimeStep:
-        """The rows that are ready; observation.env_id says whose they are."""
+        """Receive the rows that are ready; observation.env_id tells which envs they belong to."""
         return time_step(self.pool.recv(timeout))
 
     def observation_spec(self) -> Any:
-        """Specs of one env's observation, with names and bounds."""
+        """Return the specs of one env's observation, with names and bounds."""
         return State(
             spec_of_space(self.spec.observation_space, "obs"),
             specs.BoundedArray((), np.int32, 0, self.num_envs - 1, "env_id"),
@@ -87,34 +85,34 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
         )
 
     def action_spec(self) -> Any:
-        """Spec of one env's action."""
+        """Return the spec of one env's action."""
         return spec_of_space(self.spec.action_space, "action")
 
     def reward_spec(self) -> specs.Array:
-        """Spec of one env's reward."""
+        """Return the spec of one env's reward."""
         return specs.Array((), np.float64, "reward")
 
     def discount_spec(self) -> specs.BoundedArray:
-        """Spec of one env's discount."""
+        """Return the spec of one env's discount."""
         return specs.BoundedArray((), np.float32, 0.0, 1.0, "discount")
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.pool.close()
 
 
 def time_step(batch: Batch) -> dm_env.TimeStep:
-    """The rows of a batch as one TimeStep."""
+    """Return the rows of a batch as one TimeStep."""
     step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
     if "discount" in batch.info:
-        told = batch.info.get("_discount", True)  # no mask: every row has one
-        discount = np.where(told, batch.info["discount"], discount).astype(np.float32)
+        is_set = batch.info.get("_discount", True)  # no mask: every row has one
+        discount = np.where(is_set, batch.info["discount"], discount).astype(np.float32)
     observation = _new(State, (batch.obs, batch.env_id, batch.elapsed_step, batch.info))
     return _new(dm_env.TimeStep, (step_type, batch.reward, discount, observation))
 
 
 def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
-    """A space as dm_env specs: nested as the space is."""
+    """Return a space as dm_env specs, nested like the space."""
     if isinstance(space, spaces.Dict):
         return {key: spec_of_space(own, key) for key, own in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -135,3 +133,76 @@ def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
         f"the dm api expected a Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict or Tuple space for {name!r}, "
         f"got {space}, which no dm_env spec describes; use envfleet.make() and Gymnasium's api, or wrap the env"
     )
+
+
+class DmEnv(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
+    """A pool of one env as a dm_env.Environment. Made by make_dm_single().
+
+    reward_spec() and discount_spec() are dm_env's defaults: floats.
+    """
+
+    def __init__(self, pool: Pool) -> None:
+        if pool.num_envs != 1:
+            raise ConfigError(
+                f"DmEnv expected a pool with num_envs=1, got {pool.num_envs}; envfleet.make_dm() returns batches"
+            )
+        _check_autoreset_mode(pool)
+        self.pool = pool
+        # Here, not at the first call, so that a space without a spec is refused early.
+        self._observation_spec = spec_of_space(pool.spec.observation_space, "obs")
+        self._action_spec = spec_of_space(pool.spec.action_space, "action")
+        self._row_of = row_getter(pool.spec.observation_space)
+        # The next step() resets, as dm_env requires, by reset(): its action may be anything.
+        self._starts_episode = True
+
+    def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> dm_env.TimeStep:
+        """Start an episode: a FIRST TimeStep."""
+        return self._time_step(self.pool.reset(seed=seed, options=options))
+
+    def step(self, action: Any) -> dm_env.TimeStep:
+        """Steps; on a fresh env, or after a LAST, ignores the action and starts an episode."""
+        if self._starts_episode:
+            return self.reset()
+        return self._time_step(self.pool.step([action]))
+
+    def observation_spec(self) -> Any:
+        """Return the specs of an observation, nested as its space is, with names and bounds."""
+        return self._observation_spec
+
+    def action_spec(self) -> Any:
+        """Return the specs of an action, nested as its space is, with names and bounds."""
+        return self._action_spec
+
+    def close(self) -> None:
+        """Close the pool."""
+        self.pool.close()
+
+    def _time_step(self, batch: Batch) -> dm_env.TimeStep:
+        obs = self._row_of(batch.obs, 0)
+        reward = float(batch.reward[0])
+        self._starts_episode = bool(batch.terminated[0] or batch.truncated[0])
+        if batch.terminated[0]:
+            return dm_env.termination(reward, obs)
+        if batch.truncated[0]:
+            return dm_env.truncation(reward, obs)
+        return dm_env.restart(obs) if batch.elapsed_step[0] == 0 else dm_env.transition(reward, obs)
+
+
+def make_dm_single(task_id: Env, *, num_envs: int = 1, **options: Any) -> DmEnv:
+    """Make one env as a dm_env.Environment; options as in envfleet.make()."""
+    if num_envs != 1:
+        raise ConfigError(f"make_dm_single() expected num_envs=1, got {num_envs!r}; envfleet.make_dm() returns batches")
+    pool = make_pool(task_id, num_envs=1, **options)
+    try:
+        return DmEnv(pool)
+    except ConfigError:
+        pool.close()
+        raise
+
+
+def _check_autoreset_mode(pool: Pool) -> None:
+    if pool.config.autoreset_mode is AutoresetMode.SAME_STEP:
+        raise ConfigError(
+            "the dm api expected autoreset_mode 'next_step' or 'disabled', got 'same_step', "
+            "whose rows are LAST and FIRST at once; leave it out"
+        )

@@ -1,7 +1,7 @@
-"""A pool in the old gym's API (before 0.26), as EnvPool's env_type="gym".
+"""A pool with gym's API before 0.26, as EnvPool's env_type="gym".
 
-obs = reset(); obs, reward, done, info = step(action), rewards float32, and
-info["TimeLimit.truncated"] for an end by the clock alone.
+obs = reset(); obs, reward, done, info = step(action). Rewards are float32, and info["TimeLimit.truncated"] marks
+episodes that only the time limit ended.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ OldStep = tuple[Any, NDArray[np.float32], NDArray[np.bool_], dict[str, Any]]
 
 
 class GymPool:
-    """num_envs envs in the old gym's API. Made by envfleet.make_gym().
+    """num_envs envs with gym's API before 0.26. Made by envfleet.make_gym().
 
-    The spaces are the single env's, as in EnvPool. What is not here (config, all_env_ids,
-    close, get_state ...) is the Gymnasium pool's.
+    The spaces are those of a single env, as in EnvPool. Other attributes (config, close(), get_state() ...) are the
+    Gymnasium pool's.
     """
 
     def __init__(self, envs: GymnasiumPool, reset_returns_info: bool) -> None:
@@ -32,16 +32,16 @@ class GymPool:
         self._reset_returns_info = reset_returns_info
 
     def reset(self, env_id: Any = None, *, seed: Seed = None, options: Any = None) -> Any:
-        """The first observations; with gym_reset_return_info also the info."""
+        """Reset and return the observations, and the info too with gym_reset_return_info."""
         obs, info = self.envs.reset(env_id, seed=seed, options=options)
         return (obs, info) if self._reset_returns_info else obs
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> OldStep:
-        """Steps all envs, or those of env_id."""
+        """Step all envs, or those of env_id."""
         return _as_old(self.envs.step(action, env_id, timeout=timeout))
 
     def recv(self, timeout: float | None = None) -> OldStep:
-        """The rows that are ready."""
+        """Receive the rows that are ready."""
         return _as_old(self.envs.recv(timeout))
 
     def __getattr__(self, name: str) -> Any:

@@ -29,9 +29,9 @@ Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 
 
 def vector_entry_point(task_id: Env, **options: Any) -> Creator:
-    """What RLlib calls with its env_config and num_envs: it makes the pool of an EnvRunner.
+    """Return the env creator that RLlib calls with its env_config to make the pool of an EnvRunner.
 
-    Options are those of envfleet.make(), without num_envs; RLlib's env_config adds to them and wins.
+    Options are those of envfleet.make(), without num_envs; RLlib's env_config overrides them.
     """
     _check_options(options)
 
@@ -49,7 +49,7 @@ def vector_entry_point(task_id: Env, **options: Any) -> Creator:
 
 
 def register(name: str, task_id: Env, **options: Any) -> None:
-    """Gives RLlib's .environment(name) a pool of this env; options as in vector_entry_point()."""
+    """Register an env under a name for RLlib's .environment(name); options as in vector_entry_point()."""
     try:
         import ray
         from ray.tune.registry import register_env
@@ -63,10 +63,12 @@ def _check_options(options: Mapping[str, Any]) -> None:
     mode = parse_mode(options.get("autoreset_mode", "next_step"))
     if mode is not AutoresetMode.NEXT_STEP:
         raise ConfigError(
-            "RLlib expected autoreset_mode 'next_step', for it takes the row after an end for a reset, "
+            "RLlib expected autoreset_mode 'next_step', because it treats the row after an end as a reset, "
             f"got {mode}; leave it out"
         )
     if "num_envs" in options:
-        raise ConfigError("num_envs is RLlib's to say: .env_runners(num_envs_per_env_runner=...); leave it out here")
+        raise ConfigError(
+            "num_envs is set by RLlib: use .env_runners(num_envs_per_env_runner=...) and leave it out here"
+        )
     if options.get("batch_size"):
-        raise ConfigError("RLlib steps all envs at once and expected no batch_size; leave it out")
+        raise ConfigError("RLlib steps all envs at once and does not support batch_size; leave it out")

@@ -3,9 +3,9 @@
 envs = make_vector_env("CartPole-v1", num_envs=8)               # synchronous: Collector
 envs = make_vector_env(MyEnv, num_envs=8, wait_num=4)           # asynchronous: AsyncCollector
 
-The Collector resets what has ended itself, so the pool underneath has autoreset disabled. An
-asynchronous view asks its pool for one row at a time and counts them to wait_num: Tianshou may
-wait for fewer at any time, which a pool with batches of wait_num could never fill.
+The Collector resets ended envs itself, so the pool has autoreset disabled. An asynchronous vector env receives one row
+at a time until it has wait_num of them: Tianshou may step fewer envs at any time, which would never fill a batch of
+wait_num rows.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         self._envs = envs
         self._is_native = bool(pool.spec.native_id)  # wherever it runs
         self._row_of = row_getter(pool.spec.observation_space)
-        # One for each env, as Tianshou's workers have them: seed() gives each its own stream.
+        # One per env, as in Tianshou's workers: seed() seeds each separately.
         self._action_spaces = [deepcopy(pool.spec.action_space) for _ in range(num_envs)]
         self._in_flight = np.zeros(num_envs, dtype=np.bool_)
         self._arrived: list[Batch] = []
@@ -72,21 +72,22 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
     # --- reset and step ----------------------------------------------------------------------
 
     def reset(self, env_id: Ids = None, **kwargs: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Resets all envs, or those of env_id; takes seed and options."""
+        """Reset all envs, or those of env_id; takes seed and options."""
         unknown = set(kwargs) - {"seed", "options"}
         if unknown:
             raise ConfigError(f"reset() expected the keywords seed and options, got {sorted(unknown)}; leave them out")
         ids = _as_ids(env_id)
         batch = self.pool.reset(ids, seed=kwargs.get("seed"), options=kwargs.get("options"))
         if ids is None:
-            self._forget_flights()
+            self._drop_in_flight()
         return self._obs(batch), self._infos(batch)
 
     def step(self, action: Any, id: Ids = None) -> Step:  # noqa: A002 (Tianshou's name)
-        """Steps these envs; asynchronous: sends them, and gives what is finished. An action of None
-        sends nothing."""
+        """Step these envs. If asynchronous: send the actions (None: nothing) and return what has finished."""
         if action is None and not self.is_async:
-            raise ActionError("step() expected actions, got None; only an asynchronous view (wait_num) takes it")
+            raise ActionError(
+                "step() expected actions, got None; only an asynchronous vector env (wait_num) accepts None"
+            )
         actions = to_numpy(action) if hasattr(action, "detach") else action
         ids = _as_ids(id)
         if self.is_async:
@@ -97,15 +98,15 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         if actions is not None:
             sent = np.arange(self.env_num) if ids is None else ids
             if not len(sent) and not self._arrived and not self.pool.num_in_flight:
-                return self._rows([self.pool.step(actions, sent)])  # nothing is under way that could be waited for
+                return self._rows([self.pool.step(actions, sent)])  # nothing is in flight
             self.pool.send(actions, sent)
             self._in_flight[sent.astype(np.int64, copy=False)] = True
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        # What is in _arrived when an env raises, or at Ctrl-C, comes with the next step.
+        # If an env raises, or at Ctrl-C, the next step returns what is in _arrived.
         while len(self._arrived) < self.wait_num:
             if self._arrived and not self.pool.num_in_flight:
                 break
-            # Without a row there is nothing to return, so the first is waited for without a limit.
+            # The first row is waited for without a limit: without one there is nothing to return.
             limit = None if deadline is None or not self._arrived else max(0.0, deadline - time.monotonic())
             try:
                 batch = self.pool.recv(limit)
@@ -121,7 +122,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
 
     @property
     def waiting_id(self) -> list[int]:  # type: ignore[override, unused-ignore]  # no list to set
-        """The envs that were sent and whose rows are still to come."""
+        """The envs that are in flight."""
         return [int(env_id) for env_id in np.flatnonzero(self._in_flight)]
 
     @property
@@ -132,7 +133,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
     # --- between steps -------------------------------------------------------------------------
 
     def seed(self, seed: Seed = None) -> list[Any]:
-        """Seeds the envs and their action spaces: an int gives env i seed+i; and resets them."""
+        """Seed the envs and their action spaces (an int seeds env i with seed + i), and reset the envs."""
         self.reset(seed=seed)
         seeds = seeds_for(seed, np.arange(self.env_num, dtype=np.int32), self.env_num)
         for space, own in zip(self._action_spaces, seeds, strict=True):
@@ -140,7 +141,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         return [[own] for own in seeds]
 
     def get_env_attr(self, key: str, id: Ids = None) -> list[Any]:  # noqa: A002
-        """An attribute of each of these envs."""
+        """Return an attribute of each of these envs."""
         ids = list(range(self.env_num)) if id is None else [int(env_id) for env_id in np.atleast_1d(id)]
         if key == "action_space":
             return [self._action_spaces[env_id] for env_id in ids]
@@ -151,31 +152,31 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         return list(self.pool.get_attr(key, ids))
 
     def set_env_attr(self, key: str, value: Any, id: Ids = None) -> None:  # noqa: A002
-        """Sets an attribute of each of these envs to this value."""
+        """Set an attribute of each of these envs to this value."""
         ids = list(range(self.env_num)) if id is None else [int(env_id) for env_id in np.atleast_1d(id)]
         self.pool.set_attr(key, [value] * len(ids), ids)
 
     def render(self, **kwargs: Any) -> list[Any]:
-        """What each env draws."""
+        """Return what each env renders."""
         return list(self._envs.render() if isinstance(self._envs, GymnasiumPool) else self.pool.render_all())
 
     @property
     def is_closed(self) -> bool:  # type: ignore[override, unused-ignore]  # likewise
-        """Whether the pool is closed."""
+        """True if the pool is closed."""
         return self.pool.closed
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.pool.close()
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def _forget_flights(self) -> None:
+    def _drop_in_flight(self) -> None:
         self._in_flight[:] = False
         self._arrived = []
 
     def _or_all(self, ids: NDArray[Any] | None) -> NDArray[Any] | None:
-        """None, which a pool is fastest with, for all envs in order."""
+        """Return None for all envs in order, which is a pool's fastest case."""
         return None if ids is None or np.array_equal(ids, np.arange(self.env_num)) else ids
 
     def _rows(self, batches: list[Batch]) -> Step:
@@ -191,28 +192,36 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         )
 
     def _obs(self, batch: Batch) -> NDArray[Any]:
-        """An array; of Dict observations one of dicts, as Tianshou stacks them."""
+        """Return the observations as an array; Dict observations as an object array of dicts, as Tianshou does."""
         if isinstance(batch.obs, np.ndarray):
             return batch.obs
         return _objects([self._row_of(batch.obs, row) for row in range(len(batch))])
 
     def _infos(self, batch: Batch) -> NDArray[Any]:
-        """An array of dicts, each with its env_id."""
+        """Return the infos as an object array of dicts, each with its env_id."""
         ids, elapsed = batch.env_id.tolist(), batch.elapsed_step.tolist()
         own = [split_rows(batch.info, row) for row in range(len(ids))] if batch.info else [{}] * len(ids)
         return _objects([{**own[row], "env_id": ids[row], "elapsed_step": elapsed[row]} for row in range(len(ids))])
 
 
 def make_vector_env(
-    task_id: Env, *, wait_num: int | None = None, timeout: float | None = None, **options: Any
+    task_id: Env,
+    *,
+    num_envs: int | None = None,
+    wait_num: int | None = None,
+    timeout: float | None = None,
+    **options: Any,
 ) -> TianshouPool:
-    """A pool as Tianshou's vector env; options as in envfleet.make(), with wait_num and timeout of
-    Tianshou's vector envs in the place of batch_size."""
+    """Make a pool as Tianshou's vector env.
+
+    wait_num, timeout: as in Tianshou's vector envs; they take the place of batch_size. options: as in envfleet.make().
+    """
     if "batch_size" in options:
-        raise ConfigError("make_vector_env() expected no batch_size; wait_num is Tianshou's word for it")
+        raise ConfigError("make_vector_env() does not take batch_size; pass wait_num instead")
     options.setdefault("autoreset_mode", "disabled")
-    default = len(task_id) if isinstance(task_id, (list, tuple)) else 1
-    num_envs = integer_option("num_envs", options.setdefault("num_envs", default), 1, 2**31 - 1)
+    if num_envs is None:
+        num_envs = len(task_id) if isinstance(task_id, (list, tuple)) else 1
+    num_envs = options["num_envs"] = integer_option("num_envs", num_envs, 1, 2**31 - 1)
     if timeout is not None or (wait_num is not None and wait_num != num_envs):
         options["batch_size"] = 1
         # Else a pool with batches of one row would have one thread.
@@ -226,10 +235,10 @@ def make_vector_env(
 
 
 def _check_pool(pool: Pool, is_async: bool) -> None:
-    """Raises when Tianshou's calls do not fit this pool."""
+    """Raise ConfigError if the pool cannot serve Tianshou's calls."""
     if pool.config.autoreset_mode is not AutoresetMode.DISABLED:
         raise ConfigError(
-            "the Tianshou api expected autoreset_mode 'disabled', for Tianshou resets what has ended itself, "
+            "the Tianshou api expected autoreset_mode 'disabled', because Tianshou resets ended envs itself, "
             f"got {pool.config.autoreset_mode}; pass autoreset_mode='disabled'"
         )
     if isinstance(pool.spec.observation_space, spaces.Tuple):
@@ -239,21 +248,21 @@ def _check_pool(pool: Pool, is_async: bool) -> None:
         )
     if isinstance(pool.spec.action_space, (spaces.Dict, spaces.Tuple)):
         raise ConfigError(
-            f"Tianshou expected an action space that is one array, got {pool.spec.action_space}; "
-            "wrap the env so that it takes a Box, Discrete or MultiDiscrete"
+            f"Tianshou expected a non-composite action space, got {pool.spec.action_space}; "
+            "wrap the env so that it accepts a Box, Discrete or MultiDiscrete"
         )
     wanted = 1 if is_async else pool.num_envs
     if pool.config.batch_size != wanted:
         how = "wait_num or timeout" if is_async else "all envs in each step"
         raise ConfigError(
             f"a Tianshou view with {how} expected a pool with batch_size={wanted}, got {pool.config.batch_size}; "
-            "make_vector_env(..., wait_num=...) makes the one that fits"
+            "make_vector_env(..., wait_num=...) makes a suitable one"
         )
 
 
 def _positive(timeout: float | None) -> float | None:
     if timeout is not None and not timeout > 0:
-        raise ConfigError(f"timeout expected seconds above 0, or None for no limit, got {timeout!r}")
+        raise ConfigError(f"timeout expected a number of seconds above 0, or None for no limit, got {timeout!r}")
     return timeout
 
 

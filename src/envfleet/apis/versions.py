@@ -1,4 +1,4 @@
-"""Which versions of a framework an api was made for: one check, one sentence."""
+"""The check that an installed framework has a supported version."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from envfleet.errors import UnsupportedVersionError
 
 
 def check_version(api: str, package: str, installed: str, oldest: str, below: str | None, tested: str) -> None:
-    """Raises UnsupportedVersionError unless oldest <= installed < below."""
+    """Raise UnsupportedVersionError unless oldest <= installed < below."""
     got = _numbers(installed)
     if _numbers(oldest) <= got and (below is None or got < _numbers(below)):
         return
@@ -20,6 +20,6 @@ def check_version(api: str, package: str, installed: str, oldest: str, below: st
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version: those of a pre-release or a local build count as its release."""
+    """Return the leading numbers of a version; pre-releases and local builds count as their release."""
     leading = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in leading.group().split(".")) if leading else ()

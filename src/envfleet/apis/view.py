@@ -1,4 +1,4 @@
-"""PoolView: what every view of a pool says about it in the same words, EnvPool's."""
+"""PoolView: properties that all views of a pool share, with EnvPool's names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from envfleet.pool import Pool
 
 
 class PoolView:
-    """Mixed into the apis; `pool` is what they show."""
+    """A mixin for the apis; `pool` is the pool that they are a view of."""
 
     pool: Pool
 

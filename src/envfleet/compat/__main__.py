@@ -12,11 +12,11 @@ _USAGE = """usage: python -m envfleet.compat script.py [arguments]
        python -m envfleet.compat -m module [arguments]
 
 Runs a script unchanged, with envfleet behind the names envpool, envpool_protocol, envpool_wrap, env_wrappers
-and RayEnvWrapper (and a light gym, if gym is not installed)."""
+and RayEnvWrapper (and a stand-in for gym, if that is not installed)."""
 
 
 def main(arguments: list[str]) -> None:
-    """Installs every alias and runs what it is told to."""
+    """Install every alias, then run the script or module."""
     if not arguments or arguments[0] in ("-h", "--help") or arguments == ["-m"]:
         print(_USAGE)
         sys.exit(0 if arguments else 2)
@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
         runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = arguments
-        # As python does for a script: what lies beside it can be imported.
+        # As Python does for a script: modules next to it can be imported.
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")
 

@@ -1,7 +1,7 @@
 """envpool_wrapper's `envpool_wrap`: the registered Python envs behind EnvPool's API.
 
 Each call takes the id of a registered env ("MyEnv_wrap") and every option of envfleet.make(): backend
-("threads" where that serves), seed, max_episode_steps ...; all others are arguments of the env's constructor.
+(for example "threads"), seed, max_episode_steps ...; other keywords are arguments of the env's constructor.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
-from envfleet.compat import envpool, protocol_registry
+from envfleet.compat import envpool
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
-from envfleet.compat.protocol_registry import ImportPath
+from envfleet.compat.envpool_protocol.registry import ImportPath, find, known_ids, registry_file
 from envfleet.envs.adapters import takes_env_id
 from envfleet.errors import UnknownEnvError
 
@@ -24,7 +24,7 @@ __all__ = ["EnvPoolMixin", "list_all_envs", "make", "make_dm", "make_gym", "make
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the env of one id where it will live. A class with an import path is imported there, not sent."""
+    """Builds one env in its worker. A class with an import path is imported there instead of being pickled."""
 
     source: type | ImportPath
     env_id: int
@@ -36,46 +36,46 @@ class _Builder:
 
 
 def list_all_envs() -> list[str]:
-    """The ids of all registered envs."""
-    return protocol_registry.known_ids()
+    """Return the ids of all registered envs."""
+    return known_ids()
 
 
 def make(task_id: str, env_type: str = "gym", **options: Any) -> Any:
-    """A pool of a registered env."""
+    """Make a pool of a registered env."""
     return envpool.make(_builders(task_id, options), env_type, **options)
 
 
 def make_gym(task_id: str, **options: Any) -> Any:
-    """A pool of a registered env in the old gym's dialect."""
+    """Make a pool of a registered env with gym's API."""
     return envpool.make_gym(_builders(task_id, options), **options)
 
 
 def make_gymnasium(task_id: str, **options: Any) -> Any:
-    """A pool of a registered env in Gymnasium's dialect."""
+    """Make a pool of a registered env with Gymnasium's API."""
     return envpool.make_gymnasium(_builders(task_id, options), **options)
 
 
 def make_dm(task_id: str, **options: Any) -> Any:
-    """A pool of a registered env in dm_env's dialect."""
+    """Make a pool of a registered env with dm_env's API."""
     return envpool.make_dm(_builders(task_id, options), **options)
 
 
 def make_spec(task_id: str, **options: Any) -> EnvPoolSpec:
-    """What make() would build."""
+    """Return the spec of the pool that make() would build."""
     return envpool.make_spec(_builders(task_id, options), **options)
 
 
 def _builders(task_id: str, options: dict[str, Any]) -> list[_Builder]:
-    """One builder for each env: the protocol's constructors are given their env's id."""
-    source = protocol_registry.find(task_id)
+    """Return one builder per env: the protocol's constructors take the env's id."""
+    source = find(task_id)
     if source is None:
         known = list_all_envs()
         nearest = difflib.get_close_matches(str(task_id), known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"registered are {', '.join(known) or 'none'}"
         raise UnknownEnvError(
             f"make() expected the id of a registered env, got {task_id!r}; {hint} "
-            f"(EnvManager.register_env() registers, {protocol_registry.registry_file()} remembers)"
+            f"(EnvManager.register_env() registers envs in {registry_file()})"
         )
     num_envs = options.get("num_envs", 1)
-    count = num_envs if isinstance(num_envs, int) and num_envs > 0 else 1  # make() says what is wrong with others
+    count = num_envs if isinstance(num_envs, int) and num_envs > 0 else 1  # make() refuses other values
     return [_Builder(source, env_id, task_id) for env_id in range(count)]

@@ -1,4 +1,4 @@
-"""Module trees under other packages' names: put into sys.modules by an explicit install(), and taken out again."""
+"""Module trees under other packages' names: put into sys.modules by install(), removed by uninstall()."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from envfleet.errors import CallOrderError
 
 
 class AliasModule(ModuleType):
-    """A module that stands where another package's would.
+    """A module in the place of another package's.
 
-    It pickles as the call that puts it in place: an env's class may hold `gym` or `envpool` among its
-    globals, and the worker that unpickles it has to find the same there.
+    It is pickled as the call that installs it: an env's class may have `gym` or `envpool` among its globals, and the
+    worker that unpickles the class needs the same module.
     """
 
     def __init__(self, name: str, names: Mapping[str, Any], installer: str, doc: str) -> None:
         super().__init__(name, doc)
         self.__dict__.update(names)
         public = [name for name in names if not name.startswith("_")]
-        if public:  # a module that makes its members when they are asked for knows its own
+        if public:  # a module with __getattr__ defines its own
             self.__all__ = public
         # Without a spec, importlib.util.find_spec(name) raises instead of finding it.
         self.__spec__ = ModuleSpec(name, loader=None, is_package=True)
@@ -39,22 +39,22 @@ class AliasModule(ModuleType):
 
 
 def installed(root: str, installer: str) -> ModuleType | None:
-    """What this installer has put there, or None. Somebody else's module of that name raises."""
+    """Return the module that this installer has installed, or None. Raise if another module has that name."""
     there = sys.modules.get(root)
     if there is None or (isinstance(there, AliasModule) and there._envfleet_installer == installer):
         return there
     raise CallOrderError(
-        f"{installer}.install() expected that nobody has imported {root!r} yet, got the one of "
-        f"{getattr(there, '__file__', None) or repr(there)}; call install() before the first import of it, "
-        "or leave it out and use that one"
+        f"{installer}.install() expected that {root!r} is not imported yet, got "
+        f"{getattr(there, '__file__', None) or repr(there)}; call install() before its first import, "
+        "or use that module without install()"
     )
 
 
 def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer: str, doc: str) -> ModuleType:
-    """Puts root and its submodules into sys.modules. members: the names of each module, by its path below root ("").
+    """Put root and its submodules into sys.modules. members: the names in each module, by its path below root ("").
 
-    What this installer put there before stays. Anybody else's module of that name is refused: code that has
-    imported it already would go on with the other.
+    If this installer has installed it before, nothing changes. Another module of that name is refused: code that has
+    imported it would keep using it.
     """
     there = installed(root, installer)
     if there is not None:
@@ -70,7 +70,7 @@ def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer:
 
 
 def remove_tree(root: str, installer: str) -> bool:
-    """Takes out what install_tree() put in; anybody else's stays. Whether there was anything."""
+    """Remove what install_tree() installed, and nothing else; return True if there was anything."""
     ours = [
         name
         for name, module in sys.modules.items()
@@ -82,7 +82,7 @@ def remove_tree(root: str, installer: str) -> bool:
 
 
 def is_available(name: str) -> bool:
-    """Whether a module of that name is imported or could be."""
+    """Return True if a module of that name is imported or can be."""
     if name in sys.modules:
         return sys.modules[name] is not None
     try:
@@ -92,7 +92,7 @@ def is_available(name: str) -> bool:
 
 
 def _imported(installer: str, name: str) -> ModuleType:
-    """What an AliasModule unpickles as, in whichever process: there, somebody's real one may be installed."""
+    """Unpickle an AliasModule: the real module if this process has one, else the alias."""
     if name not in sys.modules and not is_available(name):
         import_module(installer).install()
     return import_module(name)

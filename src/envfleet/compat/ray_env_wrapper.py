@@ -1,4 +1,4 @@
-"""RayEnvWrapper's name: `from RayEnvWrapper import WrapperRayVecEnv`, a vector env on Ray actors.
+"""The module `RayEnvWrapper`: `from RayEnvWrapper import WrapperRayVecEnv`, a vector env on Ray actors.
 
     import envfleet.compat.ray_env_wrapper
     envfleet.compat.ray_env_wrapper.install()
@@ -16,9 +16,9 @@ import gymnasium
 import numpy as np
 
 from envfleet.compat import gym_stand_in
+from envfleet.compat.env_wrappers.vec_env import PoolVecEnv, VecStep
 from envfleet.compat.modules import install_tree, remove_tree
-from envfleet.compat.vec_env import PoolVecEnv, VecStep
-from envfleet.compat.vec_env_seat import Seat, SeededOnce
+from envfleet.compat.vec_env_adapter import EnvAdapter, SeededOnce
 from envfleet.errors import ConfigError
 
 __all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv", "install", "uninstall"]
@@ -29,9 +29,9 @@ Indices = int | Iterable[int] | None
 class WrapperRayVecEnv(PoolVecEnv):
     """num_workers actors with per_worker_env envs each, in the form of Stable-Baselines3's VecEnv.
 
-    make_env(seed) makes the env of row seed, from 0 on: each row has a seed of its own. An episode that ends is reset
-    in the same step; its last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
-    envs_per_worker are other names for the three, after RayEnvWrapper's README. Further options are those of
+    make_env(seed) makes the env of row seed, from 0: each row has its own seed. Ended episodes are reset in the same
+    step; the last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
+    envs_per_worker are the names in RayEnvWrapper's README. Other options are those of
     envfleet.make() with backend="ray".
     """
 
@@ -49,14 +49,14 @@ class WrapperRayVecEnv(PoolVecEnv):
         make_and_seed = _one_of("make_env", make_env, "make_and_seed", make_and_seed)
         if not callable(make_and_seed):
             raise ConfigError(
-                f"make_env (or make_and_seed) expected a function of a seed that makes an env, got {make_and_seed!r}"
+                f"make_env (or make_and_seed) expected a function from a seed to an env, got {make_and_seed!r}"
             )
         number_of_workers = _count("num_workers", num_workers, "number_of_workers", number_of_workers)
         envs_per_worker = _count("per_worker_env", per_worker_env, "envs_per_worker", envs_per_worker)
         factories = [_Factory(make_and_seed, row) for row in range(number_of_workers * envs_per_worker)]
         super().__init__(
             factories,
-            seat=_Seat,
+            adapter=_EnvAdapter,
             backend="ray",
             num_workers=number_of_workers,
             envs_per_worker=envs_per_worker,
@@ -67,26 +67,28 @@ class WrapperRayVecEnv(PoolVecEnv):
         _tell_sb3(type(self))
 
     def step_wait(self) -> VecStep:
-        """What the step gave; rewards as float32."""
+        """Wait for the step; rewards are float32."""
         obs, rewards, dones, infos = super().step_wait()
         return obs, rewards.astype(np.float32), dones, infos
 
-    def seed(self, seed: Any = None) -> list[int | None]:  # type: ignore[override]  # SB3's gives the seeds
-        """Seeds env i with seed + i at the next reset; the seeds."""
+    def seed(self, seed: Any = None) -> list[int | None]:  # type: ignore[override]  # SB3's returns the seeds
+        """Seed env i with seed + i at the next reset, and return the seeds."""
         super().seed(seed)
         return list(self._seeds)
 
     def set_options(self, options: Mapping[str, Any] | None = None) -> None:
-        """Stable-Baselines3's; RayEnvWrapper's envs take none."""
+        """Raise ConfigError unless options is empty: RayEnvWrapper's envs take none."""
         if options:
-            raise ConfigError(f"set_options() expected none, got {options!r}; set them with set_attr() or env_method()")
+            raise ConfigError(
+                f"set_options() expected no options, got {options!r}; set them with set_attr() or env_method()"
+            )
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of these envs."""
+        """Return an attribute of these envs."""
         return list(self.pool.get_attr(attr_name, env_ids=self._chosen(indices)))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether every env has such an attribute."""
+        """Return True if every env has the attribute."""
         try:
             self.get_attr(attr_name)
         except AttributeError:
@@ -94,22 +96,22 @@ class WrapperRayVecEnv(PoolVecEnv):
         return True
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of these envs to one value."""
+        """Set an attribute of these envs to one value."""
         chosen = self._chosen(indices)
         self.pool.set_attr(attr_name, [value] * len(chosen), env_ids=chosen)
 
     def env_method(  # type: ignore[override]  # SB3's signature
         self, method_name: str, *args: Any, indices: Indices = None, **kwargs: Any
     ) -> list[Any]:
-        """Calls a method of these envs."""
+        """Call a method of these envs."""
         return list(self.pool.call(method_name, *args, env_ids=self._chosen(indices), **kwargs))
 
     def env_is_wrapped(self, wrapper_class: type[Any], indices: Indices = None) -> list[bool]:
-        """Whether such a wrapper is around each of these envs."""
+        """Return, for each of these envs, whether it is wrapped in this class."""
         return list(self.pool.call("is_wrapped_by", wrapper_class, env_ids=self._chosen(indices)))
 
     def getattr_depth_check(self, name: str, already_found: bool) -> str | None:
-        """Stable-Baselines3's: this is no wrapper, so nothing is hidden."""
+        """Return None, as Stable-Baselines3 does for a vector env that is not a wrapper."""
         return f"{type(self).__module__}.{type(self).__name__}" if hasattr(self, name) and already_found else None
 
     def _chosen(self, indices: Indices) -> list[int]:
@@ -121,7 +123,7 @@ class WrapperRayVecEnv(PoolVecEnv):
 
 
 class CustomRayRemoteVectorEnv:
-    """What RayEnvWrapper's VecEnv is made of: poll() after send_actions(), in the form of RLlib's BaseEnv.
+    """The inner env of RayEnvWrapper's VecEnv: send_actions(), then poll(), as in RLlib's BaseEnv.
 
     The first poll() resets all envs. Rows, ends and infos are WrapperRayVecEnv's.
     """
@@ -146,7 +148,7 @@ class CustomRayRemoteVectorEnv:
         self._was_reset_alone = False
 
     def poll(self) -> VecStep:
-        """Return what the actions gave: (obs, rewards, dones, infos). First, and after try_reset(): of a reset."""
+        """Return (obs, rewards, dones, infos) of the actions; of a reset at first and after try_reset()."""
         if self._has_reset and not self._was_reset_alone:
             return self._vec_env.step_wait()
         obs = self._vec_env.pool.observe() if self._has_reset else self._vec_env.reset()
@@ -168,25 +170,25 @@ class CustomRayRemoteVectorEnv:
         self._was_reset_alone = True
 
     def stop(self) -> None:
-        """End the actors."""
+        """Stop the actors."""
         self._vec_env.close()
 
 
 def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
     if value is not None and other is not None:
-        raise ConfigError(f"expected {name} or {other_name}, which mean the same, got both; pass one")
+        raise ConfigError(f"expected {name} or {other_name}, which are synonyms, got both; pass one")
     return other if value is None else value
 
 
 def _count(name: str, value: Any, other_name: str, other: Any) -> int:
     count = _one_of(name, value, other_name, other)
     if not isinstance(count, (int, np.integer)) or isinstance(count, bool) or count < 1:
-        raise ConfigError(f"{name} (or {other_name}) expected an integer from 1 on, got {count!r}")
+        raise ConfigError(f"{name} (or {other_name}) expected an integer of at least 1, got {count!r}")
     return int(count)
 
 
 class _Factory:
-    """make_and_seed with its seed. A class, not a closure: one that every row shares would give all the last seed."""
+    """make_and_seed with one seed. A class, because closures in a loop would all use the last seed."""
 
     def __init__(self, make_and_seed: Callable[[int], Any], seed: int) -> None:
         self.make_and_seed, self.seed = make_and_seed, seed
@@ -199,30 +201,30 @@ class _Factory:
         return env
 
 
-class _Seat(Seat):
-    """A seat that can tell what is around its env."""
+class _EnvAdapter(EnvAdapter):
+    """An adapter that knows the wrappers of its env."""
 
     def is_wrapped_by(self, wrapper_class: type[Any]) -> bool:
         """Whether such a wrapper is among those around the env."""
         env: Any = self.env
         while env is not None:
-            if isinstance(env, wrapper_class) and not isinstance(env, (Seat, SeededOnce)):
+            if isinstance(env, wrapper_class) and not isinstance(env, (EnvAdapter, SeededOnce)):
                 return True
             env = getattr(env, "env", None)
         return False
 
 
 def _tell_sb3(own: type[Any]) -> None:
-    """Where Stable-Baselines3 is in use, its algorithms ask whether this is a VecEnv: it is."""
+    """Register the class as a VecEnv of Stable-Baselines3, if that is imported: its algorithms check for one."""
     vec_env = sys.modules.get("stable_baselines3.common.vec_env")
     if vec_env is not None:
         vec_env.VecEnv.register(own)
 
 
 def install(*, old_gym: bool = True) -> Any:
-    """Puts the module `RayEnvWrapper` in place. A second call changes nothing.
+    """Install the module `RayEnvWrapper`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed, for factories that call gym.make().
+    old_gym: also install a stand-in for `gym`, unless the real one is installed, for factories that call gym.make().
     """
     vec_env: dict[str, Any] = {"WrapperRayVecEnv": WrapperRayVecEnv}
     remote: dict[str, Any] = {"CustomRayRemoteVectorEnv": CustomRayRemoteVectorEnv}
@@ -234,7 +236,7 @@ def install(*, old_gym: bool = True) -> Any:
 
 
 def uninstall() -> bool:
-    """Takes the module, and the light gym, out again; whether there was one. Vector envs that were made go on."""
+    """Remove the module and the gym stand-in; return True if there was one. Existing vector envs keep working."""
     was_there = remove_tree("RayEnvWrapper", __name__)
     gym_stand_in.uninstall()
     return was_there

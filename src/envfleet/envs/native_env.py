@@ -56,13 +56,13 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8]:
         """Return an RGB frame."""
-        frame = self._pool.render(0)
-        if frame is not None:
+        make = self._family.make_shared_renderer or self._family.make_renderer
+        if make is None:
+            frame = self._pool.render(0)
+            if frame is None:
+                raise ConfigError(f"{self._pool.spec.id} cannot be rendered; leave render_mode out")
             return frame  # type: ignore[no-any-return]  # the executor's array
         if self._renderer is None:
-            make = self._family.make_shared_renderer or self._family.make_renderer
-            if make is None:
-                raise ConfigError(f"{self._pool.spec.id} cannot be rendered; leave render_mode out")
             native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
             key = (native_id, repr(sorted(params.items())))
             self._renderer = shared(key, lambda: make(native_id, params))

@@ -1,1 +1,1 @@
-"""What runs the envs of a pool; one module each."""
+"""The backends: each module or package here runs the envs of a pool in its own way (base.py has the contract)."""

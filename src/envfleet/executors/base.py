@@ -1,17 +1,17 @@
-"""Executor: the seam between a Pool and what runs its envs.
+"""Executor: the contract between a Pool and the code that runs its envs.
 
-An executor runs envs and fills rows; it knows no api and keeps no call-order rules beyond
-its own safety. The Pool decides what is allowed, explains what is wrong, and handles what
-an env's fault means.
+An executor runs envs and fills rows; it knows no api and keeps no call-order rules beyond its own safety. The Pool
+decides which calls are allowed, explains wrong input, and handles envs that raise.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch
+from envfleet.errors import ConfigError
 from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
@@ -27,183 +28,251 @@ _CLOSE_TIMEOUT_S = 5.0
 
 
 class Refused:
-    """The answer to input that is not plainly right; nothing has moved."""
+    """The answer to input that the fast path does not accept; no env has moved."""
 
 
 REFUSED: Final = Refused()
 
 
+def split_envs(num_envs: int, num_workers: int) -> list[range]:
+    """Return the contiguous env ids of each worker."""
+    firsts = [_native.first_env_of(num_envs, num_workers, worker) for worker in range(num_workers + 1)]
+    return [range(first, end) for first, end in itertools.pairwise(firsts)]
+
+
 class Executor(ABC):
-    """Runs num_envs envs. One caller at a time: call_guard turns a second one away.
+    """Runs num_envs envs. One caller at a time: call_guard raises for a second one.
 
-    step(), send() and recv() are calls by themselves; everything else may also be part of a method that the Pool
-    runs through call_guard.run(). For any thread: close(), params_of(), num_in_flight.
+    step(), send() and recv() are guarded calls by themselves; everything else may also be part of a method that the
+    Pool runs through call_guard.run(). For any thread: close(), terminate(), params_of(), num_in_flight.
 
-    Input is taken or REFUSED: an executor takes what it sees at once to be right (arrays in
-    canonical form: contiguous, the space's dtype, int32 ids that are distinct and idle) and
-    refuses the rest. It must take whatever envfleet.validation has passed. env_ids None stands
-    for all envs.
+    Input is accepted or REFUSED: an executor accepts input that it can see at once to be right (arrays in canonical
+    form: contiguous, of the space's dtype; int32 ids that are distinct and idle) and refuses the rest. It must accept
+    everything that envfleet.validation has passed. env_ids=None stands for all envs.
 
-    An env that raises completes its row (zeros, and a Fault in the batch) and is BROKEN
-    until rebuild().
+    An env that raises completes its row (zeros, and a Fault in the batch) and is BROKEN until rebuild().
+
+    Methods under "Python envs only" have default implementations that raise ConfigError; an executor that has Python
+    objects for envs overrides them.
     """
 
     spec: EnvSpec
     num_envs: int
     call_guard: _native.CallGuard
-    takes_leaves = False  # checked actions as LeafColumns, whatever the space
+    takes_leaves = False  # True: checked actions are always passed as LeafColumns
 
     # --- stepping ------------------------------------------------------------------------
 
     @abstractmethod
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        """Steps these envs and gives their rows in that order.
+        """Step these envs and return their rows in this order.
 
-        None after timeout_s (negative: no limit): then the batch is in flight.
+        Returns None after timeout_s (negative: no limit); the batch is then in flight.
         """
 
     @abstractmethod
     def send(self, actions: Any, env_ids: Any) -> bool:
-        """Starts a step of these envs. False: refused."""
+        """Start a step of these envs. Returns False if the input is refused."""
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        """step() with input that envfleet.validation has passed, as part of a method."""
+        """step() for input that envfleet.validation has passed, as part of a guarded method."""
         return self.step(actions, env_ids, timeout_s)
 
     def send_checked(self, actions: Any, env_ids: Any) -> bool:
-        """send() with input that envfleet.validation has passed, as part of a method."""
+        """send() for input that envfleet.validation has passed, as part of a guarded method."""
         return self.send(actions, env_ids)
 
     def sender(self) -> Callable[[Any, Any], bool]:
-        """send() in its shortest form, for callers who send often."""
+        """Return send() with as little overhead as possible, for callers that send often."""
         return self.send
 
     @abstractmethod
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        """The batch that was sent (synchronous), or the batch_size rows that were finished
-        first (asynchronous). REFUSED when so many are not in flight; None after timeout_s."""
+        """Return the batch that was sent (synchronous), or the first batch_size rows to finish (asynchronous).
 
-    def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most take any)
-        """Raises when an env of this executor could not take these options."""
+        Returns REFUSED if fewer envs are in flight, and None after timeout_s.
+        """
+
+    def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most accept any)
+        """Raise if the envs of this executor cannot take these options."""
 
     @abstractmethod
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
-        """Resets idle envs and gives their rows in that order. None after timeout_s."""
+        """Reset idle envs and return their rows in this order. Returns None after timeout_s."""
 
     @abstractmethod
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
-        """Starts a reset of idle envs."""
+        """Start a reset of idle envs."""
 
     @abstractmethod
     def abandon(self, timeout_s: float) -> bool:
-        """Waits for all that is in flight and throws it away. False after timeout_s."""
+        """Wait for everything in flight and discard it. Returns False after timeout_s."""
+
+    # --- Python envs only ----------------------------------------------------------------
+
+    def reset_each(
+        self, env_ids: NDArray[np.int32] | None, arguments: Sequence[Mapping[str, Any]], timeout_s: float
+    ) -> Batch | None:
+        """Reset idle envs with env.reset(**arguments[row]), unchanged, and return their rows in this order.
+
+        The arguments replace a pending seed and options. Returns None after timeout_s.
+        """
+        self._refuse("reset arguments per env", "pass seed and options instead")
+
+    def send_reset_each(self, env_ids: NDArray[np.int32] | None, arguments: Sequence[Mapping[str, Any]]) -> None:
+        """Start a reset of idle envs with env.reset(**arguments[row])."""
+        self._refuse("reset arguments per env", "pass seed and options instead")
+
+    def step_objects(
+        self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None, timeout_s: float
+    ) -> Batch | Refused | None:
+        """Step these envs with env.step(actions[row]): any Python objects, unchanged, past the action columns."""
+        self._refuse("actions as Python objects", "pass actions of the action space")
+
+    def send_objects(self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None) -> bool:
+        """Start a step of these envs with env.step(actions[row])."""
+        self._refuse("actions as Python objects", "pass actions of the action space")
+
+    def set_phase(self, env_id: int, phase: int) -> None:
+        """Put an idle env into this phase without touching it.
+
+        Phase.RUNNING lets an env be stepped as it is: before its first reset, after its episode ended, or after it
+        raised.
+        """
+        self._refuse("envs that are stepped without a reset", "reset them first")
+
+    def apply(
+        self, env_ids: Sequence[int], function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
+        """Return function(env, *args, **kwargs) for each of these envs, called where the env lives."""
+        self._refuse("functions of an env", "read attributes with get_attr()")
+
+    def local_envs(self) -> list[Any]:
+        """Return the env objects in the order of their ids. Raises ConfigError unless they live in this process."""
+        raise ConfigError(
+            f"local_envs() expected envs of this process, got backend={self.spec.backend!r}; "
+            "use call(), get_attr() and set_attr(), or backend='serial'"
+        )
+
+    def _refuse(self, what: str, remedy: str) -> NoReturn:
+        raise ConfigError(
+            f"{what} expected Python envs on the backend serial, threads or processes, "
+            f"got backend={self.spec.backend!r}; {remedy}"
+        )
 
     # --- between batches -----------------------------------------------------------------
 
     @abstractmethod
     def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
-        """Seeds these envs; their next reset draws from it."""
+        """Seed these envs; the seed takes effect at their next reset."""
 
     @abstractmethod
     def rebuild(self, env_id: int, phase: int) -> None:
-        """Builds one env anew and leaves it in this phase. Raises EnvError when its constructor does."""
+        """Build one env again and leave it in this phase. Raises EnvError if its constructor raises."""
 
     @abstractmethod
     def observe(self) -> Any:
-        """The present observations of all envs."""
+        """Return the current observations of all envs."""
 
     @abstractmethod
     def get_state(self, env_id: int) -> bytes:
-        """The env's whole state. Raises StateError when it has none to give."""
+        """Return the complete state of an env. Raises StateError if it cannot be saved."""
 
     @abstractmethod
     def set_state(self, env_id: int, state: bytes) -> None:
-        """Brings a state of get_state() back. Raises StateError when it does not fit."""
+        """Restore a state of get_state(). Raises StateError if it does not fit."""
 
     @abstractmethod
     def render(self, env_ids: Sequence[int]) -> list[Any]:
-        """What each of these envs draws: a picture, or None when it cannot."""
+        """Return what each of these envs renders: an RGB image, or None if it renders none."""
 
     @abstractmethod
     def get_attr(self, env_ids: Sequence[int], name: str) -> list[Any]:
-        """One attribute of each of these envs. Raises AttributeError when there is none of that name."""
+        """Return an attribute of each of these envs. Raises AttributeError if they have none of this name."""
 
     @abstractmethod
     def get_attrs(self, env_id: int) -> dict[str, Any]:
-        """The attributes of one env by name, where it can list them."""
+        """Return the attributes of one env by name, if it can list them, else an empty dict."""
 
     @abstractmethod
     def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        """Sets one attribute of each of these envs, or none. Raises AttributeError when it cannot be set."""
+        """Set an attribute of each of these envs, or of none. Raises AttributeError if it cannot be set."""
 
     @abstractmethod
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
-        """Calls a method of each of these envs; an attribute that is none is given as it is."""
+        """Call a method of each of these envs. Non-callable attributes are returned unchanged."""
 
-    # --- what is known ---------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------
 
     @abstractmethod
     def params_of(self, env_id: int) -> Mapping[str, Any]:
-        """The parameters that one env was made with."""
+        """Return the parameters that an env was made with."""
 
     @property
     @abstractmethod
     def num_in_flight(self) -> int:
-        """How many envs were sent and not received yet."""
+        """The number of envs that were sent and not yet received."""
 
     @property
     @abstractmethod
     def has_late_batch(self) -> bool:
-        """Whether a batch in order was started, or ran into its time limit, and is still to be received."""
+        """Whether an ordered batch was started, or timed out, and has not been received yet."""
 
     @abstractmethod
     def in_flight(self) -> NDArray[np.bool_]:
-        """Which of them, by env id."""
+        """Return a mask of the envs in flight, by env id."""
 
     @abstractmethod
     def phases(self) -> NDArray[np.uint8]:
-        """Where each env stands (autoreset.Phase), by env id."""
+        """Return the phase of each env (autoreset.Phase), by env id."""
 
     def broken(self) -> NDArray[np.bool_]:
-        """Which envs must be rebuilt before they can be reset, by env id."""
+        """Return a mask of the envs that must be rebuilt before they can be reset, by env id."""
         broken: NDArray[np.bool_] = self.phases() == Phase.BROKEN
         return broken
 
     @abstractmethod
     def stats(self) -> PoolStats:
-        """What was counted since the envs were made."""
+        """Return the counters since the envs were made."""
 
-    # --- life ------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Ends threads or processes. Idempotent, bounded in time, for any thread.
+        """End threads or processes. Idempotent, bounded in time, for any thread.
 
-        New calls are turned away at once; the present one may finish its batch. In the middle of a call of its own
-        thread (a signal handler, an env) this returns at once: that call raises PoolClosedError and ends the workers.
+        New calls raise at once; a call in progress may finish its batch. Inside a call of its own thread (from a
+        signal handler or an env) this returns at once; that call then raises PoolClosedError and ends the workers.
         """
-        found = self.call_guard.close(self._end, self._interrupt, self.close, self._close_patience_s())
+        found = self.call_guard.close(self._end, self._interrupt, self.close, self._close_wait_s())
         if found is None:
             found = [
                 ResourceWarning(
-                    "a call in another thread did not return within 5 s of close(); its end closes the pool"
+                    "a call in another thread did not return within 5 s of close(); the pool closes when it does"
                 )
             ]
         for warning in found:
             warnings.warn(warning, stacklevel=3)
 
+    def terminate(self) -> None:
+        """close() without waiting for envs: kill worker processes at once. Without processes, the same as close()."""
+        self.close()
+
     def __del__(self) -> None:
-        # One that Ctrl-C kept from its pool. What has a pool was closed with it.
+        # Only for an executor that Ctrl-C kept from reaching its pool; the others were closed with the pool.
         if hasattr(self, "call_guard"):
             with contextlib.suppress(Exception):
                 self.close()
 
-    def _close_patience_s(self) -> float:
-        """How long close() waits for the present call; 0 in a thread that this call waits for."""
+    def _close_wait_s(self) -> float:
+        """Return how long close() waits for a call in progress; 0 in a thread that this call waits for."""
         return _CLOSE_TIMEOUT_S
 
     def _interrupt(self) -> None:  # noqa: B027 (most calls look at the guard often enough)
-        """Wakes the present call up, which then finds that it was interrupted. From any thread."""
+        """Wake up the call in progress, which then finds that it was interrupted. For any thread."""
 
     @abstractmethod
     def _end(self) -> list[Warning]:
-        """Ends threads or processes, with no call inside; what to warn of. Again, if the last time was interrupted."""
+        """End threads or processes, with no call in progress. Returns warnings.
+
+        Called again if it was interrupted.
+        """

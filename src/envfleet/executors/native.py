@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
-from envfleet.batch import Batch, Fault, Final
-from envfleet.errors import ConfigError, EnvError
+from envfleet.batch import Batch, Fault, FinalRows
+from envfleet.envs.family import Renderer
+from envfleet.errors import ConfigError, EnvError, StateError
 from envfleet.executors.base import REFUSED, Executor, Refused
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.seeding import Words
@@ -32,8 +33,18 @@ _METHODS = ("__init__", "reset", "step", "observe")
 class NativeExecutor(Executor):
     """Run the envs of a native type."""
 
-    def __init__(self, native_id: str, spec: EnvSpec, config: PoolConfig, params: Sequence[Mapping[str, Any]]) -> None:
-        """Build the envs; params holds their parameters: one mapping for all envs, or one per env."""
+    def __init__(
+        self,
+        native_id: str,
+        spec: EnvSpec,
+        config: PoolConfig,
+        params: Sequence[Mapping[str, Any]],
+        make_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None,
+    ) -> None:
+        """Build the envs. params holds their parameters: one mapping for all envs, or one per env.
+
+        make_renderer: returns a renderer of an env with these parameters, for envs without a render() of their own.
+        """
         self.spec = spec
         self.num_envs = config.num_envs
         all_ids = np.arange(config.num_envs, dtype=np.int32)
@@ -55,6 +66,9 @@ class NativeExecutor(Executor):
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
         self.call_guard = self._native.call_guard
         self._params = params
+        self._render_mode = config.render_mode
+        self._make_renderer = make_renderer
+        self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
         names = [array.name for array in spec.observation_arrays]
         texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
         self._obs_of = assembler_of(spec.observation_space, names, texts)
@@ -129,7 +143,7 @@ class NativeExecutor(Executor):
             infos = zip(self._info_names, rows.final_info, strict=True)
             # Final rows are always written by a step.
             final_info = {name: column for name, column in infos if self._partial.get(name, True)}
-            final = Final(self._obs_of(rows.final_obs), rows.final_elapsed_step, final_info)
+            final = FinalRows(self._obs_of(rows.final_obs), rows.final_elapsed_step, final_info)
         return Batch(
             self._obs_of(rows.obs),
             rows.reward,
@@ -190,13 +204,27 @@ class NativeExecutor(Executor):
 
     def _render(self, env_id: int) -> NDArray[np.uint8] | None:
         if not self._native.has_render:
-            return None
+            renderer = self._renderer_of(env_id)
+            return None if renderer is None else renderer(self.get_attrs(env_id))
         try:
             height, width, rgb = self._native.render(env_id)
         except _native.FleetError as error:
             raise EnvError((Fault(env_id, "render", str(error)),), None, "fix its render()") from error
         frame: NDArray[np.uint8] = np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
         return frame
+
+    def _renderer_of(self, env_id: int) -> Renderer | None:
+        if self._make_renderer is None:
+            if self._render_mode is None:
+                return None
+            raise ConfigError(
+                f"render() expected an env with a renderer, {self.spec.id} has none; give it a render() hook"
+            )
+        params = self.params_of(env_id)
+        key = repr(sorted(params.items()))
+        if key not in self._renderers:
+            self._renderers[key] = self._make_renderer(self.spec.native_id, params)
+        return self._renderers[key]
 
     def get_attrs(self, env_id: int) -> dict[str, Any]:
         try:
@@ -208,6 +236,14 @@ class NativeExecutor(Executor):
         return [self._get_attr(int(env_id), name) for env_id in env_ids]
 
     def _get_attr(self, env_id: int, name: str) -> Any:
+        if name == "render_mode":
+            return self._render_mode
+        if name == "spec":
+            return self.spec
+        if name in ("metadata", "observation_space", "action_space"):
+            return getattr(self.spec, name)
+        if name == "np_random":
+            return _generator_of(self.get_state(env_id))
         attributes = self.get_attrs(env_id)
         if name not in attributes:
             raise AttributeError(f"{self.spec.id} has no attribute {name!r}; it has {sorted(attributes) or 'none'}")
@@ -244,6 +280,10 @@ class NativeExecutor(Executor):
                 f"call() expected the name of an attribute, got the method {name!r} with arguments; "
                 "native envs have no methods but render"
             )
+        if name == "render":
+            if self._render_mode is None:
+                raise ConfigError("render() expected render_mode='rgb_array' at make(), got None; pass it there")
+            return self.render(env_ids)
         return self.get_attr(env_ids, name)
 
     def stats(self) -> PoolStats:
@@ -274,10 +314,27 @@ class NativeExecutor(Executor):
         return self._native.ns_per_step
 
     def _end(self) -> list[Warning]:
+        self._renderers.clear()  # they may hold windows or memory of a graphics driver
         if self._native.end():
             return []
         what = f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind"
         return [ResourceWarning(what)]
+
+
+def _generator_of(state: bytes) -> np.random.Generator:
+    """Return numpy's generator with the state in the first bytes of a native env's state (Rng::State in rng.h)."""
+    if len(state) < 40:
+        raise StateError(f"expected a native env's state of at least 40 bytes, got {len(state)}")
+    words = np.frombuffer(state[:32], dtype="<u8")
+    has_spare, spare = np.frombuffer(state[32:40], dtype="<u4")
+    generator = np.random.Generator(np.random.PCG64())
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": int(words[0]) << 64 | int(words[1]), "inc": int(words[2]) << 64 | int(words[3])},
+        "has_uint32": int(has_spare),
+        "uinteger": int(spare),
+    }
+    return generator
 
 
 def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:

@@ -1,6 +1,6 @@
-"""The threads executor: envs on threads of this process, a contiguous share each.
+"""ThreadsExecutor: envs on threads of this process, a contiguous range of env ids per thread.
 
-For simulators that let go of the GIL, and for any env on free-threaded Python.
+For simulators that release the GIL, and for any env on free-threaded Python.
 """
 
 from __future__ import annotations
@@ -12,63 +12,70 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.batch import Fault
-from envfleet.executors.affinity import pin_worker
-from envfleet.executors.python.building import anonymous_memory, build_all, closed_on_error, common_portrait
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.python.faults import message_of
-from envfleet.executors.python.layout import Layout
-from envfleet.executors.python.mailbox import LocalMailbox
-from envfleet.executors.python.runner import EnvRunner
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.base import split_envs
+from envfleet.executors.python.building import SpecMaker, build_envs, close_on_error, describe_envs
+from envfleet.executors.python.exception_report import message_of
+from envfleet.executors.python.executor import PythonExecutor
+from envfleet.executors.python.layout import Layout, anonymous_memory
+from envfleet.executors.python.runner import EnvRunner, pin_worker
+from envfleet.executors.python.side_channel import LocalSideChannel
 from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
 
 
-class ThreadsExecutor(RowsExecutor):
+class ThreadsExecutor(PythonExecutor):
     """Runs envs on num_workers threads."""
 
     def __init__(
         self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
-        envs = build_all(recipe.builders, range(config.num_envs))
+        envs = build_envs(recipe.builders, range(config.num_envs))
         num_workers = config.num_workers
         self._affinity_offset = config.thread_affinity_offset
         self._threads: list[threading.Thread] = []
+        self._runners: list[EnvRunner] = []
         self._failures: dict[int, str] = {}
         self._close_faults: list[tuple[int, str]] = []
-        with closed_on_error(envs):
-            portrait = common_portrait(envs)
+        with close_on_error(envs):
+            description = describe_envs(envs)
             layout = Layout(
-                portrait.observation_space, portrait.action_space, config.num_envs, num_workers, config.autoreset_mode
+                description.observation_space,
+                description.action_space,
+                config.num_envs,
+                num_workers,
+                config.autoreset_mode,
             )
             buffer = anonymous_memory(layout.num_bytes)
-            mailbox = LocalMailbox(config.num_envs)
+            side_channel = LocalSideChannel(config.num_envs)
             self._recipe = recipe
-            self._shared = (layout, buffer, mailbox)
-            super().__init__(make_spec(portrait), config, params, layout, buffer, mailbox, may_spin=False)
+            self._shared = (layout, buffer, side_channel)
+            self._worker_envs = split_envs(config.num_envs, num_workers)
+            super().__init__(make_spec(description), config, params, layout, buffer, side_channel, may_spin=False)
         for worker in range(num_workers):
-            self._threads.append(self._thread_of(worker, envs))
+            self._runners.append(self._make_runner(worker, envs))
+            self._threads.append(self._make_thread(worker))
             self._threads[worker].start()
 
-    def _thread_of(self, worker: int, envs: Mapping[int, Any]) -> threading.Thread:
-        """A worker, not started yet, with those of its envs that are built already."""
-        layout, buffer, mailbox = self._shared
-        share = self._share_of(worker)
-        own = {env_id: envs[env_id] for env_id in share if env_id in envs}
-        builders = self._recipe.builders[share.start : share.stop]
-        runner = EnvRunner(
-            layout, buffer, worker, mailbox, builders, own, self._recipe.max_episode_steps, _native.usable_cores()
-        )
+    def _make_runner(self, worker: int, envs: Mapping[int, Any]) -> EnvRunner:
+        """Return the runner of a worker, with those of its envs that are already built."""
+        layout, buffer, side_channel = self._shared
+        env_ids = self._worker_envs[worker]
+        built = {env_id: envs[env_id] for env_id in env_ids if env_id in envs}
+        builders = self._recipe.builders[env_ids.start : env_ids.stop]
+        limit = self._recipe.max_episode_steps
+        return EnvRunner(layout, buffer, worker, side_channel, builders, built, limit, _native.usable_cores())
+
+    def _make_thread(self, worker: int) -> threading.Thread:
         # Without a reference to this executor: a pool that is dropped must be collected.
         return threading.Thread(
             target=_serve,
             args=(
-                runner,
+                self._runners[worker],
                 worker,
                 self._affinity_offset,
-                self._board,
+                self._native,
                 self._failures,
                 self._close_faults,
             ),
@@ -76,42 +83,42 @@ class ThreadsExecutor(RowsExecutor):
             daemon=True,
         )
 
-    def _share_of(self, worker: int) -> range:
-        first, end = (_native.first_env_of(self.num_envs, self._layout.num_workers, k) for k in (worker, worker + 1))
-        return range(first, end)
+    def local_envs(self) -> list[Any]:
+        return [env for runner in self._runners for env in runner.envs]
 
-    def death_of(self, env_id: int, method: str) -> Fault:
-        failure = self._failures.get(self._board.worker_of(env_id), "its thread ended")
+    def worker_death(self, env_id: int, method: str) -> Fault:
+        failure = self._failures.get(self._native.worker_of(env_id), "its thread ended")
         return Fault(env_id, method, failure)
 
-    def _revive(self, env_id: int) -> None:
-        worker = self._board.worker_of(env_id)
-        if not self._board.is_dead(worker):
+    def _restart_worker(self, env_id: int) -> None:
+        worker = self._native.worker_of(env_id)
+        if not self._native.is_dead(worker):
             return
         self._threads[worker].join()
-        self._lost.update(self._share_of(worker))
+        self._lost.update(self._worker_envs[worker])
         try:
-            self._board.revive(worker)
-            self._threads[worker] = self._thread_of(worker, {})
+            self._native.revive(worker)
+            self._runners[worker] = self._make_runner(worker, {})
+            self._threads[worker] = self._make_thread(worker)
             self._threads[worker].start()
         except BaseException:
-            # Whatever it was, Ctrl-C too: a worker without a thread would be waited for for ever.
-            self._board.mark_dead(worker)
+            # Including Ctrl-C: the caller would wait for ever for a worker without a thread.
+            self._native.mark_dead(worker)
             raise
 
-    def _close_patience_s(self) -> float:
-        # A worker's env that closes the pool: the present call waits for this very thread.
-        return 0.0 if threading.current_thread() in self._threads else super()._close_patience_s()
+    def _close_wait_s(self) -> float:
+        # An env on a worker closes the pool: the call in progress waits for this very thread.
+        return 0.0 if threading.current_thread() in self._threads else super()._close_wait_s()
 
     def _end_workers(self) -> list[tuple[int, str]]:
         deadline = time.monotonic() + _CLOSE_TIMEOUT_S
-        # Not this thread, where an env of the pool closes it; nor one that Ctrl-C kept from being started.
+        # Skip this thread, if an env of the pool closes it, and threads that Ctrl-C kept from being started.
         others = [thread for thread in self._threads if thread is not threading.current_thread() and thread.ident]
         for thread in others:
             thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread.name for thread in others if thread.is_alive()]
         if stuck:
-            self._close_faults.append((-1, f"{', '.join(stuck)} did not leave within {_CLOSE_TIMEOUT_S} s"))
+            self._close_faults.append((-1, f"{', '.join(stuck)} did not end within {_CLOSE_TIMEOUT_S} s"))
         return self._close_faults
 
 
@@ -119,14 +126,14 @@ def _serve(
     runner: EnvRunner,
     worker: int,
     affinity_offset: int,
-    board: _native.PythonPool,
+    pool: _native.PythonPool,
     failures: dict[int, str],
     close_faults: list[tuple[int, str]],
 ) -> None:
     try:
         pin_worker(affinity_offset, worker)
-        runner.loop.serve()
+        runner.serve()
     except BaseException as error:  # never an env's: those are caught where they happen
         failures[worker] = message_of(error)
-        board.mark_dead(worker)
+        pool.mark_dead(worker)
     close_faults.extend(runner.close())

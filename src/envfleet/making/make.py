@@ -23,9 +23,9 @@ from envfleet.making.options import Options, parse_options, pool_options
 from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.making.registry import family_of
 from envfleet.pool import Pool
+from envfleet.rendering import check_screen
 from envfleet.seeding import seeds_for
 from envfleet.spec import EnvSpec
-from envfleet.window import check_screen
 
 if TYPE_CHECKING:
     from envfleet.apis.dm import DmPool

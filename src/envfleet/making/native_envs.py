@@ -113,7 +113,8 @@ def native_executor(env_id: str, entry: NativeEntry, options: Options) -> tuple[
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
         return create_native_executor(entry.native_id, spec, config, values, libraries, options.explicit)
-    return NativeExecutor(entry.native_id, spec, config, values), config
+    make_renderer = native_family(entry.native_id).make_renderer
+    return NativeExecutor(entry.native_id, spec, config, values, make_renderer), config
 
 
 def resolve(env_id: str, entry: NativeEntry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:

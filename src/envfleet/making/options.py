@@ -196,6 +196,7 @@ def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int,
         start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
         check_actions=bool(pool.get("check_actions", True)),
         copy=bool(pool.get("copy", True)),
+        seed_envs=bool(pool.get("seed_envs", True)),
         ray=ray,
     )
 

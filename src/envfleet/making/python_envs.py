@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,23 +14,13 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from envfleet.envs.families import find_python_family, python_family_ids
 from envfleet.envs.pixels import pixel_spec, wants_pixels
 from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
+from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
-from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.python.building import build_all, close_all
-from envfleet.executors.python.env_description import Portrait, portrait_of
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.serial import SerialExecutor
-from envfleet.executors.threads import ThreadsExecutor
+from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec
 from envfleet.making.native_envs import native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
-
-_EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
-    "serial": SerialExecutor,
-    "threads": ThreadsExecutor,
-    "processes": ProcessesExecutor,
-}
 
 
 def auto_backend(env: Any, config: PoolConfig) -> str:
@@ -62,15 +52,15 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
     builders, config = _resolve(env, backend, options)
 
-    def make_spec(portrait: Portrait) -> EnvSpec:
-        return _spec(env, builders, portrait, backend, config, options)
+    def make_spec(description: EnvDescription) -> EnvSpec:
+        return _spec(env, builders, description, backend, config, options)
 
     try:
         if backend == "ray":
             from envfleet.executors.ray.executor import create_python_executor
 
             return create_python_executor(builders, make_spec, config, options.params, options.explicit)
-        return _EXECUTORS[backend](builders, make_spec, config, options.params), config
+        return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
         _raise_for_unknown_option(error, builders.name, options)
         raise
@@ -80,14 +70,14 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
     """Return the spec of python_executor()'s pool. Builds one env in this process and closes it again."""
     builders, config = _resolve(env, backend, options)
     try:
-        built = build_all(builders.builders[:1], [0])
+        built = build_envs(builders.builders[:1], [0])
     except EnvError as error:
         _raise_for_unknown_option(error, builders.name, options)
         raise
     try:
-        return _spec(env, builders, portrait_of(built[0]), backend, config, options)
+        return _spec(env, builders, describe_env(built[0]), backend, config, options)
     finally:
-        close_all(built.values())
+        close_envs(built.values())
 
 
 def check_known(env: Any) -> None:
@@ -157,7 +147,7 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
 
 
 def _spec(
-    env: Any, builders: EnvBuilders, portrait: Portrait, backend: str, config: PoolConfig, options: Options
+    env: Any, builders: EnvBuilders, description: EnvDescription, backend: str, config: PoolConfig, options: Options
 ) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
     family = find_python_family(env)
@@ -171,25 +161,25 @@ def _spec(
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"task_id": env, **shared},
-        observation_space=portrait.observation_space,
-        action_space=portrait.action_space,
-        info_arrays=_info_arrays(portrait),
-        own_step_limit=portrait.max_steps,
+        observation_space=description.observation_space,
+        action_space=description.action_space,
+        info_arrays=_info_arrays(description),
+        own_step_limit=description.max_steps,
         backend=backend,
-        metadata=portrait.metadata,
-        render_mode=portrait.render_mode,
+        metadata=description.metadata,
+        render_mode=description.render_mode,
         config=config_as_dict(config, {**env_options, **shared}, options.seed),
     )
 
 
-def _info_arrays(portrait: Portrait) -> tuple[ArraySpec, ...]:
+def _info_arrays(description: EnvDescription) -> tuple[ArraySpec, ...]:
     """Return the infos that an env declares in its attribute info_space."""
-    declared = portrait.info_space
+    declared = description.info_space
     if declared is None:
         return ()
     if not isinstance(declared, spaces.Dict):
         raise ConfigError(
-            f"info_space of {portrait.class_name} expected a gymnasium.spaces.Dict of the infos' keys, "
+            f"info_space of {description.class_name} expected a gymnasium.spaces.Dict of the infos' keys, "
             f"got {declared}; correct or remove it"
         )
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envfleet.batch import Fault
-from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.sampling.generators import (
     START,
     TRAJS,
@@ -152,4 +152,4 @@ class SerialBackend(Backend):
 
 
 def _fault(generator: int, error: BaseException, method: str) -> Fault:
-    return trouble_of(error, method, is_leaving=False).fault(generator, cause=error)
+    return report_exception(error, method, pickled=False).fault(generator, cause=error)

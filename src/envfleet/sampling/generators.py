@@ -7,7 +7,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, WorkerDied
-from envfleet.executors.python.faults import WrongResultError, shown
+from envfleet.executors.python.exception_report import WrongResultError, short_repr
 
 READY = "ready"
 START, TRAJS = "its start", "trajs()"  # where a generator failed: Fault.method
@@ -80,7 +80,7 @@ class RestartableGenerator:
         generator = self._factory()
         if not isinstance(generator, Generator):
             raise WrongResultError(
-                f"expected a generator function, got one that returns {shown(generator)}; "
+                f"expected a generator function, got one that returns {short_repr(generator)}; "
                 f'write `request = yield "{READY}"` in it'
             )
         try:
@@ -90,7 +90,7 @@ class RestartableGenerator:
         if not (isinstance(first, str) and first == READY):
             generator.close()
             raise WrongResultError(
-                f'expected "{READY}" from the first yield, got {shown(first)}; '
+                f'expected "{READY}" from the first yield, got {short_repr(first)}; '
                 f'write `request = yield "{READY}"` before the first trajectory'
             )
         self._generator = generator

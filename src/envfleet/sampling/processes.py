@@ -28,9 +28,9 @@ import cloudpickle
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
-from envfleet.executors.processes.launcher import WorkerProcess, end_of, start_worker
-from envfleet.executors.processes.worker import Surroundings
-from envfleet.executors.python.faults import Trouble, message_of, trouble_of
+from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
+from envfleet.executors.processes.worker import ProcessContext
+from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.sampling.backend import Backend, Event, EventKind
 from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_error
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory
@@ -347,7 +347,7 @@ class _Worker:
         self._job = job
         self._start_method = start_method
         self.start_count = 0
-        self.close_report: Trouble | None = None
+        self.close_report: ExceptionReport | None = None
         self.start()
 
     def start(self) -> None:
@@ -364,7 +364,7 @@ class _Worker:
 
     def send_job(self) -> None:
         """Tell the process what to run."""
-        self._send(pickle.dumps((Surroundings.here(), self._job)), None)
+        self._send(pickle.dumps((ProcessContext.capture(), self._job)), None)
         # Later messages are short, and the worker's reading thread takes them at once: one that does not is stuck.
         with socket.socket(fileno=os.dup(self.process.channel.fileno())) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
@@ -402,7 +402,7 @@ class _Worker:
 
     def death(self, exit_code: int) -> Fault:
         """Return the fault of a worker whose process has exited."""
-        how = f"{self.kill_reason} and was killed" if self.kill_reason is not None else end_of(exit_code)
+        how = f"{self.kill_reason} and was killed" if self.kill_reason is not None else describe_exit(exit_code)
         method = TRAJS if self.is_started and not self.is_starting else START
         return Fault(self.generator, method, f"its worker process {how}", exit_code=exit_code)
 
@@ -555,7 +555,7 @@ class _Scheduler:
         try:
             received = ReceivedObject(header, fd)
         except Exception as error:
-            self._fail(worker, trouble_of(error, TRAJS, is_leaving=False).fault(worker.generator, error), stream)
+            self._fail(worker, report_exception(error, TRAJS, pickled=False).fault(worker.generator, error), stream)
             return
         worker.arrived_bytes += received.num_bytes
         event = Event(worker.generator, "trajectory", received.load, num_bytes=received.num_bytes)

@@ -20,7 +20,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
-from envfleet.executors.python.faults import Trouble, message_of, trouble_of
+from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import ProcessContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
@@ -86,7 +86,7 @@ class GeneratorActor:
             self._generator = RestartableGenerator(ray.cloudpickle.loads(factory))
             self._generator.start()
         except BaseException as error:
-            return "failed", trouble_of(error, START, is_leaving=True)
+            return "failed", report_exception(error, START, pickled=True)
         return "ready", None
 
     def restart(self, stream: int) -> _Answer:
@@ -114,17 +114,17 @@ class GeneratorActor:
             self.start_stream(stream + 1)
             with contextlib.suppress(Exception):
                 self._generator.close()  # it is still open if its trajectory could not be pickled
-            return "raised", trouble_of(error, method, is_leaving=True)
+            return "raised", report_exception(error, method, pickled=True)
         finally:
             self._running_thread = None
 
-    def close(self) -> Trouble | None:
+    def close(self) -> ExceptionReport | None:
         """Close the generator; return what its finally blocks raised."""
         try:
             if self._generator is not None:
                 self._generator.close()
         except BaseException as error:
-            return trouble_of(error, "close()", is_leaving=True)
+            return report_exception(error, "close()", pickled=True)
         return None
 
     # --- control -------------------------------------------------------------------------------------
@@ -408,7 +408,7 @@ class RayBackend(Backend):
             return self._lose(worker, "was lost with its node, before its trajectory was fetched")
         except Exception as error:
             worker.remove_first()
-            return self._halt(worker, trouble_of(error, TRAJS, is_leaving=False).fault(worker.generator, error))
+            return self._halt(worker, report_exception(error, TRAJS, pickled=False).fault(worker.generator, error))
         worker.remove_first()
         self._next_first = (worker.generator + 1) % len(self._workers)
         if kind == "placed":

@@ -19,8 +19,8 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
-from envfleet.executors.processes.worker import leave_with
-from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.processes.worker import exit_with_parent
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.making.options import START_METHODS, choice_option, integer_option, parse_ray_options, seconds_option
 from envfleet.sampling.backend import Backend, Event, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
@@ -371,7 +371,7 @@ class Trajectories(Iterator[Any]):
         try:
             return event.load()
         except Exception as error:
-            fault = trouble_of(error, TRAJS, is_leaving=False).fault(event.generator, error)
+            fault = report_exception(error, TRAJS, pickled=False).fault(event.generator, error)
             remedy = (
                 "its trajectory arrived, but could not be unpickled here; yield objects that this process can import"
             )
@@ -425,7 +425,7 @@ class _SharedContext:
         self._manager = SyncManager(address=address, ctx=multiprocessing.get_context("fork"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about threads, none of which the manager needs
-            self._manager.start(leave_with, (os.getpid(),))
+            self._manager.start(exit_with_parent, (os.getpid(),))
         self.kwargs: dict[str, Any] = {}
         try:
             kwargs = context_fn(self._manager)

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.errors import ConfigError, EnvfleetError
 from envfleet.executors.processes.memory_file import memory_file
-from envfleet.executors.python.faults import message_of
+from envfleet.executors.python.exception_report import message_of
 from envfleet.sampling.generators import GeneratorFactory
 
 _OUT_OF_BAND_BYTES = 512  # a buffer of at least this size is stored outside the pickle

@@ -20,8 +20,8 @@ from types import FrameType
 from typing import Any
 
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.python.faults import Trouble, trouble_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import ExceptionReport, report_exception
+from envfleet.executors.python.side_channel import dump
 from envfleet.sampling.generators import START, TRAJS, GeneratorReturned, RestartableGenerator
 from envfleet.sampling.serialization import ObjectPickler, ReceivedObject
 from envfleet.sampling.weights import WeightsStore, set_process_store
@@ -72,7 +72,7 @@ class _Worker:
         threading.Thread(target=self._read, name="envfleet-reader", daemon=True).start()
         generator: RestartableGenerator | None = None
         was_asked = True
-        report: Trouble | None = None
+        report: ExceptionReport | None = None
         try:
             self._tell("starting", 0)
             try:
@@ -81,7 +81,7 @@ class _Worker:
             except StopWorker:
                 raise
             except BaseException as error:
-                self._tell("failed", 0, trouble_of(error, START, is_leaving=True))
+                self._tell("failed", 0, report_exception(error, START, pickled=True))
                 return
             self._tell("ready", 0)
             self._work(generator)
@@ -93,11 +93,11 @@ class _Worker:
                 try:
                     generator.close()
                 except BaseException as error:
-                    report = trouble_of(error, "close()", is_leaving=True)
+                    report = report_exception(error, "close()", pickled=True)
             self._has_stopped.set()
             if self._reader_error is not None:
                 # No request can arrive without that thread: the caller is told, and starts another worker.
-                self._tell("failed", 0, trouble_of(self._reader_error, TRAJS, is_leaving=True))
+                self._tell("failed", 0, report_exception(self._reader_error, TRAJS, pickled=True))
             self._tell("closed", 0, report)
         if not was_asked:  # the signal came from elsewhere: it ends the process in the usual way
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -128,7 +128,7 @@ class _Worker:
             except BaseException as error:  # SystemExit too: it belongs to the generator
                 with contextlib.suppress(Exception):
                     generator.close()  # it is still open if its trajectory could not be pickled
-                self._halt("raised", stream, trouble_of(error, method, is_leaving=True))
+                self._halt("raised", stream, report_exception(error, method, pickled=True))
 
     def _next_request(self) -> tuple[int, ReceivedObject] | None:
         with self._changed:
@@ -155,7 +155,7 @@ class _Worker:
             if fd is not None:
                 os.close(fd)
 
-    def _halt(self, event: str, stream: int, report: Trouble | None) -> None:
+    def _halt(self, event: str, stream: int, report: ExceptionReport | None) -> None:
         with self._changed:
             # If another stream has begun meanwhile, it starts the generator again.
             if stream == self._stream:

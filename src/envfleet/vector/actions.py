@@ -1,4 +1,4 @@
-"""Actions as Gymnasium takes them: cut into single ones, and not checked against the space."""
+"""Batches of actions as Gymnasium accepts them, unchecked, as columns or as single actions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from envfleet.spaces import Leaf, leaves_of, split
 from envfleet.validation import LeafColumns
 
 
-class ActionCutter:
-    """From a batch of actions to the columns of a board, where they fit into them.
+class ActionSplitter:
+    """Splits a batch of actions into columns, or into single actions if they do not fit into columns.
 
-    A column has the dtype of the space. Integers of any width fit where it holds their values, floats
-    where they have that dtype: rounded, or of another type, they would be another action to the env.
-    What does not fit is handed to the envs as it came, by message, which costs a second round trip.
+    A column has the dtype of the space. Integers of any width fit if it can hold their values, floats only if they
+    have that dtype: rounded, or of another type, they would be another action to the env. Actions that do not fit are
+    passed to the envs as objects (Pool.step_objects).
     """
 
     def __init__(self, single: gymnasium.Space[Any], batched: gymnasium.Space[Any], num_envs: int) -> None:
@@ -26,15 +26,10 @@ class ActionCutter:
         self._num_envs = num_envs
         self._leaves = leaves_of(single)
         self._split = split(single, "action")
-        # For steps whose actions travel past the board: what is in it then is not looked at.
-        self.blank = LeafColumns(
-            np.zeros((num_envs, *leaf.shape), leaf.dtype) if leaf.kind == "array" else [None] * num_envs
-            for leaf in self._leaves
-        )
         self._is_plain = [(leaf.path, leaf.kind) for leaf in self._leaves] == [((), "array")]
 
-    def cut(self, actions: Any) -> LeafColumns | None:
-        """The columns; None when some action does not fit into them."""
+    def columns(self, actions: Any) -> LeafColumns | None:
+        """Return the actions as columns; None if some action does not fit into them."""
         if self._is_plain and isinstance(actions, np.ndarray):
             if actions.ndim == 0:
                 raise TypeError(f"Unable to iterate over the following elements: {actions}")
@@ -45,7 +40,7 @@ class ActionCutter:
             rows = [self._split(action) for action in self.single_actions(actions)]
         except ValueError:
             self._check_count(len(self.single_actions(actions)))
-            return None  # of another structure
+            return None  # another structure
         columns = LeafColumns()
         for leaf, values in zip(self._leaves, zip(*rows, strict=True), strict=True):
             column: Any = self._column(leaf, list(values)) if leaf.kind == "array" else list(values)
@@ -55,19 +50,19 @@ class ActionCutter:
         return columns
 
     def single_actions(self, actions: Any) -> list[Any]:
-        """One action for each env, as it came."""
+        """Return one action per env, unchanged."""
         singles = list(iterate(self._batched, actions))
         self._check_count(len(singles))
         return singles
 
     def _check_count(self, count: int) -> None:
         if count != self._num_envs:
-            raise ValueError(f"step() expected {self._num_envs} actions, one for each env, got {count}")
+            raise ValueError(f"step() expected {self._num_envs} actions, one per env, got {count}")
 
     def _column(self, leaf: Leaf, values: Any) -> NDArray[Any] | None:
         try:
             given = np.asarray(values)
-        except ValueError:  # rows of several lengths
+        except ValueError:  # rows of different lengths
             return None
         if given.shape != (self._num_envs, *leaf.shape):
             return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -21,10 +22,7 @@ from envfleet import _native
 from envfleet.batch import Batch
 from envfleet.errors import CallOrderError, EnvError, RecvTimeout
 from envfleet.spaces import leaves_of
-from envfleet.vector.background import run_in_background
-from envfleet.vector.base import EnvFactory, PoolVectorEnv, Step, cause_of
-from envfleet.vector.executors import LenientProcesses
-from envfleet.vector.seats import Seeds
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step, cause_of
 
 _NOT_BY_CALL = ("reset", "step", "close", "_setattr", "_check_spaces")
 _KNOWN_SPACES = (
@@ -42,11 +40,11 @@ _KNOWN_SPACES = (
 class AsyncVectorEnv(PoolVectorEnv):
     """Runs envs in worker processes; a drop-in for gymnasium.vector.AsyncVectorEnv.
 
-    There are as many workers as usable cores, not one for each env.
+    There are as many workers as usable cores, not one per env.
     """
 
     def __new__(cls, *args: Any, worker: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
-        """Gymnasium's own class where a worker function is given: it speaks that class's pipes."""
+        """Return Gymnasium's own class if a worker function is given, which needs that class's pipes."""
         if worker is None and len(args) > _POSITION_OF_WORKER:
             worker = args[_POSITION_OF_WORKER]
         if worker is None:
@@ -69,9 +67,9 @@ class AsyncVectorEnv(PoolVectorEnv):
     ) -> None:
         """The arguments are those of gymnasium.vector.AsyncVectorEnv.
 
-        shared_memory: what has a fixed size is in shared memory either way. context: the start
-        method of the workers ("forkserver", "spawn", "fork"). daemon: workers end with their
-        parent either way. max_concurrency: the number of workers.
+        shared_memory: data of fixed size is in shared memory either way. context: the start method of the workers
+        ("forkserver", "spawn", "fork"). daemon: workers end with their parent either way. max_concurrency: the number
+        of workers.
         """
         if max_concurrency is not None:
             if not isinstance(max_concurrency, (int, np.integer)):
@@ -97,63 +95,61 @@ class AsyncVectorEnv(PoolVectorEnv):
             _check_shareable(self.single_observation_space)
         num_workers = min(self.num_envs, int(max_concurrency or _native.usable_cores()))
         self._state = AsyncState.DEFAULT
-        # What ran into its time limit and still runs: its *_wait() may be called again.
+        # A call that timed out and is still running: its *_wait() may be called again.
         self._late: AsyncState | None = None
         self._pending: Future[Any] | None = None
         self._raised: set[int] = set()
-        self._executor = self._start(
-            LenientProcesses, {"num_workers": num_workers, "start_method": context or "forkserver"}
-        )
+        self._start("processes", num_workers=num_workers, start_method=context or "forkserver")
 
     # --- reset -------------------------------------------------------------------------------
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets all envs, or those of options["reset_mask"]; all rows come back."""
+        """Reset all envs, or those of options["reset_mask"], and return all rows."""
         self.reset_async(seed=seed, options=options)
         return self.reset_wait()
 
     def reset_async(self, seed: Seeds = None, options: Mapping[str, Any] | None = None) -> None:
-        """Starts a reset; reset_wait() gives its result. What ran into a time limit is waited for and dropped."""
+        """Start a reset; reset_wait() returns its result. A call that timed out is waited for and dropped."""
         self._assert_is_running()
-        env_ids, asked = self._asked(seed, options)
+        env_ids, arguments = self._reset_arguments(seed, options)
         self._expect_default("reset_async", "")
         self._drop_late()
         if env_ids is None:
-            self.pool.async_reset(options=asked)
+            self.pool.async_reset(arguments=arguments)
         else:
-            self._pending = run_in_background(lambda: self.pool.reset(env_ids, options=asked))
+            self._pending = _run_in_background(lambda: self.pool.reset(env_ids, arguments=arguments))
         self._state = AsyncState.WAITING_RESET
 
     def reset_wait(self, timeout: float | None = None) -> tuple[Any, dict[str, Any]]:
-        """The result of reset_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        """Return the result of reset_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
         batch: Batch = self._wait(AsyncState.WAITING_RESET, timeout)
         self._raised.difference_update(batch.env_id.tolist())
-        return self._reset_of(batch)
+        return self._reset_result(batch)
 
     # --- step --------------------------------------------------------------------------------
 
     def step(self, actions: Any) -> Step:
-        """Steps all envs."""
+        """Step all envs."""
         self._check_step("step_async")
         try:
-            batch = self.pool.step(self._prepared(actions))
+            batch = self._step_pool(actions)
         except EnvError as error:
             self._raise(error)
         except BaseException:
-            # Ctrl-C: the step is in flight, and step_wait() gets it.
+            # Ctrl-C: the step is in flight, and step_wait() returns it.
             if self.pool.num_in_flight:
                 self._state = AsyncState.WAITING_STEP
             raise
         return self._stepped(batch)
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step; step_wait() gives its result."""
+        """Start a step; step_wait() returns its result."""
         self._check_step("step_async")
-        self.pool.send(self._prepared(actions))
+        self._send_to_pool(actions)
         self._state = AsyncState.WAITING_STEP
 
     def step_wait(self, timeout: float | None = None) -> Step:
-        """The result of step_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        """Return the result of step_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
         return self._stepped(self._wait(AsyncState.WAITING_STEP, timeout))
 
     def _check_step(self, call: str) -> None:
@@ -163,23 +159,24 @@ class AsyncVectorEnv(PoolVectorEnv):
         if self._raised:
             raise CallOrderError(
                 f"step() expected working envs, envs {sorted(self._raised)} raised earlier; "
-                "call reset(), which builds them anew"
+                "call reset(), which rebuilds them"
             )
 
     def _stepped(self, batch: Batch) -> Step:
         if self.autoreset_mode is AutoresetMode.DISABLED:
-            # Gymnasium's workers step an env that has ended.
-            self._executor.let_run(np.flatnonzero(batch.terminated | batch.truncated).tolist())
-        return self._step_of(batch)
+            ended = np.flatnonzero(batch.terminated | batch.truncated)
+            if ended.size:
+                self.pool.mark_running(ended.tolist())  # Gymnasium's workers step an env that has ended
+        return self._step_result(batch)
 
     # --- calls by name -----------------------------------------------------------------------
 
     def render(self) -> tuple[Any, ...]:
-        """What each env draws."""
+        """Return what each env renders."""
         return self.call("render")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of each env; an attribute that is none is given as it is."""
+        """Call a method of each env. Non-callable attributes are returned unchanged."""
         self._check_call("call_async", name)
         try:
             return self.pool.call(name, *args, **kwargs)
@@ -187,18 +184,18 @@ class AsyncVectorEnv(PoolVectorEnv):
             self._raise(error)
 
     def call_async(self, name: str, *args: Any, **kwargs: Any) -> None:
-        """Starts a call; call_wait() gives its results."""
+        """Start a call; call_wait() returns its results."""
         self._check_call("call_async", name)
-        self._pending = run_in_background(lambda: self.pool.call(name, *args, **kwargs))
+        self._pending = _run_in_background(lambda: self.pool.call(name, *args, **kwargs))
         self._state = AsyncState.WAITING_CALL
 
     def call_wait(self, timeout: float | None = None) -> tuple[Any, ...]:
-        """The results of call_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
+        """Return the results of call_async(). Raises multiprocessing.TimeoutError after timeout seconds."""
         results: tuple[Any, ...] = self._wait(AsyncState.WAITING_CALL, timeout)
         return results
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        """Set an attribute: one value for all envs, or a list or tuple with one value per env."""
         self._check_call("set_attr", name)
         self._set_attr(name, values)
 
@@ -246,48 +243,42 @@ class AsyncVectorEnv(PoolVectorEnv):
         if self._late is not None:
             raise AlreadyPendingCallError(
                 f"Calling `{call}` while a call to `{self._late.value}` that timed out is still running; "
-                f"`{self._late.value}_wait` gets its result, `reset` drops it.",
+                f"`{self._late.value}_wait` returns its result, `reset` drops it.",
                 str(self._late.value),
             )
 
     def _drop_late(self) -> None:
-        """Waits for what ran into its time limit."""
+        """Wait for a call that timed out and drop its result."""
         if self._pending is not None:
             self._pending.exception()
-        elif self.pool.num_in_flight:
-            self._executor.abandon(-1.0)
+        else:
+            self.pool.drop_pending()
         self._settle()
 
-    # --- ends --------------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
-        """Waits for a pending call, at most timeout seconds, and ends the workers; terminate: kills them at once."""
+        """Wait for a pending call, at most timeout seconds, and end the workers; terminate: kill them at once."""
         if not hasattr(self, "pool"):
             return
-        self._executor_of_processes.is_impatient = terminate
         try:
             if self._state is not AsyncState.DEFAULT:
                 logger.warn(f"Calling `close` while waiting for a pending call to `{self._state.value}` to complete.")
                 wait = getattr(self, f"{self._state.value}_wait")
                 wait(0 if terminate else timeout)
         except multiprocessing.TimeoutError:
-            self._executor_of_processes.is_impatient = True
+            terminate = True
         finally:
-            self.pool.close()
-
-    @property
-    def _executor_of_processes(self) -> LenientProcesses:
-        assert isinstance(self._executor, LenientProcesses)
-        return self._executor
+            self.pool.close(terminate=terminate)
 
     @property
     def observations(self) -> Any:
-        """The present observations of all envs."""
+        """The current observations of all envs."""
         return self.pool.observe()
 
     def _raise(self, error: EnvError) -> NoReturn:
         for fault in error.faults:
-            # Gymnasium's words, which its users look for in their logs. Here it is the env that is gone.
+            # Gymnasium's messages, which users search for in their logs. Here only the env is gone, not its worker.
             logger.error(f"Received the following error from Worker-{fault.env_id} - Shutting it down")
             logger.error(fault.traceback or fault.message)
             if fault.method in ("step", "reset"):
@@ -296,8 +287,8 @@ class AsyncVectorEnv(PoolVectorEnv):
         raise cause_of(error.faults[-1], error) from error
 
     def __del__(self) -> None:
-        if not self.closed and hasattr(self, "_executor"):
-            self._executor_of_processes.is_impatient = True
+        if not self.closed and hasattr(self, "pool"):
+            self.pool.close(terminate=True)
 
 
 _POSITION_OF_WORKER = list(inspect.signature(AsyncVectorEnv.__init__).parameters).index("worker") - 1
@@ -319,3 +310,18 @@ def _check_shareable(space: gymnasium.Space[Any]) -> None:
                 f"Using `AsyncVectorEnv(..., shared_memory=True)` expected spaces of Gymnasium, got {leaf.space!r}; "
                 "pass `shared_memory=False`, which sends the observations of such a space by message."
             )
+
+
+def _run_in_background(call: Callable[[], Any]) -> Future[Any]:
+    """Start the call in a thread; the future has its result or exception."""
+    future: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # raised by future.result()
+            future.set_exception(error)
+
+    # Not a ThreadPoolExecutor: the interpreter waits for its threads at exit, and an env may never return.
+    threading.Thread(target=work, name="envfleet-call", daemon=True).start()
+    return future

@@ -1,4 +1,4 @@
-"""PoolVectorEnv: what the two vector environments have in common."""
+"""PoolVectorEnv: the common base of the two vector environments."""
 
 from __future__ import annotations
 
@@ -14,23 +14,26 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.python.env_description import Portrait
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.backends import PYTHON_EXECUTORS
+from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.vector.actions import ActionCutter
-from envfleet.vector.executors import Lenient
-from envfleet.vector.results import InfoMaker
-from envfleet.vector.seats import NEXT_ACTION, SeatBuilder, Seeds, asked_reset
+from envfleet.vector.actions import ActionSplitter
+from envfleet.vector.building import VectorEnvBuilder
+from envfleet.vector.infos import VectorInfos
 
 EnvFactory = Callable[[], Any]
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
-MakeExecutor = Callable[[EnvBuilders, SpecMaker, PoolConfig, Sequence[Mapping[str, Any]]], Lenient]
+Seeds = int | Sequence[int | None] | None
 
 
 class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
-    """A pool that is called, and answers, as Gymnasium's vector environments."""
+    """A pool with the methods and results of Gymnasium's vector environments.
+
+    Its envs are called as Gymnasium calls them: seeds and options by name at every reset that the user asks for, None
+    included, no arguments at an autoreset, no seeds of the pool's own, and actions unchanged.
+    """
 
     env_fns: Sequence[EnvFactory]
     copy: bool
@@ -41,8 +44,8 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     # --- making ------------------------------------------------------------------------------
 
     def _describe(self, first: Any, observation_spaces: Callable[[], Iterable[gymnasium.Space[Any]]]) -> None:
-        """Sets the public attributes from the first env; observation_spaces: of all, where they may differ."""
-        # A copy: the env's own is its class's.
+        """Set the public attributes from the first env; observation_spaces: of all envs, for mode "different"."""
+        # A copy: the env's own dict belongs to its class.
         self.metadata = {**first.metadata, "autoreset_mode": self.autoreset_mode}
         self.render_mode = first.render_mode
         self.single_action_space = first.action_space
@@ -68,14 +71,12 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 f"space, actual got {mode}"
             )
 
-    def _start(
-        self, make_executor: MakeExecutor, config: dict[str, Any], ready: dict[int, Any] | None = None
-    ) -> Lenient:
-        """Makes the pool. ready: envs that were built already."""
-        builders: dict[int, SeatBuilder] = {}
+    def _start(self, backend: str, ready: dict[int, Any] | None = None, **config: Any) -> None:
+        """Make the pool. ready: envs that are already built."""
+        builders: dict[int, VectorEnvBuilder] = {}
         for env_fn in self.env_fns:
-            # The same object for the same factory, so that a pickle of many holds it once.
-            builders[id(env_fn)] = SeatBuilder(
+            # The same object for the same factory, so that a pickle of many builders holds it once.
+            builders[id(env_fn)] = VectorEnvBuilder(
                 source=env_fn,
                 class_name=type(self).__name__,
                 observation_mode=self.observation_mode,
@@ -90,53 +91,60 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             autoreset_mode=self.autoreset_mode,
             render_mode=self.render_mode,
             check_actions=False,
+            seed_envs=False,
             copy=self.copy,
             **config,
         )
 
-        def make_spec(portrait: Portrait) -> EnvSpec:
+        def make_spec(description: EnvDescription) -> EnvSpec:
             return EnvSpec(
                 id=recipe.name,
-                observation_space=portrait.observation_space,
-                action_space=portrait.action_space,
+                observation_space=description.observation_space,
+                action_space=description.action_space,
                 backend="vector",
                 metadata=self.metadata,
                 render_mode=self.render_mode,
             )
 
         try:
-            executor = make_executor(recipe, make_spec, pool_config, [{}])
+            executor = PYTHON_EXECUTORS[backend](recipe, make_spec, pool_config, [{}])
         except EnvError as error:
-            # Gymnasium's callers expect what the env raised; without it, what is known.
+            # Gymnasium's callers expect the env's own exception, if it could be pickled.
             raise error.faults[-1].cause or error from None
         self.pool = Pool(executor, pool_config)
-        executor.let_run(range(self.num_envs))
-        self._cutter = ActionCutter(self.single_action_space, self.action_space, self.num_envs)
-        self._infos = InfoMaker(self.single_observation_space, self.num_envs)
-        return executor
+        self.pool.mark_running()  # Gymnasium steps envs that were not reset
+        self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
+        self._infos = VectorInfos(self.single_observation_space, self.num_envs)
 
     # --- stepping ----------------------------------------------------------------------------
 
-    def _prepared(self, actions: Any) -> Any:
-        """The actions as the pool takes them; those that no column holds are sent ahead."""
-        columns = self._cutter.cut(actions)
+    def _step_pool(self, actions: Any) -> Batch:
+        columns = self._splitter.columns(actions)
         if columns is not None:
-            return columns
-        self.pool.set_attr(NEXT_ACTION, self._cutter.single_actions(actions))
-        return self._cutter.blank
+            return self.pool.step(columns)
+        return self.pool.step_objects(self._splitter.single_actions(actions))
 
-    def _step_of(self, batch: Batch) -> Step:
+    def _send_to_pool(self, actions: Any) -> None:
+        columns = self._splitter.columns(actions)
+        if columns is not None:
+            self.pool.send(columns)
+        else:
+            self.pool.send_objects(self._splitter.single_actions(actions))
+
+    def _step_result(self, batch: Batch) -> Step:
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._infos.info(batch)
 
-    def _reset_of(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
+    def _reset_result(self, batch: Batch) -> tuple[Any, dict[str, Any]]:
         if len(batch) < self.num_envs:
             return self.pool.observe(), self._infos.info_of_some(batch)
         return batch.obs, self._infos.info(batch)
 
-    def _asked(self, seed: Seeds, options: Mapping[str, Any] | None) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        """(env ids, None for all; the pool's options) of a reset. The caller's dict stays as it is."""
+    def _reset_arguments(
+        self, seed: Seeds, options: Mapping[str, Any] | None
+    ) -> tuple[NDArray[np.int32] | None, list[dict[str, Any]]]:
+        """Return the env ids of a reset, None for all, and the arguments of each env's reset()."""
         if seed is None or isinstance(seed, (int, np.integer)):
-            seeds: Seeds = None if seed is None else int(seed)
+            seeds = [None if seed is None else int(seed) + env_id for env_id in range(self.num_envs)]
         else:
             seeds = list(seed)
             if len(seeds) != self.num_envs:
@@ -145,19 +153,20 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                     f"length={len(seeds)}."
                 )
         if options is None or "reset_mask" not in options:
-            return None, asked_reset(seeds, options)
+            return None, [{"seed": own_seed, "options": options} for own_seed in seeds]
         mask = _checked_mask(options["reset_mask"], self.num_envs)
         others = {key: value for key, value in options.items() if key != "reset_mask"}
-        return np.flatnonzero(mask).astype(np.int32), asked_reset(seeds, others)
+        env_ids = np.flatnonzero(mask).astype(np.int32)
+        return env_ids, [{"seed": seeds[env_id], "options": others} for env_id in env_ids]
 
     # --- calls by name -----------------------------------------------------------------------
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of each env; an attribute that is none is given as it is."""
+        """Call a method of each env. Non-callable attributes are returned unchanged."""
         raise NotImplementedError
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute of each env; a method is called, as Gymnasium does."""
+        """Return an attribute of each env. Methods are called, as in Gymnasium."""
         return self.call(name)
 
     def _set_attr(self, name: str, values: Any) -> None:
@@ -173,19 +182,19 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             self._raise(error)
 
     @property
-    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # a tuple, as Gymnasium's classes give it
+    def np_random_seed(self) -> tuple[int, ...]:  # type: ignore[override]  # a tuple, as in Gymnasium's classes
         """The seed of each env's generator."""
         return self.get_attr("np_random_seed")
 
-    @property  # type: ignore[misc]  # nothing to set: the generators are the envs'
+    @property  # type: ignore[misc]  # no setter: the generators belong to the envs
     def np_random(self) -> tuple[np.random.Generator, ...]:  # type: ignore[override]  # likewise a tuple
-        """The generator of each env, or a copy of it where the env lives in another process."""
+        """The generator of each env, or a copy of it if the env lives in another process."""
         return self.get_attr("np_random")
 
-    # --- ends --------------------------------------------------------------------------------
+    # --- closing -----------------------------------------------------------------------------
 
     def _raise(self, error: EnvError) -> NoReturn:
-        """Raises what the env raised."""
+        """Raise what the env raised."""
         raise NotImplementedError
 
     def _assert_is_running(self) -> None:
@@ -199,12 +208,12 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.close()
 
     def __del__(self) -> None:
-        # The pool closes itself; this stops VectorEnv's destructor from a half-made object.
+        # The pool closes itself; VectorEnv's destructor would fail on a half-made object.
         pass
 
 
 def cause_of(fault: Fault, error: EnvError) -> BaseException:
-    """What the env raised, where it could travel; else what is known of it."""
+    """Return what the env raised, if it could be pickled, else the EnvError."""
     return error if fault.cause is None else fault.cause
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import CallOrderError, EnvError
-from envfleet.vector.base import EnvFactory, PoolVectorEnv, Step, cause_of
-from envfleet.vector.executors import LenientSerial
-from envfleet.vector.seats import Seeds
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step, cause_of
+from envfleet.vector.building import inner_env
 
 
 class SyncVectorEnv(PoolVectorEnv):
@@ -33,47 +32,46 @@ class SyncVectorEnv(PoolVectorEnv):
         self.num_envs = len(self.env_fns)
         built = [env_fn() for env_fn in self.env_fns]
         self._describe(built[0], lambda: [env.observation_space for env in built])
-        self._executor = self._start(LenientSerial, {}, dict(enumerate(built)))
+        self._start("serial", dict(enumerate(built)))
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
 
     @property
     def envs(self) -> list[Any]:
-        """The envs themselves, in their order; a new list, and none after close()."""
-        assert isinstance(self._executor, LenientSerial)
-        return self._executor.envs
+        """The env objects, in the order of their ids; none after close()."""
+        return [inner_env(env) for env in self.pool.local_envs()]
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Resets all envs, or those of options["reset_mask"]; all rows come back."""
+        """Reset all envs, or those of options["reset_mask"], and return all rows."""
         self._assert_is_running()
-        env_ids, asked = self._asked(seed, options)
+        env_ids, arguments = self._reset_arguments(seed, options)
         try:
-            batch = self.pool.reset(env_ids, options=asked)
+            batch = self.pool.reset(env_ids, arguments=arguments)
         except EnvError as error:
             self._raise(error)
         self._ended[batch.env_id] = False
-        return self._reset_of(batch)
+        return self._reset_result(batch)
 
     def step(self, actions: Any) -> Step:
-        """Steps all envs."""
+        """Step all envs."""
         self._assert_is_running()
         if self.autoreset_mode is AutoresetMode.DISABLED and self._ended.any():
             raise _EndedError(
-                f"step() expected running episodes, those of envs {np.flatnonzero(self._ended).tolist()} have ended "
+                f"step() expected running episodes, the ones of envs {np.flatnonzero(self._ended).tolist()} have ended "
                 "and autoreset_mode is disabled; reset(options={'reset_mask': terminated | truncated}) first"
             )
         try:
-            batch = self.pool.step(self._prepared(actions))
+            batch = self._step_pool(actions)
         except EnvError as error:
             self._raise(error)
         self._ended = batch.terminated | batch.truncated
-        return self._step_of(batch)
+        return self._step_result(batch)
 
     def render(self) -> tuple[Any, ...]:
-        """What each env draws."""
+        """Return what each env renders."""
         return self.call("render")
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """Calls a method of each env; an attribute that is none is given as it is."""
+        """Call a method of each env. Non-callable attributes are returned unchanged."""
         self._assert_is_running()
         try:
             return self.pool.call(name, *args, **kwargs)
@@ -81,18 +79,18 @@ class SyncVectorEnv(PoolVectorEnv):
             self._raise(error)
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute: one value for all, or a list or tuple of one for each env."""
+        """Set an attribute: one value for all envs, or a list or tuple with one value per env."""
         self._assert_is_running()
         self._set_attr(name, values)
 
     def close_extras(self, **kwargs: Any) -> None:
-        """Closes the envs."""
+        """Close the envs."""
         if hasattr(self, "pool"):
             self.pool.close()
 
     def _raise(self, error: EnvError) -> NoReturn:
-        # The env is in the caller's hands and stays what it is, as with Gymnasium.
-        self._executor.let_run(fault.env_id for fault in error.faults)
+        # The env belongs to the caller and keeps its state, as in Gymnasium.
+        self.pool.mark_running([fault.env_id for fault in error.faults])
         raise cause_of(error.faults[0], error) from None
 
 

@@ -1,7 +1,7 @@
-"""Wrappers that do once for a batch what others do in each env.
+"""Wrappers that process whole batches.
 
-They wrap what envfleet.make() gives, in every autoreset mode, with step() as with send() and recv(). Those that
-bear the name of a wrapper of Gymnasium's take its arguments; docs/wrappers.md says why there is a second one.
+They wrap pools of envfleet.make(), in every autoreset mode, with step() as with send() and recv(). Those that
+have the name of a Gymnasium wrapper take its arguments; docs/wrappers.md explains the differences.
 """
 
 from envfleet.wrappers.base import PoolWrapper, Rows, WrapperState

@@ -1,6 +1,6 @@
 """PoolWrapper: a VectorWrapper that also knows send() and recv(), partial resets and rows in any order.
 
-A wrapper says in _take() what it makes of a batch of rows, and the same for every way that rows come: reset() of
+A wrapper processes batches of rows in _take(), which is called for every way that rows arrive: reset() of
 all or of some envs, step(), recv(), in every autoreset mode, and in an EnvError.
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
@@ -23,10 +25,10 @@ Mask = NDArray[np.bool_]
 
 
 class Rows(NamedTuple):
-    """What the rows of a batch are; masks of one value for each row.
+    """The envs of a batch's rows and what happened to them, as arrays with one value per row.
 
-    A row that ended in same_step mode is both: the last of one episode, and the first of the next. One that was
-    not asked for in a partial reset is nothing: its env stands where it stood.
+    A row that ended in same_step mode is both: the last of one episode, and the first of the next. A row
+    that a partial reset did not select is neither: its env has not changed.
     """
 
     env_id: NDArray[np.int32]
@@ -39,7 +41,7 @@ class Rows(NamedTuple):
 
 @dataclass(frozen=True)
 class WrapperState:
-    """What a wrapper keeps of its envs, around the state of what it wraps. Pickles."""
+    """The state of a wrapper and of the env that it wraps. Can be pickled."""
 
     wrapper: str
     inner: Any
@@ -47,7 +49,7 @@ class WrapperState:
 
 
 class PoolWrapper(VectorWrapper):
-    """A wrapper around what envfleet.make() gives, or around another such wrapper."""
+    """A wrapper around a pool of envfleet.make(), or around another PoolWrapper."""
 
     # Names of the attributes that _take() changes: what get_state() saves.
     _kept: tuple[str, ...] = ()
@@ -69,9 +71,9 @@ class PoolWrapper(VectorWrapper):
     def _take(
         self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        """What becomes of a batch: its observations and rewards; info may be changed in place.
+        """Process a batch and return its observations and rewards; info may be changed in place.
 
-        Of a reset the reward is zeros.
+        The reward of a reset is zeros.
         """
         raise NotImplementedError
 
@@ -80,7 +82,7 @@ class PoolWrapper(VectorWrapper):
     def reset(
         self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Resets all envs, those of env_id, or those of options["reset_mask"]."""
+        """Reset all envs, those of env_id, or those of options["reset_mask"]."""
         ids = () if env_id is None else (env_id,)
         obs, info = self._keeping_up(lambda: self.env.reset(*ids, seed=seed, options=options))  # type: ignore[arg-type]  # any Mapping and Seed
         if options is not None and "reset_mask" in options:
@@ -93,8 +95,8 @@ class PoolWrapper(VectorWrapper):
         return obs, info
 
     def step(self, actions: Any, env_id: Any = None, *, timeout: float | None = None) -> Step:
-        """Steps all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
-        # A wrapper of Gymnasium's in between takes actions and nothing else.
+        """Step all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
+        # A Gymnasium wrapper in between accepts only actions.
         ids = () if env_id is None else (env_id,)
         limit = {} if timeout is None else {"timeout": timeout}
         step = self._keeping_up(lambda: self.env.step(actions, *ids, **limit))
@@ -103,39 +105,39 @@ class PoolWrapper(VectorWrapper):
     # --- EnvPool -----------------------------------------------------------------------------------
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
-        """Starts a reset of all envs; recv() gives their rows."""
+        """Start a reset of all envs; recv() returns their rows."""
         self._inner("async_reset")(seed=seed, options=options)
 
     def send(self, actions: Any, env_id: Any = None) -> None:
-        """Starts a step of these envs and returns."""
+        """Start a step of these envs without waiting for it."""
         self._inner("send")(actions, env_id)
 
     def recv(self, timeout: float | None = None) -> Step:
-        """The rows that are ready; info["env_id"] says whose they are."""
+        """Receive the rows that are ready; info["env_id"] tells which envs they belong to."""
         receive = self._inner("recv")
         return self._taken(self._keeping_up(lambda: receive(timeout)))
 
     # --- state and life ------------------------------------------------------------------------------
 
     def get_state(self) -> WrapperState:
-        """The state of every env and of the wrappers around them."""
+        """Return the state of every env and of the wrappers around them."""
         own = {name: copy.deepcopy(getattr(self, name)) for name in self._kept}
         return WrapperState(type(self).__name__, self._inner("get_state")(), own)
 
     def set_state(self, state: WrapperState) -> None:
-        """Goes back to a state of get_state() of a wrapper of this kind."""
+        """Restore a state that get_state() of the same kind of wrapper returned."""
         if not isinstance(state, WrapperState) or state.wrapper != type(self).__name__:
             got = state.wrapper if isinstance(state, WrapperState) else type(state).__name__
             raise StateError(
-                f"set_state() expected a state that {type(self).__name__}.get_state() gave, got one of {got}; "
-                "save and load at the same wrapper"
+                f"set_state() expected a state of {type(self).__name__}.get_state(), got one of {got}; "
+                "save and load with the same wrapper"
             )
         self._inner("set_state")(state.inner)
         for name, value in state.own.items():
             setattr(self, name, copy.deepcopy(value))
 
     def __getattr__(self, name: str) -> Any:
-        # pool, render_tiled(), get_attr() ...: what Gymnasium's VectorWrapper does not hand on.
+        # pool, render_tiled(), get_attr() ...: attributes that Gymnasium's VectorWrapper does not forward.
         if name.startswith("_") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
@@ -169,7 +171,7 @@ class PoolWrapper(VectorWrapper):
         return obs, reward, terminated, truncated, info
 
     def _keeping_up(self, call: Callable[[], Any]) -> Any:
-        """The call's outcome. If an env raises, the rows of the others still count, and are in the error as wrapped."""
+        """Make a call. If an env raises, the rows of the others are processed and put into the error."""
         try:
             return call()
         except EnvError as error:
@@ -184,7 +186,44 @@ class PoolWrapper(VectorWrapper):
     def _inner(self, name: str) -> Any:
         if not hasattr(self.env, name):
             raise ConfigError(
-                f"{name}() expected wrappers of envfleet.wrappers all the way to the pool, got "
-                f"{type(self.env).__name__} within {type(self).__name__}; put it outside, or use reset() and step()"
+                f"{name}() expected wrappers of envfleet.wrappers down to the pool, got "
+                f"{type(self.env).__name__} within {type(self).__name__}; put it outermost, or use reset() and step()"
             )
         return getattr(self.env, name)
+
+
+def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]], Any]) -> gymnasium.Space[Any]:
+    """Return the space with a function applied to each leaf."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: changed(part, change) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([changed(part, change) for part in space.spaces])
+    leaf: gymnasium.Space[Any] = change(space)
+    return leaf
+
+
+class FinalRows:
+    """The final observations in info["final_obs"] of a same_step batch, by leaf: read, replace, write back.
+
+    rows: the rows of the batch that have a final observation.
+    """
+
+    def __init__(self, info: dict[str, Any], split: Callable[[Any], list[Any]]) -> None:
+        self._column: NDArray[Any] | None = info.get("final_obs")
+        self.rows = np.flatnonzero(info["_final_obs"]) if self._column is not None else np.zeros(0, dtype=np.intp)
+        self._values = [] if self._column is None else [split(self._column[row]) for row in self.rows]
+
+    def leaf(self, position: int) -> list[Any]:
+        """Return the values of one leaf, one per row of rows."""
+        return [values[position] for values in self._values]
+
+    def replace(self, position: int, column: Any) -> None:
+        """Replace the values of a leaf."""
+        for values, value in zip(self._values, column, strict=True):
+            values[position] = value
+
+    def write(self, join: Callable[[list[Any]], Any]) -> None:
+        """Write the replaced values into the info."""
+        if self._column is not None:
+            for row, values in zip(self.rows, self._values, strict=True):
+                self._column[row] = join(values)

@@ -18,8 +18,8 @@ class RecordEpisodeStatistics(PoolWrapper):
     """Adds info["episode"] = {"r": return, "l": length, "t": seconds} with the mask info["_episode"].
 
     return_queue, length_queue and time_queue hold the last buffer_length episodes, episode_count how many ended. An
-    episode that an env's failure cut short (on_error="restart") is none. pool.stats() gives means and extremes of
-    the same episodes without any wrapper.
+    episode that an env's failure cut short (on_error="restart") does not count. pool.stats() returns means and
+    extremes of the same episodes without a wrapper.
     """
 
     _kept = ("_returns", "_lengths", "episode_count", "return_queue", "length_queue", "time_queue")
@@ -38,7 +38,7 @@ class RecordEpisodeStatistics(PoolWrapper):
     def _take(
         self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        # Rows of resets have no reward, and start from nothing below in any case.
+        # Rows of resets have no reward, and are set to zero below anyway.
         self._returns[rows.at] += reward
         self._lengths[rows.at] += rows.moved
         over = np.flatnonzero(rows.first | rows.ended)
@@ -54,7 +54,7 @@ class RecordEpisodeStatistics(PoolWrapper):
     def _report(self, done: NDArray[np.bool_], env_id: NDArray[np.int32], now: float, info: dict[str, Any]) -> None:
         if self._key in info:
             raise ConfigError(
-                f"expected an info without the key {self._key!r}, got one of the env or of another wrapper; "
+                f"expected an info without the key {self._key!r}, but the env or another wrapper sets it; "
                 "pass another stats_key"
             )
         ids = env_id[done]

@@ -1,4 +1,4 @@
-"""The last observations of each env as one."""
+"""Frame stacking: the last observations of each env as one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import PoolWrapper, Rows
-from envfleet.wrappers.nested import FinalRows
+from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows
 
 _PADDINGS = ("reset", "zero")
 
@@ -20,8 +19,8 @@ _PADDINGS = ("reset", "zero")
 class FrameStackObservation(PoolWrapper):
     """Stacks the last stack_size observations of each env, oldest first: (num_envs, stack_size, ...).
 
-    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); no frame
-    of the episode before is ever seen. Dict and Tuple observations are stacked leaf by leaf.
+    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); frames
+    of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
     """
 
     _kept = ("_frames", "_newest")
@@ -29,7 +28,7 @@ class FrameStackObservation(PoolWrapper):
     def __init__(self, env: VectorEnv[Any, Any, Any], stack_size: int, *, padding_type: str = "reset") -> None:
         super().__init__(env)
         if isinstance(stack_size, bool) or not isinstance(stack_size, (int, np.integer)) or stack_size < 1:
-            raise ConfigError(f"stack_size expected a whole number from 1 on, got {stack_size!r}")
+            raise ConfigError(f"stack_size expected an integer of at least 1, got {stack_size!r}")
         if padding_type not in _PADDINGS:
             raise ConfigError(f"padding_type expected one of {list(_PADDINGS)}, got {padding_type!r}")
         self.stack_size, self.padding_type = int(stack_size), padding_type
@@ -37,8 +36,8 @@ class FrameStackObservation(PoolWrapper):
         for leaf in leaves_of(inner):
             if leaf.kind != "array":
                 raise ConfigError(
-                    f"FrameStackObservation expected observations of arrays, got {leaf.space} at "
-                    f"obs{path_text(leaf.path)}; leave it out in the env, e.g. with FilterObservation"
+                    f"FrameStackObservation expected array observations, got {leaf.space} at "
+                    f"obs{path_text(leaf.path)}; remove it in the env, e.g. with FilterObservation"
                 )
         self._split, self._join = split(inner), join(inner)
         self.single_observation_space = batch_space(inner, self.stack_size)
@@ -75,7 +74,7 @@ class FrameStackObservation(PoolWrapper):
             frames[ids, self._newest[ids]] = first
 
     def _finish(self, finals: FinalRows, ids: NDArray[np.int32]) -> None:
-        """The last stacks of episodes that ended in a same_step batch; their rows show the next ones already."""
+        """Write the final stacks of episodes that ended in a same_step batch, whose rows already show the next ones."""
         self._newest[ids] = (self._newest[ids] + 1) % self.stack_size
         slots = self._slots(ids)
         for position, frames in enumerate(self._frames):
@@ -84,7 +83,7 @@ class FrameStackObservation(PoolWrapper):
         finals.write(self._join)
 
     def _slots(self, ids: NDArray[np.int32]) -> NDArray[np.intp]:
-        """Where the frames of these envs are among all, oldest first."""
+        """Return the indices of these envs' frames, oldest first."""
         within = (self._newest[ids][:, None] + self._oldest_first) % self.stack_size
         slots: NDArray[np.intp] = ids[:, None] * self.stack_size + within
         return slots

@@ -16,15 +16,13 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import PoolWrapper, Rows
-from envfleet.wrappers.moments import RunningMeanStd
-from envfleet.wrappers.nested import FinalRows, changed
+from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed
 
 
 class _Normalizer(PoolWrapper):
-    """What both have: named moments, a switch, and a file.
+    """The parts that both share: named moments, update_running_mean, save() and load().
 
-    update_running_mean: whether rows change the statistics. Off for evaluation.
+    update_running_mean: whether rows update the statistics; set it to False for evaluation.
     """
 
     def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float, clip: float | None) -> None:
@@ -41,7 +39,7 @@ class _Normalizer(PoolWrapper):
         raise NotImplementedError
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the statistics into a file (npz)."""
+        """Write the statistics to an npz file."""
         arrays: dict[str, Any] = {}
         for name, moments in self._moments().items():
             arrays |= {f"{name}/mean": moments.mean, f"{name}/var": moments.var, f"{name}/count": moments.count}
@@ -50,7 +48,7 @@ class _Normalizer(PoolWrapper):
             np.savez(file, **arrays)
 
     def load(self, path: str | os.PathLike[str]) -> None:
-        """Reads what save() wrote, or leaves all as it was and raises."""
+        """Read what save() wrote. Nothing changes if it raises."""
         own = self._moments()
         wanted = {f"{name}/{part}" for name in own for part in ("mean", "var", "count")}
         try:
@@ -64,7 +62,7 @@ class _Normalizer(PoolWrapper):
             if arrays[f"{name}/mean"].shape != moments.mean.shape:
                 raise StateError(
                     f"load() expected statistics of shape {moments.mean.shape} for {name}, got "
-                    f"{arrays[f'{name}/mean'].shape} in {str(path)!r}; they are of another env"
+                    f"{arrays[f'{name}/mean'].shape} in {str(path)!r}; they belong to another env"
                 )
         for name, moments in own.items():
             moments.mean, moments.var = arrays[f"{name}/mean"], arrays[f"{name}/var"]
@@ -75,11 +73,11 @@ class _Normalizer(PoolWrapper):
 
 
 class NormalizeObservation(_Normalizer):
-    """Observations with mean 0 and variance 1, by the mean and variance of all that came so far.
+    """Scales observations to mean 0 and variance 1 by the running mean and variance.
 
-    Of Dict and Tuple observations every Box is normalised, and all else left as it is. The results are float32
-    (float64 of a float64 Box), between -clip and clip where that is given. obs_rms holds the statistics: mean, var
-    and count, of several Boxes by name: {"obs['position']": ...}.
+    In Dict and Tuple observations every Box is normalised, and everything else is unchanged. The results are float32
+    (float64 for a float64 Box), clipped to [-clip, clip] if clip is given. obs_rms holds the statistics: mean, var and
+    count; for several Boxes by name: {"obs['position']": ...}.
     """
 
     _kept = ("obs_rms",)
@@ -90,10 +88,12 @@ class NormalizeObservation(_Normalizer):
         leaves = leaves_of(inner)
         boxes = {position: leaf for position, leaf in enumerate(leaves) if isinstance(leaf.space, spaces.Box)}
         if not boxes:
-            raise ConfigError(f"NormalizeObservation expected an observation with a Box, got {inner}; leave it out")
+            raise ConfigError(
+                f"NormalizeObservation expected an observation space that contains a Box, got {inner}; leave it out"
+            )
         self._positions = {f"obs{path_text(leaf.path)}": position for position, leaf in boxes.items()}
         by_name = {name: RunningMeanStd(boxes[position].shape) for name, position in self._positions.items()}
-        # Of a single Box itself, as Gymnasium has it: code reads its mean and hands it from env to env.
+        # For a single Box the moments themselves, as in Gymnasium: code reads the mean and copies it from env to env.
         self.obs_rms = by_name if isinstance(inner, (spaces.Dict, spaces.Tuple)) else by_name["obs"]
         self._split, self._join = split(inner), join(inner)
         self.single_observation_space = changed(inner, self._space)
@@ -113,7 +113,7 @@ class NormalizeObservation(_Normalizer):
     ) -> tuple[Any, NDArray[np.float64]]:
         columns = self._split(obs)
         finals = FinalRows(info, self._split)
-        # Zeros stand where an env failed; in same_step mode the next episode's first observation does.
+        # The row of a failed env is zeros, or in same_step mode the next episode's first observation.
         seen = rows.first | (rows.moved & ~rows.failed)
         for name, moments in self._moments().items():
             position = self._positions[name]
@@ -143,7 +143,7 @@ class NormalizeObservation(_Normalizer):
 
 
 class NormalizeReward(_Normalizer):
-    """Rewards divided by the standard deviation of the discounted return, as it runs on within each episode."""
+    """Divides rewards by the standard deviation of the discounted return so far within each episode."""
 
     _kept = ("return_rms", "accumulated_reward")
 
@@ -168,7 +168,7 @@ class NormalizeReward(_Normalizer):
         counted = running[rows.moved & ~rows.failed]
         if self.update_running_mean and counted.size:
             self.return_rms.update(counted)
-        # After an end, be it a truncation, nothing of the episode goes into the next one.
+        # The return starts from 0 after an end, including a truncation.
         running[rows.ended | rows.first] = 0.0
         self.accumulated_reward[rows.at] = running
         return obs, self._clipped(reward / np.sqrt(self.return_rms.var + self.epsilon))
@@ -176,3 +176,28 @@ class NormalizeReward(_Normalizer):
 
 def _float_of(dtype: Any) -> np.dtype[Any]:
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+_FIRST_COUNT = 1e-4  # of mean 0 and variance 1, so that there is something to divide by before the first row
+
+
+class RunningMeanStd:
+    """Running mean and variance in float64: float32 sums lose precision in long runs."""
+
+    def __init__(self, shape: tuple[int, ...] = ()) -> None:
+        self.mean: NDArray[np.float64] = np.zeros(shape)
+        self.var: NDArray[np.float64] = np.ones(shape)
+        self.count: float = _FIRST_COUNT
+
+    def update(self, rows: NDArray[Any]) -> None:
+        """Add rows, by Chan's formula for the moments of combined sets."""
+        added = len(rows)
+        mean = np.add.reduce(rows, axis=0, dtype=np.float64) / added
+        from_mean = rows - mean
+        var = np.add.reduce(from_mean * from_mean, axis=0) / added
+        total = self.count + added
+        away = mean - self.mean
+        squares = self.var * self.count + var * added + away * away * (self.count * added / total)
+        self.mean = np.asarray(self.mean + away * (added / total))
+        self.var = np.asarray(squares / total)
+        self.count = total

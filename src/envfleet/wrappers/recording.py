@@ -1,4 +1,4 @@
-"""A video of a grid of envs, as they run."""
+"""Videos of a grid of envs."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.pictures import tile
+from envfleet.rendering import tile
 from envfleet.wrappers.base import PoolWrapper, Rows
 from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
 
 Policy = Callable[[Any], Any]
 
-_USUAL_FPS = 30  # of an env that does not say
-_USUAL_GRID = 16
+_DEFAULT_FPS = 30  # if the env's metadata has no render_fps
+_GRID_SIZE = 16
 
 
 class RecordGrid(PoolWrapper):
-    """Writes what some envs (default: the first 16) draw, as one picture a step, into a .gif or .mp4.
+    """Records what some envs (default: the first 16) render, one frame per step, as a .gif or .mp4 file.
 
-    One video of num_frames pictures from the first reset on; or, with trigger, one from each step for which
-    trigger(step) is true, step counting the batches, and {step} in the path giving each its own file. A video ends
-    after num_frames pictures, or with close().
+    Without trigger: one video of num_frames frames, from the first reset. With trigger: a video starts at each step for
+    which trigger(step) is true, where step counts batches and {step} in the path names the file. A video ends after
+    num_frames frames, or with close().
     """
 
     def __init__(
@@ -45,15 +45,15 @@ class RecordGrid(PoolWrapper):
         super().__init__(env)
         self._check(env, path, num_frames, trigger)
         self._path, self._num_frames, self._trigger, self._max_width = str(path), num_frames, trigger, max_width
-        self._shown = list(range(min(self.num_envs, _USUAL_GRID))) if env_ids is None else [int(i) for i in env_ids]
+        self._shown = list(range(min(self.num_envs, _GRID_SIZE))) if env_ids is None else [int(i) for i in env_ids]
         if not self._shown or not all(0 <= env_id < self.num_envs for env_id in self._shown):
-            raise ConfigError(f"env_ids expected some from 0 to {self.num_envs - 1}, got {env_ids!r}")
-        self._fps = float(fps or env.metadata.get("render_fps") or _USUAL_FPS)
+            raise ConfigError(f"env_ids expected at least one id from 0 to {self.num_envs - 1}, got {env_ids!r}")
+        self._fps = float(fps or env.metadata.get("render_fps") or _DEFAULT_FPS)
         self._video: Video | None = None
         self._finish: Callable[[], Any] = lambda: None
         self._left = 0
         self._batches = -1
-        self.paths: list[Path] = []  # of the videos begun
+        self.paths: list[Path] = []  # of the videos that were started
 
     @staticmethod
     def _check(env: VectorEnv[Any, Any, Any], path: Any, num_frames: int, trigger: Any) -> None:
@@ -62,20 +62,20 @@ class RecordGrid(PoolWrapper):
         if pool.config.is_async:
             raise ConfigError(
                 f"RecordGrid expected a pool that is idle between batches, got batch_size={pool.config.batch_size} of "
-                f"num_envs={pool.num_envs}; record a pool without batch_size"
+                f"num_envs={pool.num_envs}; make the pool without batch_size"
             )
         if env.render_mode != "rgb_array":
             raise ConfigError(f"RecordGrid expected render_mode='rgb_array' at make(), got {env.render_mode!r}")
         if num_frames < 1:
-            raise ConfigError(f"num_frames expected a number from 1 on, got {num_frames!r}")
+            raise ConfigError(f"num_frames expected an integer of at least 1, got {num_frames!r}")
         if trigger is not None and "{step}" not in str(path):
             raise ConfigError(f"path expected {{step}} in it, so that each video has its own file, got {str(path)!r}")
-        # What is missing is missed now, not after hours of training.
+        # A missing package is reported now, not after hours of training.
         writer_of(check_path(path))
 
     @property
     def recording(self) -> bool:
-        """Whether a video is under way."""
+        """True if a video is under way."""
         return self._video is not None
 
     def _take(
@@ -105,12 +105,12 @@ class RecordGrid(PoolWrapper):
         return shrunk(tile(envs.pool.render_all(self._shown)), self._max_width)
 
     def stop(self) -> None:
-        """Completes the video that is under way, if any."""
+        """Complete the current video, if any."""
         self._finish()
         self._video = None
 
     def close(self, **kwargs: Any) -> None:
-        """Completes the video, then closes the pool."""
+        """Complete the video, then close the pool."""
         self.stop()
         super().close(**kwargs)
 
@@ -126,9 +126,9 @@ def record(
     fps: float | None = None,
     max_width: int = 720,
 ) -> Path:
-    """Resets the envs, runs them with policy(obs) -> actions (default: random ones) and writes a .gif or .mp4.
+    """Reset the envs, run them with policy(obs) -> actions (default: random actions) and write a .gif or .mp4 file.
 
-    envs were made with render_mode="rgb_array"; they stay open, where the last picture shows them.
+    envs need render_mode="rgb_array"; they stay open after the last frame.
     """
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
     if policy is None:

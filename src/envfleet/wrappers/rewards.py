@@ -1,4 +1,4 @@
-"""Rewards between bounds."""
+"""Reward clipping."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from envfleet.wrappers.base import PoolWrapper, Rows
 
 
 class ClipReward(PoolWrapper):
-    """Rewards below min_reward become min_reward, those above max_reward max_reward."""
+    """Clips rewards to the range from min_reward to max_reward."""
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], min_reward: float | None = None, max_reward: float | None = None
@@ -28,5 +28,5 @@ class ClipReward(PoolWrapper):
     def _take(
         self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        # The reward 0 of a reset stays: it is nobody's, even where the bounds leave 0 out.
+        # The reward of a reset stays 0, even if the bounds exclude it.
         return obs, np.where(rows.moved, np.clip(reward, self.min_reward, self.max_reward), reward)

@@ -1,4 +1,4 @@
-"""Pictures into a GIF or MP4 file."""
+"""Video files: GIF and MP4."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imag
 
 
 class Video:
-    """A file that grows by one picture at a time and is done with close().
+    """A video file that is written frame by frame and completed by close().
 
-    An MP4 is written as the pictures come; those of a GIF are kept until close().
+    An MP4 is written frame by frame; the frames of a GIF are kept until close().
     """
 
     def __init__(self, path: str | os.PathLike[str], fps: float) -> None:
@@ -33,13 +33,13 @@ class Video:
         self._size: tuple[int, ...] | None = None
 
     def append(self, frame: Frame) -> None:
-        """Adds a picture; all must be of the first one's size."""
+        """Add a frame of the same size as the first one."""
         frame = _even(frame) if self.path.suffix == ".mp4" else frame
         if self._size is None:
             self._size = frame.shape
             self.path.parent.mkdir(parents=True, exist_ok=True)
         elif frame.shape != self._size:
-            raise ConfigError(f"a video expected pictures of shape {self._size}, as its first one, got {frame.shape}")
+            raise ConfigError(f"a video expected frames of shape {self._size}, like its first, got {frame.shape}")
         if self.path.suffix == ".gif":
             self._frames.append(frame)
             return
@@ -53,7 +53,7 @@ class Video:
         self._encoder.send(np.ascontiguousarray(frame))
 
     def close(self) -> None:
-        """Completes the file. Idempotent; without pictures there is no file."""
+        """Complete the file. Idempotent; without frames no file is written."""
         if self._encoder is not None:
             self._encoder.close()
             self._encoder = None
@@ -63,14 +63,14 @@ class Video:
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
-    """The path, if it is of a kind that can be written."""
+    """Return the path. Raise ConfigError if its suffix is not .gif or .mp4."""
     if Path(path).suffix not in _PURPOSES:
         raise ConfigError(f"a video expected a file name that ends in .gif or .mp4, got {str(path)!r}")
     return Path(path)
 
 
 def writer_of(path: Path) -> ModuleType:
-    """The module that writes this kind of file, or a MissingExtraError."""
+    """Import the module that writes this kind of file. Raise MissingExtraError if it is not installed."""
     import importlib
 
     package, module = _PURPOSES[path.suffix]
@@ -81,7 +81,7 @@ def writer_of(path: Path) -> ModuleType:
 
 
 def shrunk(picture: Frame, max_width: int) -> Frame:
-    """The picture at most max_width wide, by a whole factor: each pixel is the mean of a block."""
+    """Shrink a picture to at most max_width by an integer factor; each pixel is the mean of a block."""
     height, width = picture.shape[:2]
     factor = min(math.ceil(width / max_width), height)
     if factor <= 1:
@@ -93,6 +93,6 @@ def shrunk(picture: Frame, max_width: int) -> Frame:
 
 
 def _even(frame: Frame) -> Frame:
-    """With an even width and height, as H.264 wants them."""
+    """Pad a frame to an even width and height, as H.264 requires."""
     height, width = frame.shape[:2]
     return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")

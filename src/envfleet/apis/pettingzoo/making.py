@@ -1,4 +1,4 @@
-"""make_pettingzoo(): from what names a multi-agent env to a pool of it."""
+"""make_pettingzoo(): from an id, module, class or factory of a multi-agent env to a pool of it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, overload
 
-from envfleet.apis.pettingzoo.agents import AgentsPool
 from envfleet.apis.pettingzoo.env import PlayersEnv
-from envfleet.apis.pettingzoo.rows import PlayerRowsPool
+from envfleet.apis.pettingzoo.pools import AgentsPool, PlayerRowsPool
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
 from envfleet.making.make import make_pool
@@ -21,32 +20,48 @@ MultiAgentEnv = str | ModuleType | Callable[..., Any] | Sequence[Callable[[], An
 
 @overload
 def make_pettingzoo(
-    env: MultiAgentEnv, *, layout: Literal["agents"] = "agents", max_num_players: int | None = None, **options: Any
+    env: MultiAgentEnv,
+    *,
+    layout: Literal["agents"] = "agents",
+    max_num_players: int | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    render_mode: str | None = None,
+    **options: Any,
 ) -> AgentsPool: ...
 @overload
 def make_pettingzoo(
-    env: MultiAgentEnv, *, layout: Literal["rows"], max_num_players: int | None = None, **options: Any
+    env: MultiAgentEnv,
+    *,
+    layout: Literal["rows"],
+    max_num_players: int | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    render_mode: str | None = None,
+    **options: Any,
 ) -> PlayerRowsPool: ...
 
 
 def make_pettingzoo(
-    env: MultiAgentEnv, *, layout: str = "agents", max_num_players: int | None = None, **options: Any
+    env: MultiAgentEnv,
+    *,
+    layout: str = "agents",
+    max_num_players: int | None = None,
+    wrappers: Sequence[Callable[[Any], Any]] | None = None,
+    render_mode: str | None = None,
+    **options: Any,
 ) -> AgentsPool | PlayerRowsPool:
-    """A pool of multi-agent envs: ParallelEnvs, or AECEnvs that PettingZoo can make parallel.
+    """Make a pool of multi-agent envs: ParallelEnvs, or AECEnvs that PettingZoo can convert.
 
-    layout: "agents" gives dicts by agent of arrays over the envs, "rows" a row for each player.
-    max_num_players: how many players may have a row in one step of an env; default: all possible
-    agents. options: as make() has them; wrappers wrap the multi-agent env.
+    layout: "agents" returns dicts by agent of arrays over the envs, "rows" one row per player. max_num_players: the
+    largest number of players in one step of an env; default: all possible agents. wrappers: callables that wrap the
+    multi-agent env. render_mode: passed to the env. options: as in envfleet.make().
     """
     if layout not in ("agents", "rows"):
         raise ConfigError(f"layout expected 'agents' or 'rows', got {layout!r}")
-    wrappers = options.pop("wrappers", None) or ()
+    wrappers = wrappers or ()
     if not isinstance(wrappers, (list, tuple)) or not all(map(callable, wrappers)):
-        raise ConfigError(f"wrappers expected a list of callables that take an env and give one, got {wrappers!r}")
+        raise ConfigError(f"wrappers expected a list of callables that take an env and return one, got {wrappers!r}")
     if options.get("backend", "auto") == "native":
         raise ConfigError("backend expected 'serial', 'threads' or 'processes' for multi-agent envs, got 'native'")
-    # Known to the factory, not the pool: it builds the env that can take it.
-    render_mode = options.pop("render_mode", None)
 
     def factory(source: Any) -> PlayersFactory:
         return PlayersFactory(_source(source), max_num_players, tuple(wrappers), render_mode)
@@ -62,7 +77,7 @@ def make_pettingzoo(
 
 @dataclass(frozen=True)
 class PlayersFactory:
-    """Builds one PlayersEnv where it will live."""
+    """Builds one PlayersEnv in its worker."""
 
     source: Callable[..., Any]
     max_num_players: int | None
@@ -74,7 +89,7 @@ class PlayersFactory:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def __call__(self, **kwargs: Any) -> PlayersEnv:
-        """The env with these parameters."""
+        """Build the env with these parameters."""
         if self.render_mode is not None:
             kwargs.setdefault("render_mode", self.render_mode)
         env = as_parallel(self.source(**kwargs))
@@ -85,7 +100,7 @@ class PlayersFactory:
 
 @dataclass(frozen=True)
 class _Registered:
-    """An env of pettingzoo's registry; the spec travels, for a worker knows only what ships with it."""
+    """An env of PettingZoo's registry. It carries the spec, because a worker's registry may not have it."""
 
     kind: str
     spec: Any
@@ -95,20 +110,20 @@ class _Registered:
         return str(self.spec.id)
 
     def __call__(self, **kwargs: Any) -> Any:
-        """The env with these parameters."""
+        """Build the env with these parameters."""
         return _pettingzoo().make(self.kind, self.spec, **kwargs)
 
 
 def as_parallel(env: Any) -> Any:
-    """The env itself, or an AECEnv as a ParallelEnv."""
+    """Return a ParallelEnv unchanged, or convert an AECEnv."""
     if isinstance(env, MultiplayerEnv):
-        return env  # of the same kind, and it needs no pettingzoo
+        return env  # has the same API without needing pettingzoo
     pettingzoo = _pettingzoo()
     if isinstance(env, pettingzoo.AECEnv):
         if not env.metadata.get("is_parallelizable", False):
             raise ConfigError(
-                f"expected a ParallelEnv, or an AECEnv whose agents act all at once, got {env}, whose metadata has no "
-                "is_parallelizable; turn-based games cannot step all players together"
+                f"expected a ParallelEnv, or an AECEnv with metadata['is_parallelizable'], got {env}; "
+                "turn-based games cannot step all players at once"
             )
         from pettingzoo.utils.conversions import aec_to_parallel
 
@@ -116,7 +131,7 @@ def as_parallel(env: Any) -> Any:
     if not isinstance(env, pettingzoo.ParallelEnv) and not hasattr(env, "possible_agents"):
         raise ConfigError(
             f"expected a pettingzoo.ParallelEnv or AECEnv, got {type(env).__name__}; "
-            "envs of one agent are made with envfleet.make()"
+            "use envfleet.make() for single-agent envs"
         )
     return env
 
@@ -132,12 +147,12 @@ def _source(env: Any) -> Callable[..., Any]:
     if isinstance(env, ModuleType):
         made = getattr(env, "parallel_env", None) or getattr(env, "env", None)
         if not callable(made):
-            raise ConfigError(f"expected a module with parallel_env() or env(), as pettingzoo's have, got {env!r}")
+            raise ConfigError(f"expected a module with parallel_env() or env(), as in PettingZoo, got {env!r}")
         return made  # type: ignore[no-any-return]  # callable() tells no signature
     if isinstance(env, (pettingzoo.ParallelEnv, pettingzoo.AECEnv)):
         raise ConfigError(
             f"make_pettingzoo() expected an id, a module, a class or a factory, got the env {env}; "
-            "pass a function that makes one: each worker builds its own"
+            "pass a function that returns one: each worker builds its own envs"
         )
     if not callable(env):
         raise UnknownEnvError(
@@ -151,7 +166,7 @@ def _registered(env_id: str) -> _Registered:
     pettingzoo = _pettingzoo()
     if not hasattr(pettingzoo, "spec"):
         raise ConfigError(
-            f"ids need a pettingzoo with a registry (1.27 is tested), got {pettingzoo.__version__}; "
+            f"ids need PettingZoo with a registry (tested: 1.27), got {pettingzoo.__version__}; "
             "pass the module, such as pettingzoo.butterfly.pistonball_v6"
         )
     reason: Exception | None = None
@@ -162,7 +177,7 @@ def _registered(env_id: str) -> _Registered:
             reason = reason or error
     own = " or ".join(MULTIPLAYER_SCENARIOS)
     raise UnknownEnvError(
-        f"make_pettingzoo() expected an id of pettingzoo, or {own}, got {env_id!r}; it says: {reason}"
+        f"make_pettingzoo() expected an id of PettingZoo, or {own}, got {env_id!r}; PettingZoo raised: {reason}"
     )
 
 

@@ -1,7 +1,7 @@
 """Pools as Stable-Baselines3's vectorised environments.
 
-from envfleet.apis.sb3 import make_vec_env                    # in the place of SB3's make_vec_env
-from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv      # in the place of SB3's classes
+from envfleet.apis.sb3 import make_vec_env                    # instead of SB3's make_vec_env
+from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv      # instead of SB3's classes
 EnvFleetVecEnv(envfleet.make("CartPole-v1", num_envs=64, autoreset_mode="same_step"))
 """
 
@@ -13,7 +13,7 @@ try:
 except ImportError as error:
     raise MissingExtraError("stable-baselines3", "sb3", "the sb3 api") from error
 
-# Before 2.0 SB3 spoke the old gym's API, which has no terminated and truncated.
+# Before 2.0, SB3 used gym's API without terminated and truncated.
 check_version("sb3", "stable-baselines3", stable_baselines3.__version__, "2.6", "3", "2.6 to 2.9")
 
 from envfleet.apis.sb3.drop_ins import DummyVecEnv, SubprocVecEnv  # noqa: E402 (after the check of what it imports)

@@ -1,7 +1,7 @@
 """DummyVecEnv and SubprocVecEnv: Stable-Baselines3's, on the serial and the processes executor.
 
 Envs are called as SB3 calls them: seeds only from seed(), actions unchecked and as they came,
-attributes set on the outermost wrapper (apis/sb3_seats.py).
+attributes set on the outermost wrapper (apis/sb3_envs.py).
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
 
 from envfleet import _native
-from envfleet.apis.sb3.infos import Info
-from envfleet.apis.sb3.vec_env import Indices, PoolVecEnv, Step
-from envfleet.apis.sb3_seats import ASK, Sb3SeatBuilder, asked_reset
+from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
+from envfleet.apis.sb3_envs import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.python.env_description import Portrait
+from envfleet.executors.backends import PYTHON_EXECUTORS
+from envfleet.executors.base import Executor
+from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.vector.actions import ActionCutter
-from envfleet.vector.executors import Lenient, LenientProcesses, LenientSerial
-from envfleet.vector.seats import NEXT_ACTION
+from envfleet.vector.actions import ActionSplitter
+from envfleet.vector.building import ReadyEnvBuilder
 
 EnvFactory = Callable[[], Any]
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]
 
 
-class _Cutter(ActionCutter):
-    """Takes actions apart as SB3 does: actions[i] is env i's, whatever the space."""
+class _ActionSplitter(ActionSplitter):
+    """Splits actions as SB3 does: actions[i] is env i's, whatever the space."""
 
     def single_actions(self, actions: Any) -> list[Any]:
         singles = [actions[row] for row in range(len(actions))]
@@ -44,55 +44,59 @@ class _Cutter(ActionCutter):
 
 
 class _DropIn(PoolVecEnv):
-    """What the two have in common."""
+    """The parts that both drop-ins share."""
 
-    _executor: Lenient
-
-    def __init__(self, executor: Lenient, config: PoolConfig, *, copies_objects: bool) -> None:
-        self._executor = executor
+    def __init__(self, executor: Executor, config: PoolConfig, *, copies_objects: bool) -> None:
         spec = executor.spec
         pool = Pool(executor, config)
-        # SB3 steps envs that nobody has reset.
-        executor.let_run(range(config.num_envs))
+        pool.mark_running()  # SB3 steps envs that were not reset
         batched = batch_space(spec.action_space, config.num_envs)
-        self._cutter = _Cutter(spec.action_space, batched, config.num_envs)
+        self._splitter = _ActionSplitter(spec.action_space, batched, config.num_envs)
         super().__init__(pool, copies_objects=copies_objects)
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
-        columns = self._cutter.cut(actions)
-        if columns is None:  # what no column holds goes ahead by message
-            self.pool.set_attr(NEXT_ACTION, self._cutter.single_actions(actions))
-            columns = self._cutter.blank
-        self.pool.send(columns)
+        """Start a step of all envs."""
+        columns = self._splitter.columns(actions)
+        if columns is None:
+            self.pool.send_objects(self._splitter.single_actions(actions))
+        else:
+            self.pool.send(columns)
 
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Info]]:
-        batch = self.pool.reset(options=asked_reset(seeds, options))
+        # As SB3 does: the seed by name, options only if there are some.
+        arguments = [
+            {"seed": seed, "options": own} if own else {"seed": seed} for seed, own in zip(seeds, options, strict=True)
+        ]
+        batch = self.pool.reset(arguments=arguments)
         return batch.obs, self._infos.of_reset(batch)
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of each of these envs."""
+        """Return an attribute of each of these envs."""
         return self._for_each(self._ids(indices), lambda ids: self.pool.get_attr(attr_name, ids))
 
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of each of these envs."""
-        return self._ask(indices, "call", method_name, method_args, method_kwargs)
+        """Call a method of each of these envs."""
+        return self._apply(indices, call_method, method_name, method_args, method_kwargs)
 
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Indices = None
     ) -> list[bool]:
-        """Whether each of these envs is wrapped in an instance of this class."""
-        return self._ask(indices, "is_wrapped", wrapper_class)
+        """Return, for each of these envs, whether it is wrapped in an instance of this class."""
+        return self._apply(indices, is_wrapped, wrapper_class)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have this attribute."""
-        return all(self._ask(None, "has", attr_name))
+        """Return True if all envs have this attribute."""
+        return all(self._apply(None, has_attribute, attr_name))
 
-    def _ask(self, indices: Indices, *question: Any) -> list[Any]:
+    def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
+        """Set an attribute of the outermost wrapper of these envs."""
+        self._apply(sorted(set(self._ids(indices))), set_attribute, attr_name, value)
+
+    def _apply(self, indices: Indices, function: Callable[..., Any], *args: Any) -> list[Any]:
         try:
-            return self._for_each(self._ids(indices), lambda ids: self.pool.call(ASK, *question, env_ids=ids))
+            return self._for_each(self._ids(indices), lambda ids: self.pool.apply(function, *args, env_ids=ids))
         except EnvError as error:
             # Such as the AttributeError for a method that the env lacks.
             raise _raised_by_env(error) from None
@@ -102,42 +106,42 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
     """Runs envs one after the other in the caller's thread; a drop-in for SB3's DummyVecEnv."""
 
     def __init__(self, env_fns: Sequence[EnvFactory]) -> None:
-        """env_fns: functions that each return an env of its own."""
+        """Build the envs. env_fns: functions that each return a separate env."""
         built = [adapt(env_fn()) for env_fn in _checked(env_fns)]
         if len({id(env.unwrapped) for env in built}) < len(built):
             raise ConfigError(
-                "DummyVecEnv expected an env of its own from each function, got the same instance twice; "
+                "DummyVecEnv expected each function to return a separate env, got the same instance twice; "
                 "make the env inside the function: [lambda: gymnasium.make('CartPole-v1')] * n"
             )
         check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
         spaces = (built[0].observation_space, built[0].action_space)
         config = _config(len(built))
-        executor = LenientSerial(_recipe(env_fns, spaces, dict(enumerate(built))), _spec_maker("serial"), config, [{}])
+        executor = _executor("serial", _recipe(env_fns, spaces, dict(enumerate(built))), config)
         self.envs = built
         super().__init__(executor, config, copies_objects=True)
         self.metadata = built[0].metadata
 
     def step_async(self, actions: Any) -> None:
-        """Takes the actions. Those past the last env are not looked at, as with SB3."""
+        """Start a step of all envs. Surplus actions are ignored, as in SB3."""
         super().step_async(actions[: self.num_envs] if len(actions) > self.num_envs else actions)
 
     def step_wait(self) -> Step:
-        """The rows of the step. Raises what an env raised."""
+        """Wait for the step. An env's exception is raised as it is."""
         try:
             return super().step_wait()
         except EnvError as error:
-            raise self._let_go_on(error) from None
+            raise self._keep_running(error) from None
 
     def reset(self) -> Any:
-        """The first observations of all envs. Raises what an env raised."""
+        """Reset all envs. An env's exception is raised as it is."""
         try:
             return super().reset()
         except EnvError as error:
-            raise self._let_go_on(error) from None
+            raise self._keep_running(error) from None
 
-    def _let_go_on(self, error: EnvError) -> BaseException:
-        """What is to be raised. The envs are in the caller's hands and stay what they are."""
-        self._executor.let_run(fault.env_id for fault in error.faults)
+    def _keep_running(self, error: EnvError) -> BaseException:
+        """Return what to raise. The envs belong to the caller and keep their states."""
+        self.pool.mark_running([fault.env_id for fault in error.faults])
         return _raised_by_env(error)
 
 
@@ -151,7 +155,7 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
     def __init__(
         self, env_fns: Sequence[EnvFactory], start_method: str | None = None, *, num_workers: int | None = None
     ) -> None:
-        """start_method: "forkserver" (the default), "spawn" or "fork"."""
+        """Start the workers. start_method: "forkserver" (the default), "spawn" or "fork"."""
         num_envs = len(_checked(env_fns))
         multiprocessing.get_context(start_method)  # raises the ValueError that SB3's callers know
         config = _config(
@@ -164,25 +168,28 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]  # nothing to set: the pool knows
-        """Whether step_async() was called and step_wait() was not yet."""
+        """True if step_async() was called and step_wait() was not yet."""
         return self.pool.num_in_flight > 0
 
     @property
     def closed(self) -> bool:  # type: ignore[override]  # likewise
-        """Whether close() was called."""
+        """True if close() was called."""
         return self.pool.closed
 
 
-def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> LenientProcesses:
-    make_spec = _spec_maker("processes")
+def _executor(backend: str, recipe: EnvBuilders, config: PoolConfig) -> Executor:
+    return PYTHON_EXECUTORS[backend](recipe, _spec_maker(backend), config, [{}])
+
+
+def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:
     try:
-        return LenientProcesses(_recipe(env_fns, (None, None)), make_spec, config, [{}])
+        return _executor("processes", _recipe(env_fns, (None, None)), config)
     except ConfigError:
         # Spaces that differ, which SB3 allows as long as the shapes fit: those of the first env are for all.
         first = adapt(env_fns[0]())
         spaces = (first.observation_space, first.action_space)
         first.close()
-        return LenientProcesses(_recipe(env_fns, spaces), make_spec, config, [{}])
+        return _executor("processes", _recipe(env_fns, spaces), config)
 
 
 def _raised_by_env(error: EnvError) -> BaseException:
@@ -204,29 +211,30 @@ def _config(num_envs: int, **others: Any) -> PoolConfig:
         batch_size=num_envs,
         autoreset_mode=AutoresetMode.SAME_STEP,
         check_actions=False,
+        seed_envs=False,
         **others,
     )
 
 
 def _recipe(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:
-    builders: dict[int, Sb3SeatBuilder] = {}
+    builders: dict[int, ReadyEnvBuilder] = {}
     for env_fn in env_fns:
         # The same object for the same factory, so that a pickle of many holds it once.
-        builders[id(env_fn)] = Sb3SeatBuilder(
+        builders[id(env_fn)] = ReadyEnvBuilder(
             source=env_fn, observation_space=spaces[0], action_space=spaces[1], ready=ready
         )
     return EnvBuilders("VecEnv", tuple(builders[id(env_fn)] for env_fn in env_fns), None)
 
 
-def _spec_maker(backend: str) -> Callable[[Portrait], EnvSpec]:
-    def make_spec(portrait: Portrait) -> EnvSpec:
+def _spec_maker(backend: str) -> Callable[[EnvDescription], EnvSpec]:
+    def make_spec(description: EnvDescription) -> EnvSpec:
         return EnvSpec(
             id="VecEnv",
-            observation_space=portrait.observation_space,
-            action_space=portrait.action_space,
+            observation_space=description.observation_space,
+            action_space=description.action_space,
             backend=backend,
-            metadata=portrait.metadata,
-            render_mode=portrait.render_mode,
+            metadata=description.metadata,
+            render_mode=description.render_mode,
         )
 
     return make_spec

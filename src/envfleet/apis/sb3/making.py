@@ -1,4 +1,4 @@
-"""make_vec_env(): Stable-Baselines3's helper, on a pool."""
+"""make_vec_env(): Stable-Baselines3's helper function on a pool."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAME_STEP = parse_mode("same_step")
 
 
 class PoolMonitor(VecMonitor):
-    """A VecMonitor whose reset_infos are the pool's: SB3's wrappers have a list of their own that stays empty."""
+    """A VecMonitor with the pool's reset_infos: those of SB3's own wrappers stay empty."""
 
     venv: EnvFleetVecEnv
 
@@ -34,7 +34,7 @@ class PoolMonitor(VecMonitor):
 
     @reset_infos.setter
     def reset_infos(self, value: list[dict[str, Any]]) -> None:
-        """SB3's constructor sets it; the pool knows already."""
+        """Ignore the value: SB3's constructor sets it, and the pool keeps its own."""
 
 
 def make_vec_env(
@@ -49,22 +49,25 @@ def make_vec_env(
     vec_env_kwargs: Mapping[str, Any] | None = None,
     monitor_kwargs: Mapping[str, Any] | None = None,
     wrapper_kwargs: Mapping[str, Any] | None = None,
+    *,
+    num_envs: int | None = None,
     **options: Any,
 ) -> VecEnv:
-    """A monitored VecEnv of n_envs envs, as stable_baselines3.common.env_util.make_vec_env() makes it.
+    """Make a monitored VecEnv of n_envs envs, as stable_baselines3.common.env_util.make_vec_env() does.
 
-    env_id is all that envfleet.make() takes. An id with a native env runs native, unless a wrapper
-    or a backend is named; everything else in worker processes, or in this one for a single env.
-    options: those of envfleet.make() (backend, num_workers, on_error, num_envs for n_envs ...); all
-    others are parameters of the env, as env_kwargs are.
+    env_id: anything that envfleet.make() accepts. An id with a native env runs natively, unless a wrapper or a backend
+    is given; all other envs run in worker processes, or in this process if there is only one.
+    num_envs: envfleet's name for n_envs. options: those of envfleet.make() (backend, num_workers, on_error ...); all
+    others are parameters of the env, like env_kwargs.
 
-    monitor_dir: native envs write one file there, since one VecMonitor watches them all; Python envs
-    one each. vec_env_cls: SB3's own helper runs with this class; vec_env_kwargs are its arguments, and
-    without it options of the pool.
+    monitor_dir: native envs write one file there, because one VecMonitor watches them all; Python envs write one
+    each. vec_env_cls: SB3's own helper runs with this class and vec_env_kwargs; without it, vec_env_kwargs are
+    options of the pool.
     """
-    if "num_envs" in options:
-        n_envs = _one_of("n_envs", n_envs, "num_envs", options.pop("num_envs"))
-    num_envs = n_envs if n_envs is not None else len(env_id) if isinstance(env_id, (list, tuple)) else 1
+    if num_envs is not None and n_envs not in (None, num_envs):
+        raise ConfigError(f"expected n_envs or num_envs, got n_envs={n_envs!r} and num_envs={num_envs!r}; pass one")
+    if num_envs is None:
+        num_envs = n_envs if n_envs is not None else len(env_id) if isinstance(env_id, (list, tuple)) else 1
     pool_options = {name: options.pop(name) for name in list(options) if name in POOL_OPTIONS}
     shared = _env_kwargs(env_kwargs, options)
 
@@ -73,7 +76,7 @@ def make_vec_env(
             raise ConfigError(
                 "env_kwargs expected one dict for all Python envs, got a list; pass a list of factories as env_id"
             )
-        # SB3 knows Gymnasium's ids alone.
+        # SB3 knows Gymnasium's ids only.
         is_simulated = find_python_family(env_id) is not None
         return env_util.make_vec_env(
             partial(_build_env, env_id) if is_simulated else env_id,  # type: ignore[arg-type]  # an id or a callable
@@ -92,8 +95,8 @@ def make_vec_env(
     if vec_env_cls is not None:
         if pool_options:
             raise ConfigError(
-                f"options of the pool ({', '.join(sorted(pool_options))}) expected no vec_env_cls, got "
-                f"{vec_env_cls!r}; pass its own options as vec_env_kwargs, or leave vec_env_cls out"
+                f"vec_env_cls expected no pool options, got {vec_env_cls!r} with {', '.join(sorted(pool_options))}; "
+                f"pass the class's options as vec_env_kwargs, or leave vec_env_cls out"
             )
         return through_sb3(vec_env_cls, vec_env_kwargs)
 
@@ -114,7 +117,7 @@ def make_vec_env(
         vec_env.seed(seed)
         return PoolMonitor(vec_env, **monitor)
 
-    # SB3 gives each env its time limit, its picture and its Monitor where it builds it.
+    # SB3 applies the time limit, the render mode and the Monitor where it builds each env.
     if isinstance(shared, dict):
         moved = ("render_mode", "max_episode_steps") if isinstance(env_id, str) else ("render_mode",)
         shared.update({name: pool_options.pop(name) for name in moved if name in pool_options})
@@ -126,7 +129,7 @@ def make_vec_env(
 
 
 def _build_env(env_id: str, **env_kwargs: Any) -> Any:
-    """One env of an id, with pictures where it can draw them, as SB3's helper makes those of Gymnasium."""
+    """Build one env, with render_mode="rgb_array" if it supports that, as SB3's helper does for Gymnasium ids."""
     try:
         return build_env(env_id, **{"render_mode": "rgb_array", **env_kwargs})
     except TypeError:
@@ -134,15 +137,15 @@ def _build_env(env_id: str, **env_kwargs: Any) -> Any:
 
 
 def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_class: Any) -> bool:
-    """Whether a VecMonitor is to watch all envs: native ones, and what SB3's helper does not take."""
+    """Return True if one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
     if not isinstance(env_id, str):
         return isinstance(env_id, (list, tuple)) or not callable(env_id)
     backend: str = pool_options.get("backend", "auto")
     if find_entry(env_id) is None:
-        return backend == "native"  # which says that there is none
+        return backend == "native"  # which raises: there is no native env
     if backend == "native":
         if wrapper_class is not None:
-            raise ConfigError("wrapper_class is for Python envs, got backend='native'; leave one of them out")
+            raise ConfigError("wrapper_class cannot wrap native envs, got backend='native'; leave one of them out")
         return True
     return backend == "auto" and wrapper_class is None and not pool_options.get("wrappers")
 
@@ -160,24 +163,18 @@ def _env_kwargs(
 def _monitor_arguments(
     monitor_dir: str | None, start_index: int, monitor_kwargs: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """The arguments of a VecMonitor that does what those of a Monitor say."""
+    """Translate the arguments of a Monitor to those of a VecMonitor."""
     given = dict(monitor_kwargs or {})
     arguments = {name: given.pop(name) for name in ("info_keywords",) if name in given}
-    # What a VecMonitor does anyhow may be said.
-    usual: dict[str, Any] = {"allow_early_resets": True, "reset_keywords": (), "override_existing": True}
-    odd = [name for name, value in given.items() if name not in usual or value != usual[name]]
-    if odd:
+    # Values that describe what a VecMonitor does anyway are accepted.
+    defaults: dict[str, Any] = {"allow_early_resets": True, "reset_keywords": (), "override_existing": True}
+    unsupported = [name for name, value in given.items() if name not in defaults or value != defaults[name]]
+    if unsupported:
         raise ConfigError(
-            f"monitor_kwargs expected info_keywords alone for a pool that one VecMonitor watches, got {odd}; "
-            "name a Python backend such as backend='processes', whose envs have a Monitor each"
+            f"monitor_kwargs expected only info_keywords for a pool with one VecMonitor, got {unsupported}; "
+            "choose a Python backend such as backend='processes', which has one Monitor per env"
         )
     if monitor_dir is not None:
         os.makedirs(monitor_dir, exist_ok=True)
         arguments["filename"] = os.path.join(monitor_dir, str(start_index))
     return arguments
-
-
-def _one_of(name: str, value: Any, other_name: str, other: Any) -> Any:
-    if value is not None and value != other:
-        raise ConfigError(f"expected {name} or {other_name}, got {name}={value!r} and {other_name}={other!r}; pass one")
-    return other

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any
 
 import gymnasium
@@ -15,12 +16,14 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.apis.sb3.infos import Info, InfoLists
+from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError
 from envfleet.pool import Pool
+from envfleet.spaces import join, leaves_of, split
 
+Info = dict[str, Any]
 Indices = int | Iterable[int] | None
 Step = tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[Info]]
 
@@ -28,7 +31,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 class PoolVecEnv(VecEnv):
-    """What EnvFleetVecEnv and the drop-ins have in common: stepping, attributes to set, and infos as lists of dicts."""
+    """The parts that EnvFleetVecEnv and the drop-ins share: stepping, set_attr(), infos as lists of dicts."""
 
     pool: Pool
 
@@ -38,18 +41,18 @@ class PoolVecEnv(VecEnv):
         VecEnv.__init__(self, pool.num_envs, pool.spec.observation_space, pool.spec.action_space)
 
     def step_async(self, actions: Any) -> None:
-        """Starts a step of all envs."""
+        """Start a step of all envs."""
         self.pool.send(actions)
 
     def step_wait(self) -> Step:
-        """The rows of the step; where an episode ended, the new one's first observation."""
+        """Wait for the step. Where an episode ended, the observation is the first of the next one."""
         batch = self.pool.recv()
         dones = batch.terminated | batch.truncated
         infos = self._infos.of_step(batch, dones, self.reset_infos)
         return batch.obs, batch.reward.astype(np.float32), dones, infos
 
     def reset(self) -> Any:
-        """The first observations of all envs. What seed() and set_options() left is used once."""
+        """Reset all envs with what seed() and set_options() left, once, and return the observations."""
         obs, self.reset_infos = self._reset(self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()
@@ -59,15 +62,13 @@ class PoolVecEnv(VecEnv):
         raise NotImplementedError
 
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
-        """Options for the next reset: one dict for all envs, or a list of one for each."""
+        """Set the options of the next reset: one dict for all envs, or a list with one per env."""
         if options is not None and not isinstance(options, dict) and len(options) != self.num_envs:
-            raise ConfigError(
-                f"set_options() expected one dict or {self.num_envs}, one for each env, got {len(options)}"
-            )
+            raise ConfigError(f"set_options() expected one dict or {self.num_envs}, one per env, got {len(options)}")
         super().set_options(options)
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:
-        """What each env draws."""
+        """Return what each env renders."""
         if self.render_mode != "rgb_array":
             warnings.warn(
                 f"get_images() expected render_mode='rgb_array', got {self.render_mode!r}; pass it when making the env",
@@ -80,17 +81,17 @@ class PoolVecEnv(VecEnv):
         return list(self.pool.render_all())
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
-        """Sets an attribute of these envs: in a pool where they or what they wrap have it, in a drop-in outermost."""
+        """Set an attribute of these envs: of a pool, where the wrappers have it; of a drop-in, on the outermost."""
         ids = sorted(set(self._ids(indices)))
         if ids:
             self.pool.set_attr(attr_name, [value] * len(ids), ids)
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.pool.close()
 
     def _ids(self, indices: Indices) -> list[int]:
-        """Env ids of SB3's indices: None for all, one or several, negative ones from the end."""
+        """Convert SB3's indices to env ids: None for all, an int or several, negative ones from the end."""
         every = range(self.num_envs)
         if indices is None:
             return list(every)
@@ -98,7 +99,7 @@ class PoolVecEnv(VecEnv):
         return [every[index] for index in chosen]
 
     def _for_each(self, ids: list[int], ask: Callable[[list[int]], Sequence[Any]]) -> list[Any]:
-        """The answers for these ids. A pool takes an id once, SB3 any number of times."""
+        """Return the results for these ids. SB3 allows repeated ids, which a pool refuses."""
         if len(set(ids)) == len(ids):
             return list(ask(ids)) if ids else []
         return [ask([env_id])[0] for env_id in ids]
@@ -107,8 +108,8 @@ class PoolVecEnv(VecEnv):
 class EnvFleetVecEnv(PoolVecEnv):
     """A pool as a VecEnv.
 
-    envs: what envfleet.make() or envfleet.make_pool() gave, with autoreset_mode="same_step".
-    make_vec_env() makes both.
+    envs: a pool of envfleet.make() or envfleet.make_pool() with autoreset_mode="same_step". make_vec_env() makes the
+    pool too.
     """
 
     def __init__(self, envs: Pool | GymnasiumPool) -> None:
@@ -137,13 +138,13 @@ class EnvFleetVecEnv(PoolVecEnv):
         self.spec = pool.spec
         self._is_native = bool(pool.spec.native_id)
         super().__init__(pool)
-        # Beside what SB3 has found out: render_fps, which its video recorder asks for.
+        # SB3's video recorder reads render_fps.
         self.metadata = {**pool.spec.metadata, **self.metadata}
 
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Info]]:
         given = None if all(seed is None for seed in seeds) else list(seeds)
         first = options[0]
-        # set_options() with one dict leaves that very dict for each env.
+        # set_options() with one dict stores the same dict for each env.
         if all(own is first or not (own or first) for own in options):
             batch = self.pool.reset(seed=given, options=first or None)
             return batch.obs, self._infos.of_reset(batch)
@@ -156,7 +157,7 @@ class EnvFleetVecEnv(PoolVecEnv):
         return self.pool.observe(), infos
 
     def get_attr(self, attr_name: str, indices: Indices = None) -> list[Any]:
-        """An attribute of each of these envs."""
+        """Return an attribute of each of these envs."""
         ids = self._ids(indices)
         if self._is_native:
             values = self.envs.get_attr(attr_name)
@@ -164,9 +165,9 @@ class EnvFleetVecEnv(PoolVecEnv):
         return self._for_each(ids, lambda own: self.pool.get_attr(attr_name, own))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Whether all envs have this attribute."""
+        """Return True if all envs have this attribute."""
         if not self._is_native:
-            try:  # without its value, which may not be fit to travel
+            try:  # without its value, which may not be picklable
                 return all(self.pool.call("has_wrapper_attr", attr_name))
             except AttributeError:
                 pass
@@ -175,7 +176,7 @@ class EnvFleetVecEnv(PoolVecEnv):
     def env_method(
         self, method_name: str, *method_args: Any, indices: Indices = None, **method_kwargs: Any
     ) -> list[Any]:
-        """Calls a method of each of these envs. A native env has none but render."""
+        """Call a method of each of these envs. A native env has none but render."""
         ids = self._ids(indices)
         if self._is_native and method_name == "render":
             return [self.envs.render_env(env_id) for env_id in ids]
@@ -187,7 +188,7 @@ class EnvFleetVecEnv(PoolVecEnv):
     def env_is_wrapped(
         self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: Indices = None
     ) -> list[bool]:
-        """Whether each of these envs is wrapped so, by the names that str(env) gives of its wrappers."""
+        """Return, for each of these envs, whether str(env) names this wrapper or one derived from it."""
         ids = self._ids(indices)
         if self._is_native:
             return [False] * len(ids)
@@ -200,13 +201,13 @@ class EnvFleetVecEnv(PoolVecEnv):
 
 
 def _names_of(wrapper_class: type) -> set[str]:
-    """The names of a class and of those that derive from it."""
+    """Return the names of a class and its subclasses."""
     derived: list[type] = wrapper_class.__subclasses__()
     return {wrapper_class.__name__}.union(*map(_names_of, derived))
 
 
 def check_observation_space(space: gymnasium.Space[Any]) -> None:
-    """Raises when Stable-Baselines3 has no observations of such a space."""
+    """Raise ConfigError if Stable-Baselines3 does not support this observation space."""
     parts: Mapping[Any, gymnasium.Space[Any]] = {"": space}
     if isinstance(space, spaces.Dict):
         parts = space.spaces
@@ -220,3 +221,121 @@ def check_observation_space(space: gymnasium.Space[Any]) -> None:
                 f"Tuple of these, got observation_space{where} = {part}; wrap the env in "
                 "gymnasium.wrappers.FlattenObservation, or use the gymnasium api"
             )
+
+
+_TIME_LIMIT = "TimeLimit.truncated"
+_TERMINAL_OBS = "terminal_observation"
+# The dtypes of Python's numbers in a column: they are converted back. Others stay NumPy scalars.
+_PLAIN = frozenset(map(np.dtype, (np.float64, np.int64, np.bool_)))
+_OBJECT = np.dtype(object)
+
+
+class InfoLists:
+    """Builds the info dicts of batches in which row i is env i.
+
+    copies_objects: for envs of this process, which may modify an object after returning it.
+    """
+
+    def __init__(self, observation_space: gymnasium.Space[Any], num_envs: int, copies_objects: bool = False) -> None:
+        self._rows = range(num_envs)
+        self._copies_objects = copies_objects
+        self._terminal_obs = _terminal_obs_of(observation_space)
+
+    def of_reset(self, batch: Batch) -> list[Info]:
+        """Return the infos of a reset."""
+        infos: list[Info] = [{} for _ in range(len(batch))]
+        self._add(batch.info, infos)
+        return infos
+
+    def of_step(self, batch: Batch, dones: NDArray[np.bool_], reset_infos: list[Info]) -> list[Info]:
+        """Return the infos of a step; those of resets within the step are stored in reset_infos."""
+        infos: list[Info] = [{_TIME_LIMIT: False} for _ in self._rows]
+        if batch.info:
+            self._add(batch.info, infos)
+            if _TIME_LIMIT in batch.info:  # set by the env
+                for info in infos:
+                    info[_TIME_LIMIT] = False
+        ended = dones.nonzero()[0].tolist()
+        if ended:
+            self._end(batch, ended, infos, reset_infos)
+        return infos
+
+    def _end(self, batch: Batch, ended: list[int], infos: list[Info], reset_infos: list[Info]) -> None:
+        """Replace the infos of resets by those of the steps that ended the episodes."""
+        final = batch.final
+        assert final is not None, "a pool in same_step mode has final rows"
+        for row in ended:
+            first = infos[row]
+            del first[_TIME_LIMIT]
+            last = self._row(final.info, row) if final.info else {}
+            last[_TIME_LIMIT] = bool(batch.truncated[row] and not batch.terminated[row])
+            last[_TERMINAL_OBS] = self._terminal_obs(final.obs, row)
+            if "error" in first and "error" not in last:  # of an env that was restarted
+                last["error"] = first.pop("error")
+            infos[row], reset_infos[row] = last, first
+
+    def _add(self, columns: Mapping[str, Any], infos: list[Info]) -> None:
+        """Add the columns' values to each row's info."""
+        for key, column in columns.items():
+            if _is_mask(key, columns):
+                continue
+            mask = columns.get(f"_{key}")
+            if isinstance(column, dict):
+                rows: Iterable[int] = self._rows if mask is None else mask.nonzero()[0].tolist()
+                for row in rows:
+                    infos[row][key] = self._row(column, row)
+                continue
+            values = self._values(column)
+            if mask is None or mask.all():
+                for info, value in zip(infos, values, strict=True):
+                    info[key] = value
+            else:
+                for row in mask.nonzero()[0].tolist():
+                    infos[row][key] = values[row]
+
+    def _values(self, column: NDArray[Any]) -> list[Any]:
+        if column.ndim == 1 and column.dtype in _PLAIN:
+            values: list[Any] = column.tolist()
+            return values
+        if column.dtype == _OBJECT and self._copies_objects:
+            return [deepcopy(value) for value in column]
+        return list(column)
+
+    def _row(self, columns: Mapping[str, Any], row: int) -> Info:
+        """Return one row's values of the columns."""
+        own: Info = {}
+        for key, column in columns.items():
+            if _is_mask(key, columns):
+                continue
+            mask = columns.get(f"_{key}")
+            if mask is None or mask[row]:
+                own[key] = (
+                    self._row(column, row) if isinstance(column, dict) else self._values(column[row : row + 1])[0]
+                )
+        return own
+
+
+def _is_mask(key: str, columns: Mapping[str, Any]) -> bool:
+    return key[:1] == "_" and key[1:] in columns
+
+
+def _terminal_obs_of(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
+    """Return a function that extracts one row of the last observations, in the form that an env returns.
+
+    It copies: an info that is kept must not keep a whole batch of observations alive.
+    """
+    if isinstance(space, (spaces.Box, spaces.MultiDiscrete, spaces.MultiBinary)):
+        return lambda batch, row: batch[row, ...].copy()
+    take_apart, put_together = split(space), join(space)
+    are_numbers = [isinstance(leaf.space, spaces.Discrete) for leaf in leaves_of(space)]
+
+    def terminal_obs(batch: Any, row: int) -> Any:
+        values: list[Any] = []
+        for is_number, column in zip(are_numbers, take_apart(batch), strict=True):
+            if is_number:
+                values.append(int(column[row]))
+            else:
+                values.append(np.array(column[row]) if isinstance(column, np.ndarray) else column[row])
+        return put_together(values)
+
+    return terminal_obs

@@ -1,4 +1,4 @@
-"""A pool as TorchRL's envs.
+"""A pool as a TorchRL env.
 
 env = EnvFleetEnv("CartPole-v1", num_envs=64)                  # an EnvBase of batch size [64]
 data = env.rollout(100, policy, break_when_any_done=False)
@@ -17,8 +17,7 @@ except ImportError as error:
 
 check_version("torchrl", "torchrl", torchrl.__version__, "0.14", None, "0.14")
 
-from envfleet.apis.torchrl.async_env import AsyncEnvFleetEnv  # noqa: E402 (after the check of the version)
-from envfleet.apis.torchrl.collector import AsyncCollector  # noqa: E402
+from envfleet.apis.torchrl.async_env import AsyncCollector, AsyncEnvFleetEnv  # noqa: E402 (after the check above)
 from envfleet.apis.torchrl.env import EnvFleetEnv  # noqa: E402
 from envfleet.apis.torchrl.multithreaded import MultiThreadedEnv, MultiThreadedEnvWrapper  # noqa: E402
 

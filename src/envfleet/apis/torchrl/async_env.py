@@ -1,14 +1,14 @@
-"""An asynchronous pool in TorchRL's terms: send rows of actions, receive whole transitions.
+"""An asynchronous pool for TorchRL: send rows of actions, receive transitions. AsyncCollector collects them.
 
 reset() -> [num_envs] rows -> send() ... recv() -> (batch_size transitions, the rows they lead to) -> send() ...
 
-No EnvBase: its step() answers the rows that were given, this one those that were first. The long
-names are those of torchrl.envs.AsyncEnvPool.
+It is not an EnvBase, whose step() returns the rows that it was given: recv() returns those that finish first. The long
+method names are those of torchrl.envs.AsyncEnvPool.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,23 +17,23 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Composite, Unbounded
+from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from envfleet.apis.torchrl.env import done_spec, last_columns
-from envfleet.apis.torchrl.making import check_owns_arrays, pool_for
-from envfleet.apis.torchrl.trees import Key, SpaceTree
+from envfleet.apis.torchrl.encoding import Key, SpaceTree
+from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for
 from envfleet.errors import CallOrderError, ConfigError, EnvIdError
+from envfleet.making.options import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 
-# Whose row it is, in every tensordict; AsyncEnvPool's name for it.
+# The env id of each row; AsyncEnvPool's key.
 ENV_INDEX = "env_index"
 
 
 class AsyncEnvFleetEnv:
-    """num_envs envs, of which the batch_size first finished are received at a time.
+    """num_envs envs; recv() returns the first batch_size that finish.
 
-    env and options are those of EnvFleetEnv; a pool has to be in autoreset mode same_step. The specs
-    are of batch_size rows.
+    env and options are those of EnvFleetEnv; a pool needs autoreset mode same_step. The specs are of batch_size rows.
     """
 
     def __init__(
@@ -68,52 +68,52 @@ class AsyncEnvFleetEnv:
         self.device = None if device is None else torch.device(device)
         self._action_specs: dict[int, Composite] = {}
         self._next_seed: Seed = None
-        # The rows that were sent and not received yet, by env, with all that the policy wrote.
+        # The rows in flight, by env, with all that the policy wrote.
         self._sent: TensorDictBase | None = None
 
     @property
     def observation_spec(self) -> Composite:
-        """Of batch_size rows."""
+        """The spec of batch_size rows."""
         return self._observations.spec(self.batch_size[0], self.device)
 
     @property
     def action_spec(self) -> Composite:
-        """Of batch_size rows, with the key "action"."""
+        """The spec of batch_size rows, with the key "action"."""
         return self.action_spec_of(self.batch_size[0])
 
     def action_spec_of(self, num_rows: int) -> Composite:
-        """Of so many rows: reset() gives all envs."""
+        """Return the action spec of num_rows rows: reset() returns all envs."""
         if num_rows not in self._action_specs:
             self._action_specs[num_rows] = self._actions.spec(num_rows, self.device)
         return self._action_specs[num_rows]
 
     @property
     def reward_spec(self) -> Unbounded:
-        """Of batch_size rows."""
+        """The spec of batch_size rows."""
         return Unbounded((self.batch_size[0], 1), dtype=torch.float32, device=self.device)
 
     @property
     def done_spec(self) -> Composite:
-        """Of batch_size rows."""
+        """The spec of batch_size rows."""
         return done_spec(self.batch_size[0], self.device)
 
     def set_seed(self, seed: Seed) -> None:
-        """Env i starts the next reset from seed + i."""
-        seeds_for(seed, np.arange(self.num_envs, dtype=np.int32), self.num_envs)  # raises when it is none
+        """Seed env i with seed + i at the next reset."""
+        seeds_for(seed, np.arange(self.num_envs, dtype=np.int32), self.num_envs)  # raises if it is invalid
         self._next_seed = seed
 
     def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> TensorDictBase:
-        """The first rows of all envs, [num_envs]. May come at any time: what is in flight is dropped."""
+        """Reset all envs and return their rows, [num_envs]. Allowed at any time: results in flight are dropped."""
         batch = self.pool.reset(seed=self._next_seed if seed is None else seed, options=options)
         self._next_seed = None
         self._sent = None
         return self._first_rows(self._observations.columns(batch.obs), batch.env_id)
 
     def send(self, rows: TensorDictBase) -> None:
-        """Starts a step of these rows, of any number: each with "action" and "env_index"."""
+        """Start a step of any number of rows, each with "action" and "env_index"."""
         index = rows.get(ENV_INDEX, None)
         if index is None:
-            raise EnvIdError(f"send() expected a tensordict with {ENV_INDEX!r}; send the rows that recv() gave")
+            raise EnvIdError(f"send() expected a tensordict with {ENV_INDEX!r}; send the rows that recv() returned")
         env_ids = index.reshape(-1).to(torch.int32).cpu().numpy()
         self.pool.send(self._actions.value(self._actions.arrays(rows)), env_ids)
         if self._sent is None:
@@ -121,14 +121,14 @@ class AsyncEnvFleetEnv:
         self._sent[index.reshape(-1).long()] = rows
 
     def recv(self, timeout: float | None = None) -> tuple[TensorDictBase, TensorDictBase]:
-        """batch_size whole transitions, and the rows to send next: where an episode ended, a new one's first."""
+        """Return batch_size transitions, and the rows to send next: where an episode ended, the next one's first."""
         if self._sent is None:
-            raise CallOrderError("recv() found nothing in flight; send() what reset() gave, with actions")
+            raise CallOrderError("recv() found nothing in flight; send() the rows of reset(), with actions, first")
         batch = self.pool.recv(timeout)
         ended = batch.terminated | batch.truncated
         firsts = self._observations.columns(batch.obs)
         if ended.any():
-            # last_columns writes into the batch, and the first rows are needed too.
+            # last_columns() overwrites rows of the batch that are needed here.
             firsts = [column.copy() for column in firsts]
         following = self._first_rows(firsts, batch.env_id)
         lasts = self._observations.tensors(last_columns(self._observations, batch))
@@ -150,7 +150,7 @@ class AsyncEnvFleetEnv:
     # --- life ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.pool.close()
 
     def __enter__(self) -> AsyncEnvFleetEnv:
@@ -171,6 +171,105 @@ def _check_pool(pool: Pool) -> None:
     if pool.config.autoreset_mode is not AutoresetMode.SAME_STEP:
         raise ConfigError(
             "AsyncEnvFleetEnv expected autoreset_mode 'same_step', got "
-            f"{pool.config.autoreset_mode.name.lower()!r}: what recv() gives is sent on without a reset between"
+            f"{pool.config.autoreset_mode.name.lower()!r}; the rows of recv() are sent again without a reset in between"
         )
     check_owns_arrays(pool)
+
+
+class AsyncCollector:
+    """Yields tensordicts of [frames_per_batch] transitions until total_frames; endlessly if that is negative.
+
+    The rows of a trajectory are adjacent and in order of time; ("collector", "traj_ids") and "env_index" identify them,
+    so that split_trajectories() returns [trajectory, time]. policy: a TensorDictModule or any callable from tensordict
+    to tensordict; None means random actions. It is called with batch_size rows, at the start once with num_envs, on the
+    env's device.
+    """
+
+    def __init__(
+        self,
+        env: AsyncEnvFleetEnv,
+        policy: Callable[[TensorDictBase], TensorDictBase] | None = None,
+        *,
+        frames_per_batch: int,
+        total_frames: int = -1,
+        exploration_type: ExplorationType = ExplorationType.RANDOM,
+    ) -> None:
+        num_rows = env.batch_size[0]
+        frames_per_batch = integer_option("frames_per_batch", frames_per_batch, 1, 2**31 - 1)
+        if frames_per_batch % num_rows:
+            raise ConfigError(
+                f"frames_per_batch expected a multiple of the env's batch_size={num_rows}, got {frames_per_batch}; "
+                f"pass {-(-frames_per_batch // num_rows) * num_rows}"
+            )
+        self.env = env
+        self.frames_per_batch = frames_per_batch
+        self.total_frames = total_frames
+        self.exploration_type = exploration_type
+        self.policy = self._at_random if policy is None else policy
+        self._trajectory_of = torch.empty(0, dtype=torch.int64)
+        self._num_trajectories = 0
+        self._is_running = False
+
+    def set_seed(self, seed: Seed) -> None:
+        """Start over with this seed at the next batch."""
+        self.env.set_seed(seed)
+        self._is_running = False
+
+    def reset(self) -> None:
+        """Start new episodes in all envs at the next batch."""
+        self._is_running = False
+
+    def shutdown(self) -> None:
+        """Close the env."""
+        self.env.close()
+
+    def __iter__(self) -> Iterator[TensorDictBase]:
+        num_frames = 0
+        while self.total_frames < 0 or num_frames < self.total_frames:
+            data = self.next()
+            num_frames += len(data)
+            yield data
+
+    def next(self) -> TensorDictBase:
+        """Return one batch. The envs keep working meanwhile."""
+        parts: list[TensorDictBase] = []
+        # Here, not around a yield, so that the caller's exploration type is unchanged.
+        with torch.no_grad(), set_exploration_type(self.exploration_type):
+            if not self._is_running:
+                self._start()
+            for _ in range(self.frames_per_batch // self.env.batch_size[0]):
+                transitions, following = self.env.recv()
+                self._label(transitions)
+                parts.append(transitions)
+                self.env.send(self._act(following))
+        data = torch.cat(parts, 0)
+        return data[data.get(("collector", "traj_ids")).argsort(stable=True)]
+
+    def _start(self) -> None:
+        first = self.env.reset()
+        self._trajectory_of = torch.arange(self.env.num_envs) + self._num_trajectories
+        self._num_trajectories += self.env.num_envs
+        self.env.send(self._act(first))
+        self._is_running = True
+
+    def _act(self, rows: TensorDictBase) -> TensorDictBase:
+        # A policy may return its outputs alone.
+        return rows.update(self.policy(rows))
+
+    def _label(self, transitions: TensorDictBase) -> None:
+        """Write the trajectory id of each row; the rows after an end belong to a new trajectory."""
+        index = transitions.get(ENV_INDEX).cpu()
+        transitions.set(("collector", "traj_ids"), self._trajectory_of[index].to(transitions.get(ENV_INDEX).device))
+        ended = transitions.get(("next", "done")).reshape(-1).cpu()
+        num_ended = int(ended.sum())
+        self._trajectory_of[index[ended]] = torch.arange(num_ended) + self._num_trajectories
+        self._num_trajectories += num_ended
+
+    def _at_random(self, rows: TensorDictBase) -> TensorDictBase:
+        return self.env.action_spec_of(len(rows)).rand()
+
+    def __enter__(self) -> AsyncCollector:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.shutdown()

@@ -1,27 +1,31 @@
 """A synchronous pool as a torchrl EnvBase of batch size [num_envs].
 
-Ended envs wait for their reset, as TorchRL has it: rollout() and collectors do that by mask. So
-every step is a true one, and the step after an end is an episode's first. An env that is stepped
-without that reset starts its next episode with the step.
+Ended envs wait for their reset, as in TorchRL: rollout() and collectors reset them by mask. Every step is therefore a
+real transition, and the step after an end is the first of an episode. An env that is stepped without that reset starts
+its next episode with the step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers import PassiveEnvChecker
 from numpy.typing import NDArray
 from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from envfleet.apis.torchrl.making import check_owns_arrays, pool_for
-from envfleet.apis.torchrl.trees import Key, SpaceTree
+from envfleet.apis.torchrl.encoding import Key, SpaceTree
+from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
+from envfleet.making.make import make_pool, make_spec
 from envfleet.making.options import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
@@ -30,15 +34,15 @@ from envfleet.seeding import Seed, seeds_for
 class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
     """num_envs envs as one EnvBase.
 
-    env: what envfleet.make() takes, or a pool in autoreset mode same_step or disabled.
-    categorical_action_encoding: indices instead of one-hot vectors, in observations too (as GymEnv does).
-    frame_skip: how often each action is repeated; rewards add up, an end ends it.
+    env: anything that envfleet.make() accepts, or a pool in autoreset mode same_step or disabled.
+    categorical_action_encoding: indices instead of one-hot vectors, in observations too (as in GymEnv).
+    frame_skip: how often each action is repeated; rewards are summed, and the end of an episode stops it.
     create_env_kwargs, options: for envfleet.make_pool().
     """
 
-    # Else TorchRL repeats the action itself, with a Python loop over whole tensordicts.
+    # Otherwise TorchRL repeats the action itself, in a Python loop over whole tensordicts.
     _has_frame_skip = True
-    # Of each env's reward and done.
+    # The shape of each env's reward and done.
     _row_shape: tuple[int, ...] = (1,)
     _autoreset_modes: tuple[AutoresetMode, ...] = (AutoresetMode.SAME_STEP, AutoresetMode.DISABLED)
 
@@ -81,9 +85,9 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         self._actions = actions
         self._env_ids = np.arange(pool.num_envs, dtype=np.int32)
         self._is_same_step = pool.config.autoreset_mode is AutoresetMode.SAME_STEP
-        # same_step: ended envs whose next episode the pool has begun, and nobody has asked for yet.
+        # same_step: ended envs whose next episode the pool has begun, but whose first row was not requested yet.
         self._begun = np.zeros(pool.num_envs, dtype=np.bool_)
-        # The other modes: ended envs that the pool waits to be told to reset.
+        # Other modes: ended envs that have to be reset.
         self._waiting = np.zeros(pool.num_envs, dtype=np.bool_)
         self._next_seeds: dict[int, int | None] = {}
         self.observation_spec = observations.spec(pool.num_envs, self.device)
@@ -110,7 +114,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         self.is_closed = False
         stale = asked
         if seed is None and options is None:
-            # What the pool has begun is a first row already; to draw another would skip an episode.
+            # The pool has begun these episodes already; another reset would skip one.
             reseeded = np.zeros_like(asked)
             reseeded[list(self._next_seeds)] = True
             stale = asked & (~self._begun | reseeded)
@@ -134,29 +138,29 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             return self._stepped(actions, None)
         rows = _rows_of(mask)
         ids = self._env_ids[rows]
-        # What is not stepped stays as it is.
+        # Other envs keep their rows.
         whole = self._skip_tensordict(tensordict)
         whole[torch.from_numpy(rows)] = self._stepped([column[rows] for column in actions], ids)
         return whole
 
     def _set_seed(self, seed: int | None) -> None:
-        """Env i starts its next reset from seed + i."""
+        """Seed env i with seed + i at its next reset."""
         if seed is not None:
             self._next_seeds = dict(enumerate(seeds_for(seed, self._env_ids, self.num_envs)))
 
     def close(self, *, raise_if_closed: bool = True) -> None:
-        """Closes the pool."""
+        """Close the pool."""
         self.is_closed = True
         self.pool.close()
 
     def __del__(self) -> None:
-        # The pool closes itself when nobody holds it; one that was passed in may be in use elsewhere.
+        # The pool closes itself when it is garbage collected; one that was passed in may be in use elsewhere.
         pass
 
     # --- rows ----------------------------------------------------------------------------------
 
     def _stepped(self, actions: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> TensorDictBase:
-        """The next tensordict of these envs; None stands for all."""
+        """Step these envs (None: all) and return the next tensordict."""
         if self._waiting.any():
             self._reset_waiting(env_ids)
         actions = self._fitted(actions)
@@ -182,11 +186,11 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         return self._tensordict(columns, others)
 
     def _fitted(self, actions: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """The actions as the pool takes them; for subclasses that take more."""
+        """Return the actions in the form that the pool accepts; a hook for subclasses."""
         return actions
 
     def _last_columns(self, batch: Batch) -> list[NDArray[Any]]:
-        """The observations that the steps led to: where episodes ended, the last ones."""
+        """Return the observations that the steps led to: the final ones where episodes ended."""
         return last_columns(self._observations, batch)
 
     def _tensordict(self, columns: list[NDArray[Any]], others: dict[Key, torch.Tensor]) -> TensorDictBase:
@@ -199,7 +203,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         return [self._next_seeds.get(int(env_id)) for env_id in env_ids]
 
     def _reset_waiting(self, env_ids: NDArray[np.int32] | None) -> None:
-        """Before a step: resets those of these envs that have ended."""
+        """Reset those of these envs that have ended, before a step."""
         asked = self._env_ids if env_ids is None else env_ids
         ids = asked[self._waiting[asked]]
         if len(ids):
@@ -216,13 +220,13 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         if pool.config.is_async:
             raise ConfigError(
                 f"EnvFleetEnv expected batch_size={pool.num_envs}, all envs in each step, got "
-                f"{pool.config.batch_size}; AsyncEnvFleetEnv takes fewer"
+                f"{pool.config.batch_size}; use AsyncEnvFleetEnv for smaller batches"
             )
         check_owns_arrays(pool)
 
 
 def done_spec(num_rows: int, device: Any, row_shape: tuple[int, ...] = (1,)) -> Composite:
-    """done, terminated and truncated."""
+    """Return the spec of done, terminated and truncated."""
     flags = {name: Categorical(2, shape=(num_rows, *row_shape), dtype=torch.bool) for name in _FLAGS}
     spec = Composite(flags, shape=(num_rows,))
     return spec if device is None else spec.to(device)
@@ -232,15 +236,81 @@ _FLAGS = ("done", "terminated", "truncated")
 
 
 def last_columns(observations: SpaceTree, batch: Batch) -> list[NDArray[Any]]:
-    """The observations that the steps of a batch led to: where episodes ended, the last ones."""
+    """Return the observations that a batch's steps led to: the final ones where episodes ended."""
     columns = observations.columns(batch.obs)
     ended = batch.terminated | batch.truncated
     if batch.final is not None and ended.any():
         for column, final in zip(columns, observations.columns(batch.final.obs), strict=True):
-            # In place: the batch is ours.
+            # In place: the batch belongs to the caller.
             column[ended] = final[ended]
     return columns
 
 
 def _rows_of(mask: torch.Tensor) -> NDArray[np.bool_]:
     return np.asarray(mask.reshape(len(mask), -1).any(-1).cpu())
+
+
+@dataclass(frozen=True)
+class PoolSource:
+    """A pool, whether it was made here, and a function that opens it again after close().
+
+    Collectors close their env, and GymEnv can be used after that. A pool that was passed in cannot be opened again:
+    reopen() raises PoolClosedError.
+    """
+
+    pool: Pool
+    is_ours: bool
+    reopen: Callable[[], Pool]
+
+
+def pool_for(
+    env: Any,
+    num_envs: int | None,
+    create_env_kwargs: Mapping[str, Any] | None,
+    disable_env_checker: bool,
+    options: Mapping[str, Any],
+) -> PoolSource:
+    """Return the pool that these arguments describe."""
+    if isinstance(env, (Pool, PoolView)):
+        pool = env.pool if isinstance(env, PoolView) else env
+        given = {**(create_env_kwargs or {}), **options}
+        if given:
+            raise ConfigError(
+                f"expected no options together with a pool, got {', '.join(sorted(given))}; pass them to make_pool()"
+            )
+        if num_envs is not None and num_envs != pool.num_envs:
+            raise ConfigError(f"num_envs expected {pool.num_envs}, the pool's, got {num_envs}; leave it out")
+        return PoolSource(pool, False, partial(_reset_pool_of, env))
+    if create_env_kwargs is not None and not isinstance(create_env_kwargs, Mapping):
+        raise ConfigError(f"create_env_kwargs expected a dict, got {type(create_env_kwargs).__name__}")
+    asked = {**(create_env_kwargs or {}), **options}
+    if num_envs is not None:
+        asked["num_envs"] = num_envs
+    asked.setdefault("autoreset_mode", AutoresetMode.SAME_STEP)
+    if not disable_env_checker:
+        asked = with_env_checker(env, asked)
+    make = partial(make_pool, env, **asked)
+    return PoolSource(make(), True, make)
+
+
+def with_env_checker(env: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options with Gymnasium's PassiveEnvChecker as a wrapper of Python envs.
+
+    Native envs are checked by envfleet's tests, and a wrapper would turn them into Python envs.
+    """
+    deciding = {name: options[name] for name in ("backend", "wrappers") if name in options}
+    if make_spec(env, **deciding).native_id:
+        return dict(options)
+    return {**options, "wrappers": [PassiveEnvChecker, *(options.get("wrappers") or ())]}
+
+
+def _reset_pool_of(envs: Pool | PoolView) -> Pool:
+    """Reset a pool that was passed in. EnvPool's views then open again; the others raise PoolClosedError."""
+    envs.reset()  # type: ignore[union-attr]  # every view that has a pool has it
+    return envs.pool if isinstance(envs, PoolView) else envs
+
+
+def check_owns_arrays(pool: Pool) -> None:
+    """Raise ConfigError unless the pool's arrays belong to the caller: tensors share their memory."""
+    if not pool.config.copy:
+        raise ConfigError("the torchrl api expected a pool with copy=True, got copy=False; leave it out")

@@ -1,8 +1,8 @@
 """MultiThreadedEnv and MultiThreadedEnvWrapper: TorchRL's classes over EnvPool, by name, on envfleet's pools.
 
-They have the arguments, attributes and specs of torchrl.envs.MultiThreadedEnv and need no `envpool` module.
-Unlike there, every row is a true transition: the step in which EnvPool resets an ended env, and ignores its
-action, does not enter rollouts, since ended envs are reset by mask as in EnvFleetEnv.
+They have the arguments, attributes and specs of torchrl.envs.MultiThreadedEnv and need no `envpool` module. Unlike
+there, every row is a real transition: the step in which EnvPool resets an ended env and ignores its action does not
+enter rollouts, because ended envs are reset by mask, as in EnvFleetEnv.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from tensordict import TensorDictBase
 from torchrl.envs.utils import _classproperty
 
 from envfleet.apis.gym import GymPool
-from envfleet.apis.torchrl.env import EnvFleetEnv
-from envfleet.apis.torchrl.making import with_env_checker
+from envfleet.apis.torchrl.env import EnvFleetEnv, with_env_checker
 from envfleet.apis.view import PoolView
 from envfleet.compat import envpool
 from envfleet.errors import ConfigError
@@ -30,8 +29,8 @@ from envfleet.pool import Pool
 class MultiThreadedEnvWrapper(EnvFleetEnv):
     """A synchronous pool, of envfleet.make() or of EnvPool's calls, as one EnvBase.
 
-    categorical_action_encoding: None (default) and True give indices, as TorchRL's class does whatever it is told;
-    False gives one-hot vectors.
+    categorical_action_encoding: None (default) and True mean indices, which TorchRL's class always uses; False means
+    one-hot vectors.
     """
 
     # TorchRL's class has no dimension for the single reward of an env.
@@ -40,7 +39,7 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
 
     @_classproperty  # type: ignore[untyped-decorator]  # torchrl ships no types
     def lib(cls) -> ModuleType:  # noqa: N805 (a property of the class)
-        """What makes the pools, with EnvPool's functions."""
+        """The module that makes the pools, with EnvPool's functions."""
         return envpool
 
     def __init__(
@@ -57,7 +56,7 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
         if not isinstance(view, (Pool, PoolView)):
             raise _NoPoolError(
                 f"MultiThreadedEnvWrapper expected env as a pool of envfleet.make() or envfleet.compat.envpool.make(), "
-                f"got {type(env).__name__}; MultiThreadedEnv takes a name"
+                f"got {type(env).__name__}; use MultiThreadedEnv for a name"
             )
         super().__init__(
             view,
@@ -68,7 +67,7 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
         )
         self.num_workers = self.num_envs
         self._env = env
-        # A step before the first reset is a reset's and a step's, as in EnvPool.
+        # A step before the first reset resets first, as in EnvPool.
         self._waiting[:] = True
         space = self.pool.spec.action_space
         self._bounds = (space.low, space.high) if isinstance(space, spaces.Box) else None
@@ -83,7 +82,7 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
         return self.obs.clone(recurse=False)
 
     def _fitted(self, actions: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Box actions clipped, as EnvPool's envs do."""
+        """Clip Box actions, as EnvPool does."""
         return actions if self._bounds is None else [np.clip(actions[0], *self._bounds)]
 
     def __repr__(self) -> str:
@@ -91,10 +90,10 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
 
 
 class MultiThreadedEnv(MultiThreadedEnvWrapper):
-    """num_workers envs of a name as one EnvBase.
+    """num_workers envs of one name as one EnvBase.
 
-    env_name: what envfleet.make() takes; "ALE/" in front of a game is dropped, as TorchRL does, which gives EnvPool's
-    game with its preprocessing. create_env_kwargs: options of EnvPool's make() or of envfleet.make().
+    env_name: anything that envfleet.make() accepts. The prefix "ALE/" is dropped, as in TorchRL, so that the game has
+    EnvPool's preprocessing. create_env_kwargs: options of EnvPool's make() or of envfleet.make().
     """
 
     def __init__(
@@ -103,8 +102,11 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
         env_name: str,
         *,
         create_env_kwargs: Mapping[str, Any] | None = None,
+        categorical_action_encoding: bool | None = None,
         disable_env_checker: bool | None = None,
-        **options: Any,
+        frame_skip: int = 1,
+        device: Any = None,
+        allow_done_after_reset: bool = False,
     ) -> None:
         if create_env_kwargs is not None and not isinstance(create_env_kwargs, Mapping):
             raise ConfigError(f"create_env_kwargs expected a dict, got {type(create_env_kwargs).__name__}")
@@ -114,7 +116,13 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
             asked = with_env_checker(name, asked)
         pool = envpool.make(name, env_type="gym", gym_reset_return_info=True, **asked)
         try:
-            super().__init__(pool, **options)
+            super().__init__(
+                pool,
+                categorical_action_encoding=categorical_action_encoding,
+                frame_skip=frame_skip,
+                device=device,
+                allow_done_after_reset=allow_done_after_reset,
+            )
         except BaseException:
             pool.close()
             raise
@@ -126,4 +134,4 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
 
 
 class _NoPoolError(ConfigError, TypeError):
-    """TorchRL raises TypeError for what is no pool."""
+    """Raised for anything but a pool; a TypeError, as in TorchRL."""

@@ -12,10 +12,8 @@ The functions are here too, for `from envfleet.compat import envpool`.
 from __future__ import annotations
 
 from envfleet.compat.envpool.alias import envpool_members, install, uninstall
-from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.gym_envpool import GymEnvPool
-from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
-from envfleet.compat.envpool.options import __version__
+from envfleet.compat.envpool.env_spec import EnvPoolSpec, __version__
+from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.envpool.registration import (
     list_all_envs,

@@ -11,10 +11,8 @@ from typing import Any
 from envfleet.compat import gym_stand_in
 from envfleet.compat.envpool import array_spec, families, registration
 from envfleet.compat.envpool.array_spec import ArraySpec
-from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.gym_envpool import GymEnvPool
-from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
-from envfleet.compat.envpool.options import __version__
+from envfleet.compat.envpool.env_spec import EnvPoolSpec, __version__
+from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.modules import install_tree, remove_tree
 from envfleet.errors import ConfigError
@@ -31,9 +29,9 @@ _DATA = (
 
 
 def install(*, old_gym: bool = True) -> ModuleType:
-    """Put the module tree `envpool` in place. A second call changes nothing.
+    """Install the module tree `envpool`. A second call does nothing.
 
-    old_gym: also a light `gym`, if the real one is not installed: EnvPool's users test for its spaces.
+    old_gym: also install a stand-in for `gym`, unless the real one is installed: EnvPool's users test for its spaces.
     """
     doc = "EnvPool's names, on envfleet."
     module = install_tree("envpool", envpool_members(), _INSTALLER, doc)
@@ -42,8 +40,8 @@ def install(*, old_gym: bool = True) -> ModuleType:
     torchrl = sys.modules.get("torchrl.envs.libs.envpool")
     if torchrl is not None and not getattr(torchrl, "_has_envpool", True):
         warnings.warn(
-            "install() came after torchrl was imported, which has noted that there is no envpool: its "
-            "MultiThreadedEnv will refuse to work; call install() before the first import of torchrl",
+            "install() was called after torchrl was imported and had found no envpool: its MultiThreadedEnv will "
+            "raise; call install() before the first import of torchrl",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -51,14 +49,14 @@ def install(*, old_gym: bool = True) -> ModuleType:
 
 
 def uninstall() -> bool:
-    """Take the tree, and the light gym, out again; whether there was one. Existing pools keep working."""
+    """Remove the tree and the gym stand-in; return True if there was one. Existing pools keep working."""
     was_there = remove_tree("envpool", _INSTALLER)
     gym_stand_in.uninstall()
     return was_there
 
 
 def envpool_members() -> dict[str, dict[str, Any]]:
-    """The modules of EnvPool's tree by their path in it, each with its names."""
+    """Return the names of each module of EnvPool's tree, by the module's path."""
     functions = {name: getattr(registration, name) for name in _FUNCTIONS}
     # EnvPool's protocols are for annotations; these are the classes that they describe.
     protocols = {
@@ -91,7 +89,7 @@ def envpool_members() -> dict[str, dict[str, Any]]:
     }
     for module in families.MODULES:
         members[module] = {
-            # Classes are made when they are asked for; `import *` and completion see their names.
+            # Classes are made on first use; `import *` and completion see their names.
             "__getattr__": partial(_family_member, module),
             "__dir__": partial(families.class_names, module),
         }
@@ -100,9 +98,9 @@ def envpool_members() -> dict[str, dict[str, Any]]:
 
 
 def py_env(envspec: Any, envpool: Any) -> Any:
-    """EnvPool's way from C++ classes to Python ones; here there are no such classes."""
+    """Raise ConfigError: envfleet has no C++ classes of EnvPool's to wrap."""
     raise ConfigError(
-        f"py_env() expected classes of a C++ env built for EnvPool, got {envspec!r}, and envfleet runs none of them; "
+        f"py_env() is not supported: envfleet cannot run C++ classes built for EnvPool, got {envspec!r}; "
         "port the env with envfleet.compile()"
     )
 

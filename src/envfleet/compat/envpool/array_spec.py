@@ -17,7 +17,7 @@ _MAX_DISCRETE = 2**20
 class ArraySpec:
     """One array: dtype, shape (-1 stands for the number of players), minimum and maximum.
 
-    The bounds are scalars unless elements differ; element_wise_bounds, where given, replace them.
+    The bounds are scalars unless elements differ; element_wise_bounds, if given, replace them.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ArraySpec:
 
 
 def array_spec_of(space: gymnasium.Space[Any], *, per_player: bool = False, dtype: Any = None) -> ArraySpec:
-    """The ArraySpec of a space without parts. A space of anything but numbers is an array of objects."""
+    """Return the ArraySpec of a non-composite space. Non-numeric spaces are arrays of objects."""
     shape = [-1] if per_player else []
     if isinstance(space, spaces.Discrete):
         bounds = (int(space.start), int(space.start + space.n - 1))
@@ -64,7 +64,7 @@ def array_spec_of(space: gymnasium.Space[Any], *, per_player: bool = False, dtyp
 
 
 def unbounded(dtype: Any, shape: list[int]) -> ArraySpec:
-    """An array that may hold whatever its dtype can."""
+    """Return the spec of an array that is bounded by its dtype alone."""
     kind = np.dtype(dtype)
     if kind.kind == "b":
         return ArraySpec(kind, shape, (False, True))
@@ -154,4 +154,4 @@ def check_key_duplication(cls: Any, keytype: str, keys: list[str]) -> None:
     """Raise RuntimeError when a key occurs twice."""
     twice = sorted({key for key in keys if keys.count(key) > 1})
     if twice:
-        raise RuntimeError(f"{cls} expected distinct {keytype} keys, got {twice} more than once; rename one of each")
+        raise RuntimeError(f"{cls} expected distinct {keytype} keys, got {twice} more than once; rename them")

@@ -20,8 +20,7 @@ from envfleet.apis.dm import DmPool, time_step
 from envfleet.batch import Batch
 from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.infos import declared_column
-from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin, declared_column
 from envfleet.errors import ConfigError
 from envfleet.seeding import Seed
 
@@ -37,8 +36,8 @@ class Players(NamedTuple):
 class StateType:
     """The named tuple that a pool's TimeSteps have as observation: always the same fields, on resets and steps.
 
-    env_id, players, elapsed_step, the declared infos, then obs, or the keys of a Dict space; a Dict within it is a
-    named tuple of its own.
+    env_id, players, elapsed_step, the declared infos, then obs, or the keys of a Dict space; a nested Dict is a
+    named tuple.
     """
 
     def __init__(self, spec: EnvPoolSpec) -> None:
@@ -52,12 +51,12 @@ class StateType:
         self._type: Any = namedtuple("State", names)  # type: ignore[misc]  # the fields are the spec's
 
     def of_batch(self, batch: Batch) -> Any:
-        """The rows of a batch."""
+        """Return the rows of a batch."""
         env_id, columns = batch.env_id, batch.info
         infos = [declared_column(columns, array, len(env_id)) for array in self._infos.values()]
         obs = batch.obs if self._is_dict else {"obs": batch.obs}
         values = [convert(obs[key]) for key, convert in zip(self._parts, self._of_part, strict=True)]
-        # An Atari game whose lives are episodes: EnvPool counts the steps of the game.
+        # With episodic_life, EnvPool counts the steps of the whole game.
         elapsed_step = columns.get("game_step", batch.elapsed_step)
         return self._type(env_id, Players(env_id), elapsed_step, *infos, *values)
 
@@ -86,7 +85,7 @@ class DMEnvPool(EnvPoolMixin, DmPool):
         self._state_type = StateType(self._spec)
 
     def reset(self, env_id: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> Any:
-        """FIRST TimeSteps of all envs, or of those of env_id; batch_size of them from an asynchronous pool."""
+        """Reset all envs, or those of env_id; an asynchronous pool returns batch_size FIRST TimeSteps."""
         return self._time_step(self._reset_rows(env_id, seed, options))
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
@@ -96,19 +95,19 @@ class DMEnvPool(EnvPoolMixin, DmPool):
     def recv(  # type: ignore[override]  # EnvPool's arguments
         self, reset: bool = False, return_info: bool = True, *, timeout: float | None = None
     ) -> Any:
-        """The rows that are ready; observation.env_id tells the env of each. A TimeStep is the same for a reset."""
+        """Receive the rows that are ready; observation.env_id tells which envs they belong to."""
         return self._time_step(self.pool.recv(timeout))
 
     def observation_spec(self) -> Any:
-        """Specs of one env's observation, in the fields of the TimeSteps'."""
+        """Return the specs of one env's observation, in the fields of the TimeSteps'."""
         return self._state_type.observation_spec()
 
     def action_spec(self) -> Any:
-        """Spec of one env's action."""
+        """Return the spec of one env's action."""
         return self._spec.action_spec()
 
     def reward_spec(self) -> Any:
-        """Spec of one env's reward."""
+        """Return the spec of one env's reward."""
         return DmPool.reward_spec(self).replace(dtype=np.float32)
 
     def _time_step(self, batch: Batch) -> Any:
@@ -118,7 +117,7 @@ class DMEnvPool(EnvPoolMixin, DmPool):
     def _draw(self, env_id: int) -> Any:
         frame = self.pool.render(env_id)
         if frame is None:
-            raise ConfigError(f"{self.pool.spec.id} cannot draw itself here; render() it with env_type='gymnasium'")
+            raise ConfigError(f"{self.pool.spec.id} cannot be rendered with env_type='dm'; use env_type='gymnasium'")
         return frame
 
 
@@ -131,11 +130,11 @@ def _spec_of(name: str, space: gymnasium.Space[Any]) -> Any:
         return specs.StringArray((), str, name)
     if isinstance(space, _NUMBERS):
         return dm_spec_transform(name, array_spec_of(space), "obs")
-    return specs.Array((), np.object_, name)  # MiniGrid's mission, for one
+    return specs.Array((), np.object_, name)  # such as MiniGrid's mission
 
 
 def _converter(name: str, space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
-    """What turns rows, or specs, of a space into one array, or spec, for each field: dicts become named tuples."""
+    """Return a function that converts rows or specs of a space to fields: dicts become named tuples."""
     if isinstance(space, spaces.Tuple):
         items = [_converter(name, part) for part in space.spaces]
         return lambda value: tuple(convert(own) for convert, own in zip(items, value, strict=True))
@@ -149,7 +148,7 @@ def _converter(name: str, space: gymnasium.Space[Any]) -> Callable[[Any], Any]:
 
 
 def _as_objects(rows: Any) -> Any:
-    """Texts and other rows without numbers are a tuple of objects, which would be a structure of its own."""
+    """Return non-numeric rows, which come as a tuple, as one array of objects, so that they are one leaf."""
     if not isinstance(rows, (tuple, list)):
         return rows
     column = np.empty(len(rows), dtype=object)
@@ -158,7 +157,7 @@ def _as_objects(rows: Any) -> Any:
 
 
 def _field_names(keys: Any) -> list[str]:
-    """Keys as distinct names of fields: "end-effector" is end_effector, and a second one end_effector_2."""
+    """Return keys as distinct field names: "end-effector" becomes end_effector, a second one end_effector_2."""
     names: list[str] = []
     for key in keys:
         name = re.sub(r"\W", "_", str(key)).lstrip("_") or "field"

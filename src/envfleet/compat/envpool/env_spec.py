@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import namedtuple
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import gymnasium
@@ -19,7 +20,6 @@ from envfleet.compat.envpool.array_spec import (
     unbounded,
 )
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
-from envfleet.compat.envpool.options import EnvPoolOptions, parse_envpool_options
 from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
 from envfleet.making.registry import family_of
@@ -27,14 +27,14 @@ from envfleet.spec import ArraySpec as InfoArray
 from envfleet.spec import EnvSpec
 
 _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
-# EnvPool's options that mean nothing here, with the values it has for them.
+# Options of EnvPool that have no effect here, with its values for them.
 _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
 # Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
 _NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
 
 
 class EnvPoolSpec:
-    """A task with its options. What is not here (id, kwargs ...) is looked up in envfleet's spec.
+    """A task and its options. Other attributes (id, kwargs ...) are those of envfleet's spec.
 
     The classes of EnvPool's families (CartPoleEnvSpec ...) derive from it and are made of a config:
     CartPoleEnvSpec(CartPoleEnvSpec.gen_config(num_envs=4)).
@@ -163,29 +163,29 @@ class EnvPoolSpec:
 
     @property
     def observation_space(self) -> Any:
-        """That of one env; of the gym package where that is in use, except for env_type="gymnasium"."""
+        """The space of a single env; a gym space if gym is in use, except for env_type="gymnasium"."""
         return self._shown(self.env_spec.observation_space)
 
     @property
     def action_space(self) -> Any:
-        """That of one env; of the gym package where that is in use, except for env_type="gymnasium"."""
+        """The space of a single env; a gym space if gym is in use, except for env_type="gymnasium"."""
         return self._shown(self.env_spec.action_space)
 
     @property
     def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
-        """That of one env, as Gymnasium's."""
+        """The space of a single env, as a Gymnasium space."""
         return self.env_spec.observation_space
 
     @property
     def gymnasium_action_space(self) -> gymnasium.Space[Any]:
-        """That of one env, as Gymnasium's."""
+        """The space of a single env, as a Gymnasium space."""
         return self.env_spec.action_space
 
     def _shown(self, space: gymnasium.Space[Any]) -> Any:
         return to_gym_space(space) if self._shows_gym_spaces else space
 
     def __getattr__(self, name: str) -> Any:
-        # Not of a copy in the making, which has no attributes yet.
+        # Not during copying, when the copy has no attributes yet.
         if name.startswith("_") or name in ("env_spec", "options", "task_id"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env_spec, name)
@@ -195,5 +195,60 @@ class EnvPoolSpec:
 
 
 def shown_options(config: Mapping[str, Any]) -> str:
-    """A config as the arguments of a call."""
+    """Format a config as call arguments."""
     return ", ".join(f"{name}={value!r}" for name, value in config.items())
+
+
+# The last EnvPool whose env_type="gym" follows the gym package, as ours does.
+__version__ = "0.8.4+envfleet"
+
+
+@dataclass(frozen=True)
+class EnvPoolOptions:
+    """Options that only EnvPool's make() has.
+
+    options: those of envfleet.make(). given: other options that EnvPool's config shows. The other fields are
+    EnvPool's options of that name.
+    """
+
+    options: dict[str, Any]
+    given: dict[str, Any]
+    gym_reset_return_info: bool | None
+    render_env_id: int
+    render_width: int
+    render_height: int
+
+
+def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
+    """Separate EnvPool's own options from those of envfleet.make()."""
+    rest = dict(options)
+    given: dict[str, Any] = {}
+    players = rest.pop("max_num_players", 1)
+    if players != 1:
+        raise ConfigError(
+            f"max_num_players expected 1 in the dm dialect and in make_spec(), got {players!r}; use env_type='gym' or "
+            "'gymnasium'"
+        )
+    if "base_path" in rest:  # where EnvPool keeps its assets; envfleet has them in their packages
+        given["base_path"] = rest.pop("base_path")
+    env_seed = rest.pop("env_seed", None)
+    if env_seed is not None and len(env_seed):
+        given["env_seed"] = list(env_seed)
+        rest["seed"] = [int(own) for own in env_seed]
+    returns_info = rest.pop("gym_reset_return_info", None)
+    # EnvPool takes 0 and negative numbers as no limit.
+    limit = rest.get("max_episode_steps")
+    if isinstance(limit, int) and limit <= 0:
+        del rest["max_episode_steps"]
+    if rest.get("from_pixels"):  # the sizes of the observation, and with it of render()
+        return EnvPoolOptions(rest, given, returns_info, int(rest.pop("render_env_id", 0)), 0, 0)
+    for name in ("render_camera_id", "from_pixels"):
+        rest.pop(name, None)
+    return EnvPoolOptions(
+        rest,
+        given,
+        None if returns_info is None else bool(returns_info),
+        int(rest.pop("render_env_id", 0)),
+        int(rest.pop("render_width", 0)),
+        int(rest.pop("render_height", 0)),
+    )

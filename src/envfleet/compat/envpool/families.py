@@ -1,8 +1,8 @@
 """EnvPool's classes by family: envpool.classic_control.CartPoleGymEnvPool and its like, made from a table.
 
 Each env of EnvPool has four classes, XEnvSpec, XDMEnvPool, XGymEnvPool and XGymnasiumEnvPool. X stands for one env
-with all its versions and options (CartPole), or for a whole simulator (Atari). A class is made when it is first asked
-for, since XGymEnvPool derives from the gym.Env in use by then.
+with all its versions and options (CartPole), or for a whole simulator (Atari). A class is made on first
+use, because XGymEnvPool derives from the gym.Env that is then in use.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import gymnasium
 
 import envfleet.making.registry as registry
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.gym_envpool import GymEnvPool
+from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.gym_module import as_gym_env, gym_module
-from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
 from envfleet.envs import dm_control
 from envfleet.errors import ConfigError
 
@@ -37,7 +36,7 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("mujoco.gym", "Gym", rf"({_MUJOCO})-v\d+"),
     ("minigrid", "MiniGrid", r"(?:MiniGrid|BabyAI)-.*"),
 )
-# Which task of several gen_config() stands for unless told.
+# The default task of classes that have several.
 _DEFAULT_TASKS = {"Atari": "Pong-v5", "Vizdoom": "Basic-v1", "MiniGrid": "MiniGrid-Empty-8x8-v0", "Taxi": "Taxi-v3"}
 _KINDS = ("EnvSpec", "DMEnvPool", "GymEnvPool", "GymnasiumEnvPool")
 MODULES = ("atari", "box2d", "classic_control", "minigrid", "mujoco.dmc", "mujoco.gym", "toy_text", "vizdoom")
@@ -45,14 +44,14 @@ MODULES = ("atari", "box2d", "classic_control", "minigrid", "mujoco.dmc", "mujoc
 
 @dataclass(frozen=True)
 class EnvClass:
-    """One X: where its classes are, and which ids it stands for."""
+    """One EnvPool class name X (as in XEnvSpec): its module and its task ids."""
 
     module: str
     name: str
 
 
 def env_class_of(task_id: Any) -> EnvClass | None:
-    """The X of an id, or None if EnvPool has none."""
+    """Return the EnvClass of a task id, or None if EnvPool has none."""
     return _env_class_of(task_id) if isinstance(task_id, str) else None
 
 
@@ -72,7 +71,7 @@ def _env_class_of(task_id: str) -> EnvClass | None:
 
 
 def task_ids(env_class: EnvClass) -> list[str]:
-    """The ids that a class stands for; the first is what its config has unless told."""
+    """Return the task ids of a class; the first is the default of its config."""
     known = [*registry.list_all_envs(), *(env_id for env_id in gymnasium.registry if "/" not in env_id)]
     ids = sorted({env_id for env_id in known if env_class_of(env_id) == env_class}, key=_version)
     first = _DEFAULT_TASKS.get(env_class.name, "")
@@ -82,7 +81,7 @@ def task_ids(env_class: EnvClass) -> list[str]:
 
 
 def _version(env_id: str) -> tuple[int, str]:
-    """Newest first."""
+    """Return a sort key that puts the newest version first."""
     _, _, version = env_id.rpartition("-v")
     return (-int(version) if version.isdigit() else 0, env_id)
 
@@ -96,7 +95,7 @@ def class_names(module: str) -> list[str]:
 
 def class_of(module: str, name: str) -> type:
     """The class of that name in a module of EnvPool's. Raises AttributeError."""
-    for kind in _KINDS[::-1]:  # the longer endings first: XGymEnvPool is no X of XEnvPool
+    for kind in _KINDS[::-1]:  # longer suffixes first: XGymEnvPool is not an XEnvPool
         prefix = name.removesuffix(kind)
         if prefix != name and name in class_names(module):
             return _made(EnvClass(module, prefix), kind, gym_module() if kind == "GymEnvPool" else None)
@@ -124,7 +123,7 @@ def _general(kind: str) -> type:
 
 @cache
 def _made(env_class: EnvClass, kind: str, gym: Any) -> type:
-    """The class, once for each gym that it derives from."""
+    """Return the class; one is made per gym.Env base class."""
     base = _general(kind)
     doc = f"{base.__doc__ or ''}\n\n    For {env_class.name} of envpool.{env_class.module}."
     members: dict[str, Any] = {"__module__": f"envpool.{env_class.module}", "__doc__": doc}
@@ -144,7 +143,7 @@ class _GenConfig:
         if self._type is None:
             ids = task_ids(self._env_class)
             if not ids:
-                raise ConfigError(f"{self._env_class.name} expected an env of envfleet, got none; see list_all_envs()")
+                raise ConfigError(f"{self._env_class.name} has no env in envfleet; see list_all_envs()")
             defaults = {**EnvPoolSpec.of_task(ids[0], {}).config_dict(), **_UNDECIDED, "task_id": ids[0]}
             defaults.update(_selectors(self._env_class, ids[0]))
             self._type = namedtuple("Config", list(defaults), defaults=defaults.values())  # type: ignore[misc]
@@ -198,7 +197,7 @@ def _init_spec(self: Any, config: Any) -> None:
     task_id = _selected(self.env_class, options, defaults)
     given = {name: value for name, value in options.items() if not _same(value, defaults[name])}
     self._start(task_id, given)
-    _ = self.env_spec  # options that do not fit are refused here, as in EnvPool
+    _ = self.env_spec  # raises for invalid options, as in EnvPool
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -1,7 +1,7 @@
-"""Which `gym` this program uses, and what follows for env_type="gym".
+"""The gym package that is in use, and its API for env_type="gym".
 
-A real gym from 0.26 on has Gymnasium's calls, and EnvPool 0.6.6 to 0.8.4 follow it: (obs, info) and 5-tuples. Before
-it, and beside envfleet's stand-in, whose envs have the calls before 0.26: obs and 4-tuples.
+With a real gym >= 0.26, EnvPool 0.6.6 to 0.8.4 return (obs, info) and 5-tuples. With an older one, and with envfleet's
+stand-in, reset() returns obs and step() 4-tuples.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def gym_module() -> Any:
 
 
 def has_new_api() -> bool:
-    """Whether reset() returns (obs, info) and step() 5-tuples: a real gym, from 0.26 on, is in use."""
+    """Return True if reset() returns (obs, info) and step() 5-tuples: a real gym >= 0.26 is in use."""
     module = gym_module()
     if module is None or isinstance(module, AliasModule):
         return False
@@ -38,7 +38,7 @@ def has_new_api() -> bool:
 
 
 def as_gym_env(cls: type) -> type:
-    """The class as a subclass of the gym.Env in use, so that gym's wrappers take it; without gym, the class itself."""
+    """Return the class as a subclass of the gym.Env in use, which gym's wrappers expect; without gym, unchanged."""
     module = gym_module()
     return cls if module is None or issubclass(cls, module.Env) else _derived(cls, module.Env)
 
@@ -56,7 +56,7 @@ def _derived(cls: type, env: type) -> type:
 
 
 def to_gym_space(space: gymnasium.Space[Any]) -> Any:
-    """A space as one of the gym package, if that is in use. The spaces of envfleet's stand-in are Gymnasium's own."""
+    """Convert a space to gym's, if gym is in use. The spaces of envfleet's stand-in are Gymnasium's own."""
     gym = sys.modules.get("gym.spaces")
     return space if gym is None or gym.Box is spaces.Box else _converted(space, gym)
 

@@ -1,7 +1,7 @@
 """ViZDoom games of several players in EnvPool's layout: envpool.make(..., max_num_players=2).
 
-Observations, rewards and the players' infos have a row for each player, env by env; done, truncated, env_id and
-elapsed_step one for each env. info["players"]["env_id"] says which env a player's row belongs to.
+Observations, rewards and the players' infos have one row per player, env by env; done, truncated, env_id and
+elapsed_step one per env. info["players"]["env_id"] tells which env a player's row belongs to.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.making import make_pettingzoo
-from envfleet.apis.pettingzoo.rows import PlayerRowsPool
+from envfleet.apis.pettingzoo.pools import PlayerRowsPool
 from envfleet.compat.envpool.gym_module import has_new_api
-from envfleet.compat.envpool.infos import EnvPoolInfo
+from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
 from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv
 from envfleet.errors import ActionError, ConfigError
@@ -28,7 +28,7 @@ _MAX_PLAYERS = 8
 
 
 def wants_players(options: Mapping[str, Any]) -> bool:
-    """Whether EnvPool's max_num_players asks for more than one."""
+    """Return True if EnvPool's max_num_players is above 1."""
     return integer_option("max_num_players", options.get("max_num_players", 1), 1, _MAX_PLAYERS) > 1
 
 
@@ -37,8 +37,8 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
     known = sorted({*_ENVPOOL_IDS, *MULTIPLAYER_SCENARIOS})
     if task_id not in known:
         raise ConfigError(
-            f"max_num_players expected 1 for {task_id!r}, got {options['max_num_players']!r}; several players have "
-            f"{', '.join(known)}; envfleet.make_pettingzoo() runs other envs of several agents"
+            f"max_num_players expected 1 for {task_id!r}, got {options['max_num_players']!r}; "
+            f"these have several players: {', '.join(known)}; use envfleet.make_pettingzoo() for other multi-agent envs"
         )
     rest = dict(options)
     rest["num_players"] = rest.pop("max_num_players")
@@ -82,40 +82,40 @@ class PlayersEnvPool:
 
     @property
     def is_async(self) -> bool:
-        """Whether batches hold fewer games than there are."""
+        """True if batches hold fewer games than there are."""
         return self._rows.pool.config.is_async
 
     def __len__(self) -> int:
         return self.num_envs
 
     def reset(self, env_id: Any = None, *, seed: Seed = None) -> Any:
-        """The first rows of all games, or of those of env_id."""
+        """Reset all games, or those of env_id, and return their rows."""
         obs, info = self._rows.reset(env_id, seed=seed)
         return (obs, _envpool_info(info)) if self._returns_info else obs
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
-        """action: a row for each player's row that these games gave last, or EnvPool's dict of arrays."""
+        """Step games. action: one row per player row of their last batch, or EnvPool's dict of arrays."""
         return self._shown(self._rows.step(*self._ordered(action, env_id), timeout=timeout))
 
     def async_reset(self) -> None:
-        """Starts a reset of all games; recv() gives their rows."""
+        """Start a reset of all games; recv() returns their rows."""
         self._rows.async_reset()
 
     def send(self, action: Any, env_id: Any = None) -> None:
-        """Starts a step of these games and returns."""
+        """Start a step of these games without waiting for it."""
         self._rows.send(*self._ordered(action, env_id))
 
     def recv(self, timeout: float | None = None) -> Any:
-        """The games that are ready; info["env_id"] says which they are."""
+        """Receive the games that are ready; info["env_id"] tells which they are."""
         return self._shown(self._rows.recv(timeout))
 
     def render(self, env_ids: Any = None) -> Any:
-        """The screens of the players of these games (default: the first) beside one another."""
+        """Render these games (default: the first), the players' screens side by side."""
         frames = self._rows.render()
         return np.stack([frames[env_id] for env_id in np.atleast_1d(0 if env_ids is None else env_ids)])
 
     def close(self) -> None:
-        """Ends the games."""
+        """Close the games."""
         self._rows.close()
 
     def __enter__(self) -> PlayersEnvPool:
@@ -125,11 +125,13 @@ class PlayersEnvPool:
         self.close()
 
     def _ordered(self, action: Any, env_id: Any) -> tuple[Any, Any]:
-        """EnvPool's dict taken apart, its rows in the order of the games."""
+        """Unpack EnvPool's dict of arrays and sort its rows by game."""
         if not isinstance(action, Mapping):
             return action, env_id
         if "action" not in action:
-            raise ActionError(f"a dict of actions expected the key 'action', got {sorted(map(str, action))}")
+            raise ActionError(
+                f"a dict of actions expected the key 'action', got the keys {sorted(map(str, action))}; add it"
+            )
         ids = action.get("env_id") if env_id is None else env_id
         rows, owners = np.asarray(action["action"]), action.get("players.env_id")
         if owners is not None:
@@ -155,7 +157,7 @@ class PlayersEnvPool:
 
 
 def _envpool_info(info: Mapping[str, Any]) -> EnvPoolInfo:
-    """The players' columns nested, as EnvPool has them; no masks, and the ends of games where they belong."""
+    """Return the info in EnvPool's layout: the players' columns nested, without masks."""
     shown = EnvPoolInfo({key: value for key, value in info.items() if not key.startswith(("_", "players.", "env."))})
     shown["players"] = EnvPoolInfo({"env_id": info["players.env_id"], "id": info["players.id"]})
     return shown

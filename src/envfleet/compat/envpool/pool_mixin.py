@@ -1,13 +1,13 @@
-"""EnvPoolMixin: what EnvPool's pools have in common, over any view of a Pool.
+"""EnvPoolMixin: the API that EnvPool's pools share, over any view of a Pool.
 
-Code that asks isinstance(env, envpool.python.envpool.EnvPoolMixin) asks for this class.
+It is the class behind isinstance(env, envpool.python.envpool.EnvPoolMixin).
 """
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
-from envfleet.compat.pictures import resized
 from envfleet.errors import ConfigError
 from envfleet.pool import Pool
+from envfleet.rendering import resized
 from envfleet.seeding import Seed
 from envfleet.spec import ArraySpec
 
@@ -27,7 +27,7 @@ class EnvPoolMixin(ABC):
     """Mixed into the views of envfleet.compat.envpool, before the view itself."""
 
     pool: Pool
-    is_vector_env = True  # as gym's wrappers ask
+    is_vector_env = True  # read by gym's wrappers
     _make_pool: Callable[[], Pool]
     _spec: EnvPoolSpec
     _info_arrays: dict[str, ArraySpec]
@@ -45,17 +45,17 @@ class EnvPoolMixin(ABC):
         return self._spec.config_dict()
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
-        """Starts a reset of all envs; recv() gives their rows."""
+        """Start a reset of all envs; recv() returns their rows."""
         self._reopen()
         self.pool.async_reset(seed=seed, options=options)
         self._unreset = None
 
     def send(self, action: Any, env_id: Any = None) -> None:
-        """Starts a step of these envs and returns."""
+        """Start a step of these envs without waiting for it."""
         self.pool.send(*self._fitted(action, env_id))
 
     def seed(self, seed: Any = None) -> None:
-        """EnvPool's own does nothing but say so."""
+        """Warn and do nothing, as in EnvPool."""
         warnings.warn("seed() does nothing, as in EnvPool; pass seed= to make() or to reset()", stacklevel=2)
 
     def xla(self) -> Any:
@@ -63,22 +63,25 @@ class EnvPoolMixin(ABC):
         raise ConfigError("xla() is not supported; step the pool from Python, or call step() in a callback")
 
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
-        """Pictures of these envs (default: that of render_env_id), one array of (n, height, width, 3)."""
+        """Return pictures of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
         if env_ids is None:
             env_ids = self._spec.options.render_env_id
         ids = np.atleast_1d(np.asarray(env_ids, dtype=np.int32))
-        if getattr(self, "_is_shown_here", False):
-            self.show_env(int(ids[0]))  # type: ignore[attr-defined]  # GymnasiumPool's
+        if self._show(int(ids[0])):
             return None
         frames = [self._draw(int(env_id)) for env_id in ids]
         width, height = self._spec.options.render_width, self._spec.options.render_height
         return np.stack([resized(frame, width, height) for frame in frames])
 
+    def _show(self, env_id: int) -> bool:
+        """Show an env in a window if the pool has one; return True if it did."""
+        return False
+
     def _draw(self, env_id: int) -> Any:
         raise NotImplementedError
 
     def _reset_rows(self, env_id: Any, seed: Seed, options: Mapping[str, Any] | None) -> Batch:
-        """The rows of a reset. An asynchronous pool has batch_size of them, and the others are in flight."""
+        """Reset and return the batch. An asynchronous pool returns batch_size rows; the others stay in flight."""
         self._reopen()
         if env_id is None and self.pool.config.is_async:
             self.pool.drop_pending()
@@ -98,14 +101,14 @@ class EnvPoolMixin(ABC):
         return self.pool.step(action, env_id, timeout)
 
     def _never_reset(self, env_id: Any) -> bool:
-        """Whether none of these envs was ever reset: a step resets them then, as in EnvPool.
+        """Return True if none of these envs was ever reset: a step then resets them, as in EnvPool.
 
-        Where some were, the others are reset here, and the step goes to all.
+        If some were, the others are reset here, and the step goes to all of them.
         """
         if self._unreset is None:
             return False
         ids = np.arange(self.pool.num_envs) if env_id is None else np.atleast_1d(np.asarray(env_id, dtype=np.int64))
-        known = ids[(ids >= 0) & (ids < self.pool.num_envs)]  # the pool says what is wrong with the others
+        known = ids[(ids >= 0) & (ids < self.pool.num_envs)]  # the pool refuses the others
         missing = known[self._unreset[known]]
         if len(missing) == len(ids):
             return True
@@ -121,17 +124,19 @@ class EnvPoolMixin(ABC):
             self._unreset = None
 
     def _reopen(self) -> None:
-        """EnvPool's pools go on after close(), and TorchRL's collectors reset what they have closed."""
+        """Open a closed pool again, as EnvPool allows; TorchRL's collectors reset envs that they have closed."""
         if self.pool.closed:
             self.pool = self._make_pool()
             self._unreset = np.ones(self.pool.num_envs, dtype=np.bool_)
 
     def _fitted(self, action: Any, env_id: Any) -> tuple[Any, Any]:
-        """EnvPool's dict of arrays taken apart; Box actions clipped and whole floats cast, as in EnvPool."""
+        """Unpack EnvPool's dict of arrays; clip Box actions and cast integral floats, as EnvPool does."""
         space = self.pool.spec.action_space
         if isinstance(action, Mapping) and not isinstance(space, spaces.Dict):
             if "action" not in action:
-                raise ConfigError(f"a dict of actions expected the key 'action', got {sorted(map(str, action))}")
+                raise ConfigError(
+                    f"a dict of actions expected the key 'action', got the keys {sorted(map(str, action))}; add it"
+                )
             env_id = action.get("env_id") if env_id is None else env_id
             action = action["action"]
         if isinstance(action, np.ndarray) and action.dtype.kind == "f":
@@ -139,10 +144,76 @@ class EnvPoolMixin(ABC):
                 if action.shape[1:] == space.shape:
                     action = np.clip(action, space.low, space.high, dtype=action.dtype)
             elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and (action == np.rint(action)).all():
-                action = action.astype(np.int64)  # EnvPool casts; 0.5 is refused as ever
+                action = action.astype(np.int64)  # EnvPool casts; 0.5 is refused
         return action, env_id
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({shown_options(self.config)})"
 
     __str__ = __repr__
+
+
+class EnvPoolInfo(dict[str, Any]):
+    """A dict with its keys as attributes too: info["env_id"] is info.env_id."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"info has no key {name!r}; it has {', '.join(map(str, self))}") from None
+
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *map(str, self)]
+
+
+# The source of a TimeStep's discount; EnvPool has no such info.
+_NO_INFO = ("discount", "_discount")
+
+
+def envpool_info(
+    columns: Mapping[str, Any],
+    env_id: NDArray[np.int32],
+    elapsed_step: NDArray[np.int32],
+    declared: Mapping[str, ArraySpec],
+) -> EnvPoolInfo:
+    """The columns of a batch as EnvPool has them.
+
+    A declared key is always present, with zeros for rows without a value. Other keys, which Python envs may set, keep
+    their mask if some rows have no value.
+    """
+    info = EnvPoolInfo(env_id=env_id, players=EnvPoolInfo(env_id=env_id))
+    for key, array in declared.items():
+        info[key] = declared_column(columns, array, len(env_id))
+    for key, column in columns.items():
+        if key in info or key in _NO_INFO:
+            continue
+        owner = key[1:] if isinstance(key, str) and key[:1] == "_" else None
+        if owner is not None and owner in columns and (owner in declared or np.all(column)):
+            continue
+        info[key] = _nested(column) if isinstance(column, dict) else column
+    # With episodic_life, EnvPool counts the steps of the whole game.
+    info["elapsed_step"] = info.pop("game_step", elapsed_step)
+    return info
+
+
+def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
+    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
+    column = columns.get(array.name)
+    if column is not None and column.dtype == array.space.dtype:
+        return column
+    whole = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
+    if column is not None:
+        has_value = np.broadcast_to(columns.get(f"_{array.name}", True), num_rows)
+        for row in np.flatnonzero(has_value):
+            whole[row] = column[row]
+    return whole
+
+
+def _nested(columns: Mapping[str, Any]) -> EnvPoolInfo:
+    return EnvPoolInfo(
+        {
+            key: _nested(column) if isinstance(column, dict) else column
+            for key, column in columns.items()
+            if not (str(key)[:1] == "_" and str(key)[1:] in columns and np.all(column))
+        }
+    )

@@ -1,4 +1,4 @@
-"""make() and its kin with EnvPool's arguments, and the registry of its task ids."""
+"""EnvPool's make(), make_gym() ..., list_all_envs() and register(), and the registry of its task ids."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Any
 import envfleet.making.registry as envs
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.families import classes_for, env_class_of
-from envfleet.compat.envpool.gym_envpool import GymEnvPool
-from envfleet.compat.envpool.gymnasium_envpool import GymnasiumEnvPool
+from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
 from envfleet.errors import ConfigError
 from envfleet.making.make import Env
@@ -23,7 +22,7 @@ class EnvRegistry:
 
     @property
     def specs(self) -> dict[str, tuple[str, str, dict[str, Any]]]:
-        """Of each id: the module and name of its spec's class, and the arguments of gen_config() that select it."""
+        """The module and name of each task's spec class, with the gen_config() arguments that select the task."""
         return {
             task_id: (f"envpool.{own.module}", f"{own.name}EnvSpec", {"task_id": task_id, "base_path": base_path})
             for task_id in list_all_envs()
@@ -32,7 +31,7 @@ class EnvRegistry:
 
     @property
     def envpools(self) -> dict[str, dict[str, tuple[str, str]]]:
-        """Of each id: the module and name of its pool's class for each env_type."""
+        """The module and name of each task's pool class, by env_type."""
         return {
             task_id: {
                 env_type: (f"envpool.{own.module}", f"{own.name}{kind}") for env_type, kind in _POOL_KINDS.items()
@@ -42,7 +41,7 @@ class EnvRegistry:
         }
 
     def make(self, task_id: Env, env_type: str = "gym", **options: Any) -> Any:
-        """A pool with EnvPool's API."""
+        """Make a pool with EnvPool's API."""
         if env_type not in _POOL_KINDS:
             raise ConfigError(f"env_type expected 'gym', 'gymnasium' or 'dm', got {env_type!r}")
         if env_type != "dm" and wants_players(options):
@@ -51,35 +50,35 @@ class EnvRegistry:
         return classes_for(task_id, _POOL_KINDS[env_type])(spec)
 
     def make_gym(self, task_id: Env, **options: Any) -> GymEnvPool:
-        """A pool with the calls of the gym package: see envfleet.compat.envpool.gym_module."""
+        """Make a pool with the API of the gym package; see envfleet.compat.envpool.gym_module."""
         pool: GymEnvPool = self.make(task_id, "gym", **options)
         return pool
 
     def make_gymnasium(self, task_id: Env, **options: Any) -> GymnasiumEnvPool:
-        """A pool with Gymnasium's calls: (obs, info) and 5-tuples."""
+        """Make a pool with Gymnasium's API: (obs, info) and 5-tuples."""
         pool: GymnasiumEnvPool = self.make(task_id, "gymnasium", **options)
         return pool
 
     def make_dm(self, task_id: Env, **options: Any) -> Any:
-        """A pool with dm_env's calls."""
+        """Make a pool with dm_env's API."""
         return self.make(task_id, "dm", **options)
 
     def make_spec(self, task_id: Env, **options: Any) -> EnvPoolSpec:
-        """What make() would build."""
+        """Return the spec of the pool that make() would build."""
         spec: EnvPoolSpec = classes_for(task_id, "EnvSpec").of_task(task_id, options)
-        _ = spec.env_spec  # options that do not fit are refused here
+        _ = spec.env_spec  # raises for invalid options
         return spec
 
     def list_all_envs(self) -> list[str]:
-        """Every id of envfleet. make() takes any id of Gymnasium besides."""
+        """Return every task id of envfleet. make() also takes any id of Gymnasium."""
         return envs.list_all_envs()
 
     def register(self, task_id: str, *args: Any, **kwargs: Any) -> None:
-        """envfleet.register(task_id, base, ...). EnvPool's own, for its C++ classes, has nothing to register here."""
+        """Call envfleet.register(task_id, base, ...). EnvPool's form, for C++ classes, is refused."""
         if "import_path" in kwargs or "spec_cls" in kwargs or len(args) > 1:
             raise ConfigError(
                 f"register({task_id!r}, ...) expected a known id as base, got the classes of an env built for EnvPool; "
-                "port it with envfleet.compile(), or give a Python env's class to make()"
+                "port it with envfleet.compile(), or pass a Python env's class to make()"
             )
         envs.register(task_id, *args, **kwargs)
 

@@ -81,7 +81,7 @@ def read_options(style: str, options: Mapping[str, Any]) -> AtariOptions:
         # ale-py's default None, which has another value here.
         if value is None and own in ("mode", "difficulty", "max_num_frames_per_episode", "obs_type"):
             continue
-        named[own] = _CHECKS[own](own, value)
+        named[own] = _CHECKS[own](name, value)  # an error names the option as the caller spelled it
     _resolve_obs_type(named)
     return replace(STYLES[style], **named)
 

@@ -1,4 +1,4 @@
-"""Channel: whole messages, with descriptors, over a Unix socket."""
+"""Channel: complete messages, with file descriptors, over a Unix socket."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FD_BYTES = array.array("i").itemsize
 
 
 class Channel:
-    """One end. Not for two threads at once in the same direction.
+    """One end of a channel. One thread at a time in each direction.
 
-    An exception in the middle of send() or recv() (Ctrl-C, say) leaves a partial message behind: close the channel.
+    An exception in the middle of send() or recv() (such as Ctrl-C) leaves a partial message behind: close the channel.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -27,19 +27,19 @@ class Channel:
 
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
-        """Two ends of one channel."""
+        """Return the two ends of a new channel."""
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         return Channel(one), Channel(other)
 
     @staticmethod
     def adopt(fd: int) -> Channel:
-        """The end that this process inherited. Programs that it starts in turn do not get it."""
+        """Return the end with this inherited descriptor, which is not passed on to programs started from here."""
         sock = socket.socket(fileno=fd)
         sock.set_inheritable(False)
         return Channel(sock)
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        """Sends a message; the descriptors arrive as the receiver's own."""
+        """Send a message; the receiver gets duplicates of the descriptors."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         header = _HEADER.pack(len(data), len(fds))
         # The descriptors travel with the first byte.
@@ -49,14 +49,14 @@ class Channel:
             self._socket.sendall(memoryview(data)[max(0, sent - len(header)) :])
 
     def recv(self, deadline: float | None = None) -> tuple[bytes, list[int]] | None:
-        """The next message; None when the other end is gone.
+        """Return the next message; None if the other end is closed.
 
-        deadline: in time.monotonic(); TimeoutError when the message is not complete by then.
+        deadline: as time.monotonic(); raises TimeoutError if the message is not complete by then.
         """
         fds = array.array("i")
         try:
             self._await_data(deadline)
-            # Close-on-exec: a program that an env starts must not keep a pool's memory alive.
+            # Close-on-exec: a program started by an env must not keep a pool's memory alive.
             header, ancillary, _, _ = self._socket.recvmsg(
                 _HEADER.size, socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
             )
@@ -68,7 +68,7 @@ class Channel:
             header += self._exactly(_HEADER.size - len(header), deadline)
             return self._exactly(_HEADER.unpack(header)[0], deadline), list(fds)
         except BaseException as error:
-            # They came with a message that never arrived in full, and would stay open for ever.
+            # Their message never arrived completely, so they would stay open for ever.
             for fd in fds:
                 os.close(fd)
             if isinstance(error, (EOFError, ConnectionError)):
@@ -94,19 +94,19 @@ class Channel:
             raise TimeoutError
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
-    def hang_up(self) -> None:
-        """Says that nothing more will be sent."""
+    def shutdown_write(self) -> None:
+        """Signal that nothing more will be sent."""
         with contextlib.suppress(OSError):  # the other end is gone
             self._socket.shutdown(socket.SHUT_WR)
 
-    def end_input(self) -> None:
-        """Has recv() return None after what has arrived, even if a third process still holds the other end."""
+    def shutdown_read(self) -> None:
+        """Make recv() return None after what has arrived, even if a third process still holds the other end."""
         with contextlib.suppress(OSError):  # it is closed
             self._socket.shutdown(socket.SHUT_RD)
 
     def close(self) -> None:
-        """Closes this end."""
+        """Close this end."""
         self._socket.close()

@@ -1,9 +1,8 @@
-"""ProcessesExecutor: a contiguous share of the envs in each of num_workers processes."""
+"""ProcessesExecutor: envs in num_workers worker processes, a contiguous range of env ids per process."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import pickle
 import select
 import signal
@@ -19,25 +18,24 @@ import cloudpickle
 from envfleet import _native
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
-from envfleet.executors.processes.launcher import WorkerProcess, end_of, is_launcher_thread, start_worker
+from envfleet.executors.base import split_envs
+from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
-from envfleet.executors.processes.worker import BoardPlan, Share, Surroundings
-from envfleet.executors.python.building import pickled_factories
-from envfleet.executors.python.env_description import Portrait, one_portrait
-from envfleet.executors.python.executor import RowsExecutor
+from envfleet.executors.processes.worker import ProcessContext, RunnerOptions, WorkerEnvs
+from envfleet.executors.python.building import EnvDescription, SpecMaker, common_description, pickle_builders
+from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout
-from envfleet.executors.python.mailbox import FileMailbox
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.python.side_channel import FileSideChannel
 from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
 _CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
 _DISMISS_TIMEOUT_S = 1.0
-_MAX_BIRTHS = 5
+_MAX_START_ATTEMPTS = 5
 
 
-class ProcessesExecutor(RowsExecutor):
+class ProcessesExecutor(PythonExecutor):
     """Runs envs in worker processes."""
 
     def __init__(
@@ -45,47 +43,46 @@ class ProcessesExecutor(RowsExecutor):
     ) -> None:
         self._config = config
         num_envs, num_workers = config.num_envs, config.num_workers
-        firsts = [_native.first_env_of(num_envs, num_workers, worker) for worker in range(num_workers + 1)]
-        shares = [range(first, end) for first, end in itertools.pairwise(firsts)]
-        # Pickled before anything is started, and once: what was captured later must not differ between workers.
-        self._shares = [
-            Share(
-                pickled_factories(recipe.builders[own.start : own.stop], "processes"),
-                own,
-                are_built_now=True,
+        # Pickled once, before anything is started: a factory's captured variables must not differ between workers.
+        self._worker_envs = [
+            WorkerEnvs(
+                pickle_builders(recipe.builders[env_ids.start : env_ids.stop], "processes"),
+                env_ids,
+                build_now=True,
                 worker=worker,
                 affinity_offset=config.thread_affinity_offset,
             )
-            for worker, own in enumerate(shares)
+            for worker, env_ids in enumerate(split_envs(num_envs, num_workers))
         ]
         self._workers: list[WorkerProcess] = []
         self._memory: _native.MemoryFile | None = None
-        self._messages: FileMailbox | None = None
+        self._file_channel: FileSideChannel | None = None
+        self._kills_at_close = False
         try:
-            portrait = self._start_all()
-            self._layout_ = Layout(
-                portrait.observation_space, portrait.action_space, num_envs, num_workers, config.autoreset_mode
+            description = self._start_all()
+            layout = Layout(
+                description.observation_space, description.action_space, num_envs, num_workers, config.autoreset_mode
             )
-            self._memory = shared_memory(self._layout_.num_bytes)
-            self._messages = FileMailbox(self._memory.fileno(), self._layout_.num_bytes, num_envs)
-            self._plan = BoardPlan(self._layout_, 0, recipe.max_episode_steps, max_spinners=_native.usable_cores())
+            self._memory = shared_memory(layout.num_bytes)
+            self._file_channel = FileSideChannel(self._memory.fileno(), layout.num_bytes, num_envs)
+            self._runner_options = RunnerOptions(layout, 0, recipe.max_episode_steps, _native.usable_cores())
             for worker, process in enumerate(self._workers):
-                self._hand_over(worker, process)
+                self._send_memory(worker, process)
             for process in self._workers:
                 self._expect(process, "ready")
-            # Of workers that were given up for their silence: worker -> seconds.
+            # Workers that were killed because they exceeded step_timeout: worker -> seconds.
             self._overdue: dict[int, float] = {}
             self._past_deaths: dict[int, tuple[int, int, float | None]] = {}
             super().__init__(
-                make_spec(portrait),
+                make_spec(description),
                 config,
                 params,
-                self._layout_,
-                _native.map_file(self._memory.fileno(), self._layout_.num_bytes),
-                self._messages,
+                layout,
+                _native.map_file(self._memory.fileno(), layout.num_bytes),
+                self._file_channel,
                 may_spin=num_workers < _native.usable_cores(),
                 # Without a reference to this executor: a pool that is dropped must be collected.
-                on_overdue=partial(_give_up, self._workers, self._overdue, config.step_timeout),
+                on_overdue=partial(_kill_overdue, self._workers, self._overdue, config.step_timeout),
             )
             for worker in range(num_workers):
                 self._watch(worker)
@@ -95,104 +92,104 @@ class ProcessesExecutor(RowsExecutor):
 
     # --- starting ----------------------------------------------------------------------------
 
-    def _start_all(self) -> Portrait:
-        for share in self._shares:
+    def _start_all(self) -> EnvDescription:
+        for worker_envs in self._worker_envs:
             self._workers.append(start_worker(self._config.start_method))
-            self._send(self._workers[-1], pickle.dumps((Surroundings.here(), share)))
-        portraits: list[Portrait] = []
+            self._send(self._workers[-1], pickle.dumps((ProcessContext.capture(), worker_envs)))
+        descriptions: list[EnvDescription] = []
         for process in self._workers:
-            portraits += self._expect(process, "built")
-        return one_portrait(portraits)
+            descriptions += self._expect(process, "built")
+        return common_description(descriptions)
 
-    def _hand_over(self, worker: int, process: WorkerProcess) -> None:
+    def _send_memory(self, worker: int, process: WorkerProcess) -> None:
         assert self._memory is not None, "it is closed with the pool"
-        plan = BoardPlan(self._plan.layout, worker, self._plan.max_episode_steps, self._plan.max_spinners)
-        # By cloudpickle: a space may be of a class that the main module defines.
-        self._send(process, cloudpickle.dumps(plan), [self._memory.fileno()])
+        # With cloudpickle: the class of a space may be defined in the main module.
+        options = cloudpickle.dumps(replace(self._runner_options, worker=worker))
+        self._send(process, options, [self._memory.fileno()])
 
     def _send(self, process: WorkerProcess, data: bytes, fds: Sequence[int] = ()) -> None:
-        with contextlib.suppress(OSError):  # it died: _expect() tells how
+        with contextlib.suppress(OSError):  # it died: _expect() says how
             process.channel.send(data, fds)
 
     def _expect(self, process: WorkerProcess, kind: str) -> Any:
-        """What a worker answers in its handshake."""
+        """Receive a worker's next message of the handshake, which must be of this kind."""
         message = process.channel.recv()
-        share = self._shares[self._workers.index(process)]
+        env_ids = self._worker_envs[self._workers.index(process)].env_ids
         if message is None:
             process.wait(_KILL_TIMEOUT_S)
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-            fault = Fault(share.env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
-            raise EnvError.of((fault,), None, "an env of this worker ended its process while it was made")
+            fault = Fault(env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
+            raise EnvError.of((fault,), None, "an env of this worker ended the process while it was being built")
         answer, *details = pickle.loads(message[0])
         if answer == "failed":
-            env_id, trouble = details
-            fault = trouble.fault(env_id)
+            env_id, report = details
+            fault = report.fault(env_id)
             if isinstance(fault.cause, ConfigError):
                 raise fault.cause
             raise EnvError.of((fault,), None, "its constructor must not raise") from fault.cause
-        assert answer == kind, f"a worker answered {answer} where {kind} was expected"
+        assert answer == kind, f"a worker sent {answer}, expected {kind}"
         return details[0]
 
     def _watch(self, worker: int) -> None:
-        self._workers[worker].on_exit(partial(_bury, self._board, worker))
+        self._workers[worker].on_exit(partial(_mark_dead, self._native, worker))
 
-    # --- deaths ------------------------------------------------------------------------------
+    # --- dead workers-------------------------------------------------------------------------
 
-    def death_of(self, env_id: int, method: str) -> Fault:
-        worker = self._board.worker_of(env_id)
-        if worker in self._past_deaths and not self._board.is_dead(worker):
-            culprit, code, silence = self._past_deaths[worker]
+    def worker_death(self, env_id: int, method: str) -> Fault:
+        worker = self._native.worker_of(env_id)
+        if worker in self._past_deaths and not self._native.is_dead(worker):
+            culprit, code, overdue_s = self._past_deaths[worker]
         else:
-            culprit, code, silence = self._death_of_worker(worker)
-        if silence is not None:
-            what = f"did not answer within step_timeout={silence:g} s and was killed"
+            culprit, code, overdue_s = self._reap_worker(worker)
+        if overdue_s is not None:
+            what = f"did not answer within step_timeout={overdue_s:g} s and was killed"
         else:
-            what = end_of(code)
+            what = describe_exit(code)
         during = ""
         if culprit >= 0:
             during = " in this env" if culprit == env_id else f" in env {culprit}, which it ran too"
         return Fault(env_id, method, f"its worker process {what}{during}", exit_code=code)
 
-    def _death_of_worker(self, worker: int) -> tuple[int, int, float | None]:
+    def _reap_worker(self, worker: int) -> tuple[int, int, float | None]:
         process = self._workers[worker]
-        process.kill()  # a worker that wrote nonsense on the board is given up too
+        process.kill()  # it may be alive: a worker that corrupted its queue counts as dead
         process.wait(_KILL_TIMEOUT_S)
         code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-        return self._board.current_env(worker), code, self._overdue.get(worker)
+        return self._native.current_env(worker), code, self._overdue.get(worker)
 
-    def _revive(self, env_id: int) -> None:
-        worker = self._board.worker_of(env_id)
-        if not self._board.is_dead(worker):
+    def _restart_worker(self, env_id: int) -> None:
+        worker = self._native.worker_of(env_id)
+        if not self._native.is_dead(worker):
             return
-        self._past_deaths[worker] = self._death_of_worker(worker)
+        self._past_deaths[worker] = self._reap_worker(worker)
         self._overdue.pop(worker, None)
-        share = self._shares[worker]
-        self._lost.update(share.env_ids)
-        for attempt in range(_MAX_BIRTHS):
+        worker_envs = self._worker_envs[worker]
+        self._lost.update(worker_envs.env_ids)
+        for attempt in range(_MAX_START_ATTEMPTS):
             self._workers[worker].channel.close()
             self._workers[worker] = process = start_worker(self._config.start_method)
             try:
-                unbuilt = replace(share, are_built_now=False)
-                self._send(process, pickle.dumps((Surroundings.here(), unbuilt)))
+                unbuilt = replace(worker_envs, build_now=False)
+                self._send(process, pickle.dumps((ProcessContext.capture(), unbuilt)))
                 self._expect(process, "built")
-                # Before the worker looks at its words, after the old one can no longer write them.
-                self._board.revive(worker)
+                # After the old worker can no longer write to its queue, before the new one reads it.
+                self._native.revive(worker)
                 self._watch(worker)
-                self._hand_over(worker, process)
+                self._send_memory(worker, process)
                 self._expect(process, "ready")
                 return
             except BaseException as error:
-                # Whatever it was, Ctrl-C too: half a worker is none.
+                # Including Ctrl-C: a worker that is half started must not be used.
                 process.kill()
                 process.wait(_KILL_TIMEOUT_S)
-                self._board.mark_dead(worker)
-                # Nothing of the user's has run yet: somebody kills workers, and may stop doing so.
-                if not isinstance(error, WorkerDied) or attempt == _MAX_BIRTHS - 1:
+                self._native.mark_dead(worker)
+                # No user code has run yet, so something outside kills workers, and may stop.
+                if not isinstance(error, WorkerDied) or attempt == _MAX_START_ATTEMPTS - 1:
                     raise
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process of each worker, in their order."""
+        """The pid of each worker, in order."""
         pids = []
         for process in self._workers:
             while process.pid is None and not process.wait(0.001):
@@ -200,48 +197,55 @@ class ProcessesExecutor(RowsExecutor):
             pids.append(process.pid or -1)
         return pids
 
-    # --- ends ------------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------
 
     def close(self) -> None:
         if is_launcher_thread():
-            # Garbage collection may run here, and this thread must not wait for ends that it reports.
+            # Garbage collection may run in this thread, which must not wait for exits that it reports itself.
             threading.Thread(target=super().close, name="envfleet-closing").start()
         else:
             super().close()
 
+    def terminate(self) -> None:
+        self._kills_at_close = True
+        self.close()
+
     def _end_workers(self) -> list[tuple[int, str]]:
+        if self._kills_at_close:
+            self._kill_all()
+            return []
         try:
-            return self._await_leaving(_CLOSE_TIMEOUT_S)
+            return self._await_exits(_CLOSE_TIMEOUT_S)
         finally:
             self._kill_all()
 
     def _dismiss(self) -> None:
-        """Ends workers of a pool that cannot be made. Those who have built their envs get to close them."""
+        """End the workers of a pool that cannot be made. Workers that have built their envs may close them."""
         try:
             for process in self._workers:
-                process.channel.hang_up()
-            self._await_leaving(_DISMISS_TIMEOUT_S)
+                process.channel.shutdown_write()
+            self._await_exits(_DISMISS_TIMEOUT_S)
         finally:
             self._kill_all()
 
-    def _await_leaving(self, timeout_s: float) -> list[tuple[int, str]]:
-        """Waits for the workers to leave; what envs raised in close().
+    def _await_exits(self, timeout_s: float) -> list[tuple[int, str]]:
+        """Wait for the workers to exit and return what envs raised in close().
 
-        Reads meanwhile: a worker that has more to say than its socket holds would wait for us.
+        Reads at the same time: a worker whose message does not fit into the socket's buffer would block.
         """
         deadline = time.monotonic() + timeout_s
         faults: list[tuple[int, str]] = []
-        talking = {process.channel.fileno(): process for process in self._workers}
+        open_channels = {process.channel.fileno(): process for process in self._workers}
         poll = select.poll()
-        for fd in talking:
+        for fd in open_channels:
             poll.register(fd, select.POLLIN)
         with contextlib.suppress(TimeoutError):
-            while talking and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
+            while open_channels and (ready := poll.poll(max(0.0, deadline - time.monotonic()) * 1000)):
                 for fd, _ in ready:
-                    message = talking[fd].channel.recv(deadline)
+                    message = open_channels[fd].channel.recv(deadline)
                     if message is None:
                         poll.unregister(fd)
-                        del talking[fd]
+                        del open_channels[fd]
                         continue
                     kind, *details = pickle.loads(message[0])
                     if kind == "closed":
@@ -253,19 +257,21 @@ class ProcessesExecutor(RowsExecutor):
     def _kill_all(self) -> None:
         for process in self._workers:
             process.kill()
-        while self._workers:  # one by one: a close() that goes on after Ctrl-C in the last one finds the rest
+        while self._workers:  # one by one: after Ctrl-C, the next close() continues with the rest
             self._workers[-1].wait(_KILL_TIMEOUT_S)
             self._workers.pop().channel.close()
-        if self._messages is not None:
-            self._messages.close()
+        if self._file_channel is not None:
+            self._file_channel.close()
         if self._memory is not None:
             self._memory.close()
 
 
-def _bury(board: _native.PythonPool, worker: int) -> None:
-    board.mark_dead(worker)
+def _mark_dead(pool: _native.PythonPool, worker: int) -> None:
+    pool.mark_dead(worker)
 
 
-def _give_up(workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int) -> None:
+def _kill_overdue(
+    workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int
+) -> None:
     overdue[worker] = step_timeout or 0.0
     workers[worker].kill()

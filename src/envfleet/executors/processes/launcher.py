@@ -1,13 +1,13 @@
-"""Starting worker processes, and hearing of their ends.
+"""Starts worker processes and reports when they exit.
 
-forkserver and spawn go through this process's fork server, which is started at the first need and
-ends with the process; fork forks the process itself. Whoever starts a worker gets a WorkerProcess.
+The start methods forkserver and spawn use this process's fork server, which is started when first needed and ends with
+the process; fork forks the process itself. start_worker() returns a WorkerProcess.
 
 Signal handlers run in the main thread, where they may raise (Ctrl-C) between any two bytecodes. So the launcher has
-a thread of its own, which alone touches the server, the sockets that it opens and the pids that it kills. Everybody
-else asks it through a SimpleQueue, whose put() is one atomic call: a caller who is interrupted leaves at most a
-request that nobody waits for. For the same reason nothing here that is shared with a caller waits for a lock that
-a caller holds: threading.Event and Condition can be left locked by an exception from a signal handler.
+its own thread, and only that thread uses the server, the sockets that it opens and the pids that it kills. Other
+threads send it requests through a SimpleQueue, whose put() is a single atomic call: an interrupted caller leaves at
+most a request without a waiter. For the same reason, nothing here that is shared with callers waits for a lock that a
+caller holds: an exception from a signal handler can leave threading.Event and Condition locked.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from envfleet.errors import EnvfleetError
 from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
 
-_LEAVE_TIMEOUT_S = 1.0
-_UNKNOWN_EXIT = -int(signal.SIGKILL)  # the server died, and with it what it would have told
+_EXIT_TIMEOUT_S = 1.0
+_UNKNOWN_EXIT = -int(signal.SIGKILL)  # the server died before it could report the exit code
 
 
-def end_of(exit_code: int) -> str:
-    """How a process ended, in words."""
+def describe_exit(exit_code: int) -> str:
+    """Return how a process ended, as text."""
     if exit_code >= 0:
-        return f"left with exit code {exit_code}"
+        return f"ended with exit code {exit_code}"
     try:
         return f"was killed by {signal.Signals(-exit_code).name}"
     except ValueError:
@@ -46,12 +46,12 @@ def end_of(exit_code: int) -> str:
 
 
 def start_worker(start_method: str) -> WorkerProcess:
-    """A new worker process that waits for its handshake."""
+    """Start a worker process, which waits for its first message."""
     return _launcher.start(start_method)
 
 
 def is_launcher_thread() -> bool:
-    """Whether this thread reports the ends of workers, and so must not wait for one.
+    """Return whether this thread reports exits of workers and so must not wait for one.
 
     Garbage collection may run a finalizer in any thread.
     """
@@ -66,9 +66,9 @@ def _start_error(error: Exception) -> EnvfleetError:
 
 
 class WorkerProcess:
-    """One worker process: how to talk to it, whether it lives, how it ended.
+    """One worker process: its channel, whether it is alive, and how it ended.
 
-    Belongs to who started it. When it is dropped, the process is killed and its channel closed.
+    When this object is garbage-collected, the process is killed and the channel closed.
     """
 
     def __init__(self, launcher: _Launcher, state: _WorkerState) -> None:
@@ -76,61 +76,61 @@ class WorkerProcess:
         self._state = state
 
     def __del__(self) -> None:
-        if hasattr(self, "_state"):  # or Ctrl-C came in its constructor
+        if hasattr(self, "_state"):  # not if Ctrl-C came in its constructor
             self.drop()
 
     @property
     def channel(self) -> Channel:
-        """To the process."""
+        """The channel to the process."""
         assert self._state.channel is not None, "start() returned"
         return self._state.channel
 
     @property
     def pid(self) -> int | None:
-        """None until it is known, soon after the start."""
+        """The pid; None until it is known, soon after the start."""
         return self._state.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None until it has ended."""
+        """The exit code; None until the process has ended."""
         return self._state.exit_code
 
     @property
     def exit_reason(self) -> str:
-        """How it ended, in words."""
+        """How the process ended, as text."""
         if self._state.start_error is not None:
             return f"could not be started: {self._state.start_error}"
-        return end_of(_UNKNOWN_EXIT if self.exit_code is None else self.exit_code)
+        return describe_exit(_UNKNOWN_EXIT if self.exit_code is None else self.exit_code)
 
     def on_exit(self, callback: Callable[[], None]) -> None:
-        """Has this called, from another thread, when the process has ended; at once when it has already."""
+        """Call this, from another thread, when the process has ended; at once if it already has."""
         self._state.callbacks.append(callback)
         if self._state.is_over:
             self._state.run_callbacks()
 
     def wait(self, timeout_s: float | None) -> bool:
-        """Whether it has ended within the time."""
+        """Wait for the process and return whether it has ended within the time."""
         return self._state.wait(timeout_s)
 
     def kill(self) -> None:
-        """Ends it for certain, soon."""
+        """Kill the process; it ends soon afterwards."""
         if not self._state.has_ended:
             self._launcher.requests.put((self._launcher.kill, self._state))
 
     def drop(self) -> None:
-        """Ends it, and closes its channel when it has ended."""
+        """Kill the process, and close the channel when it has ended."""
         self._launcher.requests.put((self._launcher.drop, self._state))
 
 
 class _WorkerState:
-    """What is known of a worker. Written by the launcher thread, read by all.
+    """The state of a worker. Written by the launcher thread, read by all threads.
 
-    is_over: it has ended; has_ended: and its callbacks were run.
+    is_over: the process has ended; has_ended: its callbacks have run as well.
     """
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
-        self.worker_end: Channel | None = None  # of a worker that is about to be forked
+        self.worker_end: Channel | None = None  # until the worker is forked
         self.server: _Server | None = None
         self.token = -1
         self.pid: int | None = None
@@ -148,15 +148,15 @@ class _WorkerState:
             waiter = threading.Lock()
             waiter.acquire()
             self._waiters.append(waiter)
-            # Looked at again: who ended it meanwhile may not have seen the waiter.
+            # Checked again: if it ended meanwhile, the waiter may not have been seen.
             if not self.has_ended:
                 waiter.acquire(timeout=-1 if timeout_s is None else timeout_s)
-                with contextlib.suppress(ValueError, IndexError):  # it was woken, or another one is
+                with contextlib.suppress(ValueError, IndexError):  # it was woken, or is being woken
                     self._waiters.remove(waiter)
         return self.has_ended
 
     def run_callbacks(self) -> None:
-        """Runs each once, whoever comes first."""
+        """Run each callback once, in whichever thread comes first."""
         while True:
             try:
                 callback = self.callbacks.popleft()
@@ -165,36 +165,36 @@ class _WorkerState:
             callback()
 
     def ended(self, exit_code: int) -> None:
-        """In the launcher thread, once."""
+        """Record the end of the process. Called once, in the launcher thread."""
         self.exit_code = exit_code
         self.is_over = True
         if self.channel is not None:
-            # A process that an env forked may hold the other end, and whoever reads would wait for it.
-            self.channel.end_input()
+            # A process forked by an env may hold the other end, and a reader would wait for it.
+            self.channel.shutdown_read()
             if self.is_dropped:
                 self.channel.close()
         try:
             self.run_callbacks()
         finally:
-            # Last: whoever waits for the end may start a successor, which a late callback would bury.
+            # Last: a waiter may start a new worker, which a late callback would mark as dead.
             self.has_ended = True
             while self._waiters:
                 self._waiters.popleft().release()
 
 
 class _Launcher:
-    """Starts and ends workers. One for each process.
+    """Starts and kills workers. One per process.
 
-    requests: what its thread has to do, as (function, *arguments).
+    requests: the work of its thread, as (function, *arguments).
     """
 
     def __init__(self) -> None:
         self.requests: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
         self._is_running = threading.Lock()  # held by the thread
-        # Held by callers, never by the thread. Packages register hooks that refuse a fork while another thread is
-        # inside one (filelock does, and torch brings it along). Reentrant: a signal handler may make a pool.
+        # Held by callers, never by the launcher thread. Packages register hooks that refuse a fork while another thread
+        # is inside one (filelock, a dependency of torch). Reentrant: a signal handler may make a pool.
         self._fork_lock = threading.RLock()
-        # Below: the thread's alone.
+        # Below: used by the launcher thread only.
         self._tokens = itertools.count()
         self._server: _Server | None = None
         self._open_channels: set[Channel] = set()
@@ -224,7 +224,7 @@ class _Launcher:
             raise _start_error(error) from error
 
     def _run(self) -> None:
-        # The thread that gets the lock serves; one too many leaves.
+        # The thread that acquires the lock serves; a second one returns.
         if not self._is_running.locked():
             try:
                 threading.Thread(target=self._serve, name="envfleet-launcher", daemon=True).start()
@@ -232,15 +232,15 @@ class _Launcher:
                 raise _start_error(error) from error
 
     def _fork(self, state: _WorkerState) -> None:
-        # In the caller's thread: its thread-local state and the locks that it holds are what a fork is for.
+        # In the caller's thread: start_method="fork" is chosen for its thread-local state and the locks that it holds.
         assert state.worker_end is not None, "_prepare_fork() opened it"
         caller_pid = os.getpid()
-        # Asked for by name; that threads do not survive a fork is what the default is for. For this module alone, so
+        # The user chose fork by name; the default avoids the problem with threads. Filtered for this module only, so
         # that there is nothing to restore.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=__name__.replace(".", r"\."))
         fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
         try:
-            # All in C: no signal handler can run between the fork and the request to look after the child.
+            # All in C: no signal handler can run between the fork and the request to adopt the child.
             with self._fork_lock:
                 collections.deque(map(self.requests.put, fork_once), maxlen=0)
             if os.getpid() != caller_pid:
@@ -259,14 +259,14 @@ class _Launcher:
         if not self._is_running.acquire(blocking=False):
             return
         _thread_state.is_launchers = True
-        # A Ctrl-C goes to the whole group, and would reach the server while it still imports: it is blocked, which a
+        # Ctrl-C goes to the whole process group and would reach the server during its imports: blocked here, which a
         # new process inherits, until main() ignores it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         while True:
             function, *arguments = self.requests.get()
             try:
                 function(*arguments)
-            except BaseException:  # of a callback, say: it does not concern the next request
+            except BaseException:  # of a callback, for example; the next request must still run
                 traceback.print_exc()
             del function, arguments
 
@@ -295,27 +295,27 @@ class _Launcher:
                 state.server.send("start", state.token, start_method, [worker_end.fileno()])
                 return
             except OSError:
-                # It died, and its listener is about to say so: this worker is not among those that it takes along.
+                # It died, and its listener is about to report that; this worker did not die with it.
                 del state.server.workers[state.token]
                 state.server = self._server = None
                 if is_new:
                     raise
 
     def server_ended(self, server: _Server) -> None:
-        """Its end of the control channel is closed."""
+        """Handle the end of a server: its end of the control channel is closed."""
         if self._server is server:
             self._server = None
         self._open_channels.discard(server.channel)
         exit_code = server.reap()
-        # The system kills a fork server's workers with it.
+        # The kernel kills a fork server's workers with it.
         while server.workers:
             state = server.workers.popitem()[1]
             if state.pid is None:
-                state.start_error = f"the fork server {end_of(exit_code)}"
+                state.start_error = f"the fork server {describe_exit(exit_code)}"
             self._ended(state, _UNKNOWN_EXIT)
 
     def server_reported(self, server: _Server, what: str, token: int, detail: Any) -> None:
-        """What a server says of a worker."""
+        """Handle a server's message about a worker."""
         if what == "pid":
             server.workers[token].pid = detail
             return
@@ -333,7 +333,7 @@ class _Launcher:
             state.started.put(None)
 
     def _adopt(self, state: _WorkerState, pid: int) -> None:
-        """A child was forked."""
+        """Take over a child that was just forked."""
         assert state.worker_end is not None
         state.pid = pid
         state.worker_end.close()
@@ -347,8 +347,8 @@ class _Launcher:
 
     def _await_end(self, state: _WorkerState, pid: int) -> None:
         _thread_state.is_launchers = True
-        with contextlib.suppress(ChildProcessError):  # somebody else took it
-            # Reaped by the launcher thread: while that kills, the pid must stay the child's.
+        with contextlib.suppress(ChildProcessError):  # it was reaped elsewhere
+            # Reaped by the launcher thread: until then the pid stays the child's, so that kill() is safe.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         self.requests.put((self._reap, state, pid))
 
@@ -366,7 +366,7 @@ class _Launcher:
         state.ended(exit_code)
 
     def kill(self, state: _WorkerState) -> None:
-        """Ends a worker, if it was started and lives."""
+        """Kill a worker, if it was started and is alive."""
         with contextlib.suppress(OSError):  # the server is gone, and the worker with it
             if state.is_over:
                 return
@@ -376,7 +376,7 @@ class _Launcher:
                 os.kill(state.pid, signal.SIGKILL)
 
     def drop(self, state: _WorkerState) -> None:
-        """Ends a worker that nobody wants any more."""
+        """Kill a worker that is no longer needed."""
         if state.is_dropped:
             return
         state.is_dropped = True
@@ -396,18 +396,20 @@ class _Launcher:
     # --- a forked child ------------------------------------------------------------------------------
 
     def close_inherited(self) -> None:
-        """In a child of this process, where the launcher has no thread: closes what belongs to the parent."""
+        """Close the parent's channels, in a forked child, where the launcher has no thread."""
         for channel in self._open_channels:
             channel.close()
 
 
 class _Server:
-    """The fork server, seen from the process it serves. workers: those that live, by token."""
+    """The connection to the fork server. workers: the live ones, by token."""
 
     def __init__(self, launcher: _Launcher) -> None:
         self.workers: dict[int, _WorkerState] = {}
         self.channel, other = Channel.pair()
-        program = f"from envfleet.executors.processes import server; server.main({other.fileno()}, {os.getpid()})"
+        program = (
+            f"from envfleet.executors.processes import fork_server; fork_server.main({other.fileno()}, {os.getpid()})"
+        )
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
@@ -426,13 +428,13 @@ class _Server:
         self.channel.send(pickle.dumps((what, token, detail)), fds or [])
 
     def reap(self) -> int:
-        """Ends it for certain; its exit code."""
+        """Kill the server if need be and return its exit code."""
         self.channel.close()
         if self._process is None:
             return _UNKNOWN_EXIT
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # It has closed its end of the channel, and is about to leave by itself.
-            return self._process.wait(_LEAVE_TIMEOUT_S)
+            # It has closed its end of the channel and is about to exit.
+            return self._process.wait(_EXIT_TIMEOUT_S)
         self._process.kill()
         return self._process.wait()
 

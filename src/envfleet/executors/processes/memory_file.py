@@ -1,4 +1,4 @@
-"""Memory that processes share, as a file without a name."""
+"""Shared memory between processes, as an anonymous file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from envfleet.errors import EnvfleetError
 
 
 def shared_memory(num_bytes: int) -> _native.MemoryFile:
-    """A new file of this size. Nothing is left of it when the last process that has it ends."""
+    """Create a file of this size, which disappears when the last process that has it open ends."""
     try:
         return _native.MemoryFile(num_bytes)
     except OSError as error:
@@ -20,16 +20,16 @@ def shared_memory(num_bytes: int) -> _native.MemoryFile:
                 "close other pools or files, or raise the limit (ulimit -n for descriptors)"
             ) from error
         raise EnvfleetError(
-            f"expected to create a file of {num_bytes} bytes in shared memory, but this process may not have files "
-            f"of more than {file_size_limit()} bytes; raise the limit (ulimit -f), or use fewer envs per pool"
+            f"expected {num_bytes} bytes of shared memory, got a limit of {file_size_limit()} bytes per file; "
+            "raise the limit (ulimit -f), or use fewer envs per pool"
         ) from error
 
 
 def memory_file(num_bytes: int) -> int:
-    """The descriptor of a new one, which the caller closes."""
+    """Create such a file and return its descriptor, which the caller closes."""
     return shared_memory(num_bytes).detach()
 
 
 def file_size_limit() -> int:
-    """How large a file this process may write (ulimit -f), in bytes; -1 for no limit."""
+    """Return the file size limit of this process (ulimit -f) in bytes; -1 for no limit."""
     return resource.getrlimit(resource.RLIMIT_FSIZE)[0]

@@ -1,7 +1,7 @@
-"""What a worker process does: takes over its surroundings and runs its job.
+"""The main function of a worker process: apply the caller's process context, then run a job.
 
-The job of a pool's worker is a Share: it builds its envs, tells their spaces, serves its part of a board.
-Other jobs (envfleet.sampling has one) need nothing but run(channel).
+The job of a pool's worker is a WorkerEnvs: it builds its envs, describes them to the caller and serves their requests.
+Other jobs (envfleet.sampling has one) only need a method run(channel).
 """
 
 from __future__ import annotations
@@ -20,39 +20,37 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.errors import EnvfleetError
-from envfleet.executors.affinity import pin_worker
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.python.building import build_all, close_all
-from envfleet.executors.python.env_description import Portrait, portrait_of
-from envfleet.executors.python.faults import trouble_of
+from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.executors.python.layout import Layout
-from envfleet.executors.python.mailbox import FileMailbox, dump
-from envfleet.executors.python.runner import EnvRunner
+from envfleet.executors.python.runner import EnvRunner, pin_worker
+from envfleet.executors.python.side_channel import FileSideChannel, dump
 from envfleet.making.builders import adopt_registered, registered_envs
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a worker takes over from the caller before it loads anything of the user's."""
+class ProcessContext:
+    """The settings of the caller's process that a worker applies before it loads any user code."""
 
     sys_path: tuple[str, ...]
     environ: dict[str, str]
     cwd: str | None
-    authkey: bytes  # without it a manager's proxy in a factory could not connect
-    registered: bytes  # what was registered with Gymnasium here
+    authkey: bytes  # for factories that hold the proxy of a multiprocessing manager
+    registered: bytes  # envs registered with Gymnasium
 
     @staticmethod
-    def here() -> Surroundings:
-        """Those of this process, now."""
+    def capture() -> ProcessContext:
+        """Return the context of this process."""
         try:
             cwd = os.getcwd()
         except OSError:  # it was deleted
             cwd = None
         authkey = bytes(multiprocessing.current_process().authkey)
-        return Surroundings(tuple(map(str, sys.path)), dict(os.environ), cwd, authkey, registered_envs())
+        return ProcessContext(tuple(map(str, sys.path)), dict(os.environ), cwd, authkey, registered_envs())
 
-    def adopt(self) -> None:
-        """Makes them this process's."""
+    def apply(self) -> None:
+        """Apply the context to this process."""
         os.environ.clear()
         os.environ.update(self.environ)
         sys.path[:] = self.sys_path
@@ -64,23 +62,26 @@ class Surroundings:
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a worker is to run. builders: pickled, since they may need the caller's sys.path."""
+class WorkerEnvs:
+    """The job of a pool's worker: run these envs.
+
+    builders are pickled, since unpickling may need the caller's sys.path.
+    """
 
     builders: bytes
     env_ids: range
-    are_built_now: bool  # or one by one, when the caller asks for them
+    build_now: bool  # False: one by one, when the caller asks for a rebuild
     worker: int = 0
     affinity_offset: int = -1  # PoolConfig.thread_affinity_offset
 
     def run(self, channel: Channel) -> None:
-        """Serves these envs from handshake to end."""
+        """Build and serve these envs until the caller closes the pool."""
         _serve(channel, self)
 
 
 @dataclass(frozen=True)
-class BoardPlan:
-    """Where a worker works; the board's file comes with it."""
+class RunnerOptions:
+    """The arguments of a worker's EnvRunner; the descriptor of the shared memory is sent with them."""
 
     layout: Layout
     worker: int
@@ -89,8 +90,8 @@ class BoardPlan:
 
 
 def start(fd: int, parent_pid: int) -> None:
-    """The main function of a worker that was started as a program of its own."""
-    from envfleet.executors.processes.server import die_with_parent
+    """Run a worker that was started as a new program."""
+    from envfleet.executors.processes.fork_server import die_with_parent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     die_with_parent(parent_pid)
@@ -98,17 +99,17 @@ def start(fd: int, parent_pid: int) -> None:
 
 
 def start_forked(fd: int, parent_pid: int) -> None:
-    """The main function of a worker that was forked from the caller itself."""
+    """Run a worker that was forked from the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
-    # The system's own way would end it with the thread that forked it.
-    leave_with(parent_pid)
+    # PR_SET_PDEATHSIG would kill it when the thread that forked it ends.
+    exit_with_parent(parent_pid)
     os._exit(main(fd))
 
 
 def main(fd: int) -> int:
-    """Runs one worker from handshake to end; its exit code."""
+    """Run one worker and return its exit code."""
     channel = Channel.adopt(fd)
     try:
         _run(channel)
@@ -127,66 +128,67 @@ def _run(channel: Channel) -> None:
     message = channel.recv()
     if message is None:
         return
-    surroundings, job = pickle.loads(message[0])
-    surroundings.adopt()
+    context, job = pickle.loads(message[0])
+    context.apply()
     job.run(channel)
 
 
-def _serve(channel: Channel, share: Share) -> None:
-    pin_worker(share.affinity_offset, share.worker)  # first: what an env starts runs there too
+def _serve(channel: Channel, job: WorkerEnvs) -> None:
+    pin_worker(job.affinity_offset, job.worker)  # first: threads that an env starts inherit it
     try:
-        builders = pickle.loads(share.builders)
+        builders = pickle.loads(job.builders)
     except BaseException as error:
-        channel.send(dump(("failed", share.env_ids[0], trouble_of(error, "__init__", is_leaving=True))))
+        channel.send(dump(("failed", job.env_ids[0], report_exception(error, "__init__", pickled=True))))
         return
     envs: dict[int, Any] = {}
-    if share.are_built_now:
+    if job.build_now:
         try:
-            envs = build_all(builders, share.env_ids)
+            envs = build_envs(builders, job.env_ids)
         except EnvfleetError as error:
             faults = getattr(error, "faults", None)
-            env_id = faults[0].env_id if faults else share.env_ids[0]
+            env_id = faults[0].env_id if faults else job.env_ids[0]
             cause = faults[0].cause if faults and faults[0].cause is not None else error
-            channel.send(dump(("failed", env_id, trouble_of(cause, "__init__", is_leaving=True))))
+            channel.send(dump(("failed", env_id, report_exception(cause, "__init__", pickled=True))))
             return
-    channel.send(dump(("built", _portraits(envs))))
+    channel.send(dump(("built", _describe_all(envs))))
     message = channel.recv()
     if message is None:  # another worker could not be made, and the pool with it
-        close_all(envs.values())
+        close_envs(envs.values())
         return
-    plan: BoardPlan = pickle.loads(message[0])
-    (board_fd,) = message[1]
-    buffer = _native.map_file(board_fd, plan.layout.num_bytes)
-    mailbox = FileMailbox(board_fd, plan.layout.num_bytes, plan.layout.num_envs, plan.layout.num_workers)
+    options: RunnerOptions = pickle.loads(message[0])
+    (memory_fd,) = message[1]
+    layout = options.layout
+    buffer = _native.map_file(memory_fd, layout.num_bytes)
+    side_channel = FileSideChannel(memory_fd, layout.num_bytes, layout.num_envs, layout.num_workers)
     runner = EnvRunner(
-        plan.layout, buffer, plan.worker, mailbox, builders, envs, plan.max_episode_steps, plan.max_spinners
+        layout, buffer, options.worker, side_channel, builders, envs, options.max_episode_steps, options.max_spinners
     )
     channel.send(dump(("ready", None)))
-    runner.loop.serve()
-    with contextlib.suppress(OSError):  # nobody may be left to hear it
+    runner.serve()
+    with contextlib.suppress(OSError):  # the caller may be gone
         channel.send(dump(("closed", runner.close())))
 
 
-def _portraits(envs: dict[int, Any]) -> list[Portrait]:
-    """Of each env; equal ones as the same object, so that a pickle of many is small."""
-    portraits: list[Portrait] = []
+def _describe_all(envs: dict[int, Any]) -> list[EnvDescription]:
+    """Describe each env. Equal descriptions are one object, so that their pickle is small."""
+    descriptions: list[EnvDescription] = []
     for env in envs.values():
-        own = portrait_of(env)
-        if portraits and (own.observation_space, own.action_space) == (
-            portraits[0].observation_space,
-            portraits[0].action_space,
+        description = describe_env(env)
+        if descriptions and (description.observation_space, description.action_space) == (
+            descriptions[0].observation_space,
+            descriptions[0].action_space,
         ):
-            own = portraits[0]
-        portraits.append(own)
-    return portraits
+            description = descriptions[0]
+        descriptions.append(description)
+    return descriptions
 
 
-def leave_with(parent_pid: int) -> None:
-    """Has a thread of this process end it when that one ends."""
-    threading.Thread(target=_leave_with, args=(parent_pid,), daemon=True).start()
+def exit_with_parent(parent_pid: int) -> None:
+    """End this process, from a thread, when the parent ends."""
+    threading.Thread(target=_exit_with_parent, args=(parent_pid,), daemon=True).start()
 
 
-def _leave_with(parent_pid: int) -> None:
+def _exit_with_parent(parent_pid: int) -> None:
     try:
         pidfd = os.pidfd_open(parent_pid)
     except (AttributeError, OSError):

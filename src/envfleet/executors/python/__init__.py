@@ -1,9 +1,12 @@
-"""Python envs that write their rows into one board: what serial, threads and processes share.
+"""Python envs that exchange rows with the caller through shared memory: the parts of serial, threads and processes.
 
-board       memory: a slot an env, rings of requests, columns of observations and actions
-executor    the caller's side: posts requests, takes rows, makes Batches
-runner      the worker's side: builds envs, calls them, writes their rows
-mailbox     what has no fixed size travels beside the board
+executor          the caller's side: sends requests, receives rows, makes Batches
+runner            the worker's side: calls the envs and writes their rows
+building          builds envs and describes them
+layout            where each column lies in the memory
+side_channel      messages for everything that has no fixed size
+info_columns      numeric infos as columns
+exception_report  exceptions in a form that can be sent
 
-The rings, the waits and the plain case of a step are in native/shm and native/bindings.
+The queues, the waits and the plain case of a step are in native/shm and native/bindings.
 """

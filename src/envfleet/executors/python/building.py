@@ -1,26 +1,96 @@
-"""Building the envs of a share: here, or pickled to be built elsewhere; and memory for a board in one process."""
+"""Building Python envs where they run, and the description of a built env that travels back to the caller."""
 
 from __future__ import annotations
 
 import contextlib
-import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import cloudpickle
-import numpy as np
-from numpy.typing import NDArray
+import gymnasium
 
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.python.env_description import Portrait, one_portrait, portrait_of
-from envfleet.executors.python.faults import message_of, trouble_of
+from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.making.builders import EnvBuilder
+from envfleet.spec import EnvSpec
 
 
-def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:
-    """The envs by id. Raises EnvError when a constructor raises, or its ConfigError; those built before are closed."""
+@dataclass(frozen=True)
+class EnvDescription:
+    """The spaces and public attributes of a built env."""
+
+    observation_space: gymnasium.Space[Any]
+    action_space: gymnasium.Space[Any]
+    metadata: dict[str, Any] = field(default_factory=dict)
+    render_mode: str | None = None
+    class_name: str = ""
+    info_space: gymnasium.Space[Any] | str | None = None
+    max_steps: int | None = None
+
+
+# An executor knows its spec once an env is built and has told its spaces.
+SpecMaker = Callable[[EnvDescription], EnvSpec]
+
+
+def describe_env(env: Any) -> EnvDescription:
+    """Return the description of an env, without metadata that cannot be pickled."""
+    metadata = getattr(env, "metadata", None)
+    try:
+        metadata = pickle.loads(pickle.dumps(dict(metadata or {})))
+    except Exception:
+        metadata = {}
+    return EnvDescription(
+        env.observation_space,
+        env.action_space,
+        metadata,
+        getattr(env, "render_mode", None),
+        type(getattr(env, "unwrapped", env)).__name__,
+        _info_space_of(env),
+        _max_steps_of(env),
+    )
+
+
+def _info_space_of(env: Any) -> gymnasium.Space[Any] | str | None:
+    """Return the declared space of an env's infos, or the repr of a declaration that the caller will refuse."""
+    declared = getattr(env, "info_space", None) or getattr(getattr(env, "unwrapped", env), "info_space", None)
+    return declared if declared is None or isinstance(declared, gymnasium.Space) else repr(declared)
+
+
+def _max_steps_of(env: Any) -> int | None:
+    """Return the number of steps after which the env itself ends an episode, under MiniGrid's name for it."""
+    limit = getattr(getattr(env, "unwrapped", env), "max_steps", None)
+    return limit if type(limit) is int and limit > 0 else None
+
+
+def common_description(descriptions: list[EnvDescription]) -> EnvDescription:
+    """Return the first description. Raises ConfigError if the spaces of the envs differ."""
+    first = descriptions[0]
+    for env_id, other in enumerate(descriptions):
+        for name in ("observation_space", "action_space"):
+            # Comparing large spaces is slow, and most envs share theirs.
+            if getattr(other, name) is not getattr(first, name) and getattr(other, name) != getattr(first, name):
+                raise ConfigError(
+                    f"make() expected the same spaces for all envs, the {name} of env 0 is {getattr(first, name)} "
+                    f"and that of env {env_id} is {getattr(other, name)}; pad or wrap them to one space, "
+                    "or make one pool for each"
+                )
+    return first
+
+
+def describe_envs(envs: Mapping[int, Any]) -> EnvDescription:
+    """Return the description that all these envs share."""
+    return common_description([describe_env(env) for env in envs.values()])
+
+
+def build_envs(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:
+    """Build these envs and return them by env id.
+
+    Raises EnvError if a constructor raises, or its ConfigError; envs that were already built are closed.
+    """
     envs: dict[int, Any] = {}
-    owners: dict[int, int] = {}
+    env_id_of: dict[int, int] = {}  # id() of the object -> env id
     try:
         for env_id, builder in zip(env_ids, builders, strict=True):
             try:
@@ -28,9 +98,9 @@ def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[in
             except (KeyboardInterrupt, EnvError, ConfigError):
                 raise
             except BaseException as error:
-                fault = trouble_of(error, "__init__", is_leaving=False).fault(env_id, error)
+                fault = report_exception(error, "__init__", pickled=False).fault(env_id, error)
                 raise EnvError((fault,), None, "its constructor must not raise") from error
-            other_id = owners.setdefault(id(env), env_id)
+            other_id = env_id_of.setdefault(id(env), env_id)
             if other_id != env_id:
                 raise ConfigError(
                     f"make() expected a factory that makes a new env each time, got the same object for envs "
@@ -38,28 +108,13 @@ def build_all(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[in
                 )
             envs[env_id] = env
     except BaseException:
-        close_all(envs.values())
+        close_envs(envs.values())
         raise
     return envs
 
 
-@contextlib.contextmanager
-def closed_on_error(envs: Mapping[int, Any]) -> Iterator[None]:
-    """Closes envs that nobody will use because the block raised."""
-    try:
-        yield
-    except BaseException:
-        close_all(envs.values())
-        raise
-
-
-def common_portrait(envs: Mapping[int, Any]) -> Portrait:
-    """The portrait that all these envs share."""
-    return one_portrait([portrait_of(env) for env in envs.values()])
-
-
-def close_all(envs: Iterable[Any]) -> None:
-    """Closes envs that nobody will use; what they raise is of no use to anybody."""
+def close_envs(envs: Iterable[Any]) -> None:
+    """Close envs that will not be used. What they raise is ignored: an earlier exception is already on its way."""
     for env in envs:
         try:
             env.close()
@@ -67,19 +122,24 @@ def close_all(envs: Iterable[Any]) -> None:
             continue
 
 
-def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:
-    """Zeroed memory that begins on a page."""
-    return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)
-
-
-def pickled_factories(factories: Any, backend: str) -> bytes:
-    """What builds envs elsewhere, by value. Raises ConfigError when it cannot travel."""
+@contextlib.contextmanager
+def close_on_error(envs: Mapping[int, Any]) -> Iterator[None]:
+    """Close these envs if the block raises."""
     try:
-        data: bytes = cloudpickle.dumps(factories)
+        yield
+    except BaseException:
+        close_envs(envs.values())
+        raise
+
+
+def pickle_builders(builders: Any, backend: str) -> bytes:
+    """Pickle what builds envs in another process. Raises ConfigError if it cannot be pickled."""
+    try:
+        data: bytes = cloudpickle.dumps(builders)
     except Exception as error:
         raise ConfigError(
             f"backend={backend!r} expected a factory that cloudpickle can pickle, got one that it cannot: "
-            f"{message_of(error)}; build what cannot travel (locks, sockets, open files) inside the factory, "
+            f"{message_of(error)}; create locks, sockets and open files inside the factory, "
             "or use backend='serial' or 'threads'"
         ) from error
     return data

@@ -1,4 +1,4 @@
-"""InfoColumns: learns which info keys are numbers, so that they travel as columns from then on."""
+"""InfoColumns: finds the info keys with numeric values, which are then sent as columns in shared memory."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import numpy as np
 
 from envfleet.executors.python.layout import INFO_BYTES
 
-_MAX_KEYS = 64  # a bit each in a row's mask
-_MAX_KEY_LENGTH = 128  # with which a pickled schema stays well below 64 KiB, its place in shared memory
+_MAX_KEYS = 64  # one bit each in a row's mask
+_MAX_KEY_LENGTH = 128  # keeps a pickled schema well below the 64 KiB reserved for it
 _PLAIN = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(np.bool_)}
 _ALIASES = {np.float64: float, np.int64: int}
 
 
 class InfoColumns:
-    """The schema of the info columns. It only grows: rows of an older one stay readable."""
+    """The schema of the info columns. It only grows, so rows written with an older version stay readable."""
 
     def __init__(self, publish: Callable[[list[Any]], None]) -> None:
-        """publish: tells the board and the workers of a new schema."""
+        """publish: passes a new schema on to the workers."""
         self._publish = publish
         self._entries: list[Any] = []
         self._known: set[str] = set()
         self._num_bytes = 0
 
     def learn(self, infos: Sequence[Mapping[str, Any] | None]) -> None:
-        """Looks at infos that came by mail for keys that could have been columns."""
+        """Add columns for keys of infos that came through the side channel and could have been columns."""
         before = len(self._entries)
         for info in infos:
             if info:
                 for key, value in info.items():
-                    # What begins with _ would pass for a mask, and last observations are objects by agreement.
+                    # Keys with a leading _ are masks, and final observations are always objects.
                     if isinstance(key, str) and key not in self._known and key[:1] != "_" and key != "final_obs":
                         self._add(key, value)
         if len(self._entries) > before:
             self._publish(list(self._entries))
 
     def _add(self, key: str, value: Any) -> None:
-        # Known from now on, column or not: what has no fixed form is not looked at again.
+        # Known from now on, whether it becomes a column or not: each key is examined once.
         self._known.add(key)
         entry = _form_of(value) if len(key) <= _MAX_KEY_LENGTH else None
         if entry is None or len(self._entries) >= _MAX_KEYS:
@@ -53,7 +53,7 @@ class InfoColumns:
 
 
 def _form_of(value: Any) -> tuple[type, np.dtype[Any], tuple[int, ...]] | None:
-    """(type, dtype, shape) of a value that a column can hold, as Gymnasium's infos would have it."""
+    """Return (type, dtype, shape) of a value that fits into a column with Gymnasium's dtype for it, else None."""
     kind = _ALIASES.get(type(value), type(value))
     if kind in _PLAIN:
         if kind is int and not -(2**63) <= int(value) < 2**63:

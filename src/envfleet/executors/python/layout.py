@@ -1,10 +1,11 @@
-"""Layout: which bytes of a board hold what, from the spaces and counts alone.
+"""Layout: where each column lies in the memory that the caller and the workers share.
 
-Both sides of a board compute it for themselves, so that a pointer never travels.
+It follows from the spaces and counts alone. Both sides compute it, so that no pointer is ever sent.
 """
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +21,10 @@ from envfleet import _native
 from envfleet.spaces import Leaf, leaves_of
 
 _ALIGNMENT = 64
-# Of numeric infos, for one row: beyond that they go by message.
+# Numeric infos of one row; what does not fit goes through the side channel.
 INFO_BYTES = 4096
 
-# The numbers of ef_kind and ef_dtype in abi.h.
+# ef_kind and ef_dtype in abi.h.
 _KINDS = {spaces.Box: 0, spaces.Discrete: 1, spaces.MultiDiscrete: 2, spaces.MultiBinary: 3}
 _DTYPES = {
     name: number
@@ -35,7 +36,7 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """A board for num_envs envs of these spaces on num_workers workers."""
+    """The shared memory of num_envs envs with these spaces on num_workers workers."""
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -55,23 +56,23 @@ class Layout:
 
     @property
     def has_finals(self) -> bool:
-        """Whether last rows travel beside the first ones of the next episodes."""
+        """Whether final observations are delivered next to the first ones of the next episodes."""
         return self.autoreset_mode is AutoresetMode.SAME_STEP
 
     @property
     def num_bytes(self) -> int:
-        """What the whole board needs."""
+        """The size of the whole memory."""
         return self._placed[1]
 
     @cached_property
     def _placed(self) -> tuple[dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]], int]:
-        """(offset, dtype, shape) of each column, and where the last ends."""
+        """(offset, dtype, shape) of each column, and the end of the last one."""
         columns: dict[tuple[str, int], tuple[int, np.dtype[Any], tuple[int, ...]]] = {}
         offset = _native.segment_bytes(self.num_envs, self.num_workers)
-        wanted = [("obs", self.obs_leaves), ("action", self.action_leaves)]
+        sections = [("obs", self.obs_leaves), ("action", self.action_leaves)]
         if self.has_finals:
-            wanted.append(("final", self.obs_leaves))
-        for name, leaves in wanted:
+            sections.append(("final", self.obs_leaves))
+        for name, leaves in sections:
             for position, leaf in enumerate(leaves):
                 if leaf.kind == "object":
                     continue
@@ -84,7 +85,7 @@ class Layout:
         return columns, offset + 2 * INFO_BYTES * self.num_envs
 
     def columns(self, buffer: NDArray[np.uint8]) -> Columns:
-        """The columns as arrays over a board's memory."""
+        """Return the columns as arrays over this memory."""
 
         def view(name: str, position: int) -> NDArray[Any] | None:
             if (name, position) not in self._placed[0]:
@@ -106,7 +107,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Columns:
-    """Arrays over a board, row i of env i; None for a leaf that travels by message."""
+    """Arrays in shared memory, row i for env i; None for a leaf that goes through the side channel."""
 
     obs: tuple[NDArray[Any] | None, ...]
     final: tuple[NDArray[Any] | None, ...]
@@ -114,34 +115,39 @@ class Columns:
     info: NDArray[np.uint8]
 
 
+def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:
+    """Return zeroed, page-aligned memory of this process."""
+    return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)
+
+
 def column_type(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """The dtype and row shape of a leaf that has a column. A text is its code points, then zeros."""
+    """Return the dtype and row shape of a leaf's column. A text is its length, its code points, then zeros."""
     if leaf.kind == "text":
         assert isinstance(leaf.space, spaces.Text)
-        # One more than the text: a length in front, since a text may hold a zero itself.
+        # The length comes first, since a text may contain a zero itself.
         return np.dtype(np.uint32), (leaf.space.max_length + 1,)
     return leaf.dtype, leaf.shape
 
 
 def write_text(row: NDArray[np.uint32], text: str) -> None:
-    """Puts a text into its row."""
+    """Write a text into its row."""
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
     row[0] = len(points)
     row[1 : 1 + len(points)] = points
 
 
 def read_text(row: NDArray[np.uint32]) -> str:
-    """The text of a row."""
+    """Read the text of a row."""
     return row[1 : 1 + int(row[0])].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def plain_array_leaf(leaves: tuple[Leaf, ...]) -> Leaf | None:
-    """The one leaf of a space that is a single array; None for all others."""
+    """Return the only leaf of a space that is a single array; None for other spaces."""
     return leaves[0] if len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "array" else None
 
 
 def native_action_space(leaves: tuple[Leaf, ...]) -> Mapping[str, Any] | None:
-    """The action space as the native check takes it; None when only the Python one can."""
+    """Return the action space as the native check takes it; None if only Python can check it."""
     leaf = plain_array_leaf(leaves)
     if leaf is None or len(leaf.shape) > 8 or leaf.dtype.name not in _DTYPES:
         return None
@@ -163,7 +169,7 @@ def native_action_space(leaves: tuple[Leaf, ...]) -> Mapping[str, Any] | None:
         return {**raw, "nvec": space.nvec.ravel().tolist()}
     if type(space) is spaces.MultiBinary:
         return raw
-    # Integers of 64 bits have no exact float to be compared with.
+    # 64-bit integers cannot be compared exactly with the bounds as float64.
     if type(space) is spaces.Box and leaf.dtype.name in ("float32", "float64", "uint8", "int8", "int32"):
         low, high = (side.astype(np.float64).ravel().tolist() for side in (space.low, space.high))
         return {**raw, "low": low, "high": high}

@@ -1,12 +1,14 @@
-"""EnvRunner: the worker's side of a board, for all that is not the plain case.
+"""EnvRunner: the worker's side of an executor of Python envs.
 
-The native StepLoop takes the requests and does the plain case of a step itself; for the rest
-it calls this: building, seeds, nested spaces, odd results, faults, calls by name.
+Its base class, the native StepLoop, takes the requests and handles the plain case of a step by itself. For everything
+else it calls the hooks defined here: seeds, nested spaces, results of unusual types, exceptions, calls by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
@@ -16,40 +18,66 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import StateError
-from envfleet.executors.python.faults import (
+from envfleet.executors.base import split_envs
+from envfleet.executors.python.exception_report import (
     NoSuchAttributeError,
     WrongResultError,
-    clean,
+    encodable,
     message_of,
-    shown,
-    trouble_of,
+    report_exception,
+    short_repr,
 )
 from envfleet.executors.python.layout import Layout, plain_array_leaf, write_text
-from envfleet.executors.python.mailbox import LocalMailbox, Mailbox, NoRoomError
+from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.making.builders import EnvBuilder
 from envfleet.spaces import Leaf, join, path_text, split
 
 
-class EnvRunner:
-    """Runs one worker's share of the envs. One thread at a time."""
+@dataclass(frozen=True)
+class ResetArguments:
+    """A request: reset the env with these keyword arguments, unchanged, instead of a seed and options."""
+
+    keywords: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ObjectAction:
+    """A request: step the env with this object, unchanged, instead of a row of the action columns."""
+
+    action: Any
+
+
+def pin_worker(offset: int, worker: int) -> None:
+    """Pin the calling thread, and what it starts, to the (offset + worker)-th core that this process may use.
+
+    The same rule as for the native engine's threads (native/engine/cores.cc). A negative offset pins nothing.
+    """
+    if offset < 0 or not hasattr(os, "sched_setaffinity"):
+        return
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[(offset + worker) % len(cores)]})
+
+
+class EnvRunner(_native.StepLoop):
+    """Runs the envs of one worker. One thread at a time."""
 
     def __init__(
         self,
         layout: Layout,
         buffer: NDArray[np.uint8],
         worker: int,
-        mailbox: Mailbox,
+        side_channel: SideChannel,
         builders: Sequence[EnvBuilder],
         envs: Mapping[int, Any],
         max_episode_steps: int | None,
         max_spinners: int,
     ) -> None:
-        """builders: of this worker's envs, in their order; envs: those that are built already, by env id."""
+        """builders: for this worker's envs, in their order; envs: those that are already built, by env id."""
         self._layout = layout
         self._columns = layout.columns(buffer)
-        self._mailbox = mailbox
-        self._is_local = isinstance(mailbox, LocalMailbox)
-        self._first_env = _native.first_env_of(layout.num_envs, layout.num_workers, worker)
+        self._side_channel = side_channel
+        self._is_local = isinstance(side_channel, LocalSideChannel)
+        self._first_env = split_envs(layout.num_envs, layout.num_workers)[worker].start
         self._builders = builders
         self._envs: dict[int, Any] = {}
         self._close_faults: list[tuple[int, str]] = []
@@ -58,7 +86,7 @@ class EnvRunner:
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
         self._rows = self._columns.obs[0] if is_plain_obs else None
         is_plain_action = plain_array_leaf(layout.action_leaves) is not None
-        self.loop = _native.StepLoop(
+        super().__init__(
             buffer=buffer,
             num_envs=layout.num_envs,
             num_workers=layout.num_workers,
@@ -74,130 +102,150 @@ class EnvRunner:
         for env_id, env in envs.items():
             self._install(env_id, env)
 
-    # --- called by the native loop -----------------------------------------------------------
+    @property
+    def envs(self) -> list[Any]:
+        """The env objects in the order of their ids; none after close()."""
+        return [self._envs[env_id] for env_id in sorted(self._envs)]
 
-    def reset(self, env_id: int, has_options: int) -> BaseException | None:
-        """A reset with a seed or options."""
+    # --- hooks of the native loop ------------------------------------------------------------
+
+    def reset(self, env_id: int, has_request: int) -> BaseException | None:
+        """Reset an env with a seed, options or arguments of its own."""
         try:
-            options = self._mailbox.take_request(env_id, self.loop.request_bytes(env_id)) if has_options else None
-            seed = self.loop.take_seed(env_id)
-            given = {name: value for name, value in (("seed", seed), ("options", options)) if value is not None}
-            result = self._envs[env_id].reset(**given)
+            request = self._side_channel.take_request(env_id, self.request_bytes(env_id)) if has_request else None
+            seed = self.take_seed(env_id)
+            if isinstance(request, ResetArguments):
+                keywords = request.keywords
+            else:
+                both = {"seed": seed, "options": request}
+                keywords = {name: value for name, value in both.items() if value is not None}
+            result = self._envs[env_id].reset(**keywords)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return self.finish_reset(env_id, result)
 
     def finish_reset(self, env_id: int, result: Any) -> BaseException | None:
-        """Writes the row of a reset that returned this."""
-        letter: dict[str, Any] = {}
+        """Write the row of a reset that returned this."""
+        message: dict[str, Any] = {}
         try:
             obs, info = _read_reset(result)
-            self._write_obs(env_id, self._checked(obs), letter, "obs")
-            self._pack_info(env_id, info, letter, is_final=False)
-            self.loop.count_reset(env_id, False)
-            self._send(env_id, letter)
+            self._write_obs(env_id, self._checked(obs), message, "obs")
+            self._pack_info(env_id, info, message, is_final=False)
+            self.count_reset(env_id, False)
+            self._send(env_id, message)
             self._refresh(env_id)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
 
     def finish_step(self, env_id: int, result: Any, then_reset: bool) -> BaseException | None:
-        """Writes the row of a step that returned this; resets after an end where the mode says so."""
-        letter: dict[str, Any] = {}
+        """Write the row of a step that returned this; reset after the end of an episode if the mode says so."""
+        message: dict[str, Any] = {}
         try:
             obs, reward, terminated, truncated, info = _read_step(result)
             leaves = self._checked(obs)
-            ended = self.loop.count_step(env_id, reward, terminated, truncated)
+            ended = self.count_step(env_id, reward, terminated, truncated)
             is_last = ended and then_reset
-            self._write_obs(env_id, leaves, letter, "final_obs" if is_last else "obs")
-            self._pack_info(env_id, info, letter, is_final=is_last)
+            self._write_obs(env_id, leaves, message, "final_obs" if is_last else "obs")
+            self._pack_info(env_id, info, message, is_final=is_last)
             if not is_last:
-                self._send(env_id, letter)
+                self._send(env_id, message)
                 return None
         except BaseException as error:
             return self.fault(env_id, "step", error)
         try:
             obs, info = _read_reset(self._envs[env_id].reset())
-            self._write_obs(env_id, self._checked(obs), letter, "obs")
-            self._pack_info(env_id, info, letter, is_final=False)
-            self.loop.count_reset(env_id, True)
-            self._send(env_id, letter)
+            self._write_obs(env_id, self._checked(obs), message, "obs")
+            self._pack_info(env_id, info, message, is_final=False)
+            self.count_reset(env_id, True)
+            self._send(env_id, message)
             self._refresh(env_id)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
 
     def fault(self, env_id: int, method: str, error: BaseException) -> BaseException | None:
-        """Completes the row or call of an env that raised. Gives a KeyboardInterrupt back, which is the caller's."""
+        """Complete the row or call of an env that raised. Returns a KeyboardInterrupt, which belongs to the caller."""
         if method != "call":
-            self.loop.count_fault(env_id, method == "reset")
+            self.count_fault(env_id, method == "reset")
             for column in self._columns.obs:
                 if column is not None:
                     column[env_id] = 0
-        trouble = trouble_of(error, method, is_leaving=not self._is_local)
-        self._send(env_id, {"fault": (trouble, error if self._is_local else None)})
+        report = report_exception(error, method, pickled=not self._is_local)
+        self._send(env_id, {"fault": (report, error if self._is_local else None)})
         return error if isinstance(error, KeyboardInterrupt) else None
 
     def lost(self, env_id: int, is_reset: int) -> None:
-        """Completes the row of an env that died with this worker's predecessor."""
-        if env_id in self._envs:  # it lives, but somebody has set its step or reset to None
+        """Complete the row of an env that died with the previous worker process or thread."""
+        if env_id in self._envs:  # it exists, but its step or reset was set to None
             self.fault(env_id, "reset" if is_reset else "step", TypeError("the env's step is None"))
             return
-        self.loop.count_fault(env_id, bool(is_reset))
+        self.count_fault(env_id, bool(is_reset))
         for column in self._columns.obs:
             if column is not None:
                 column[env_id] = 0
         self._send(env_id, {"lost": True})
 
     def action(self, env_id: int) -> Any:
-        """The action of an env whose action space is not one array."""
-        num_bytes = self.loop.request_bytes(env_id)
-        loose = iter(self._mailbox.take_request(env_id, num_bytes) if num_bytes else ())
+        """Return an action that is not a row of a single column: a nested one, or an object."""
+        num_bytes = self.request_bytes(env_id)
+        request = self._side_channel.take_request(env_id, num_bytes) if num_bytes else ()
+        if isinstance(request, ObjectAction):
+            return request.action
+        objects = iter(request)
         values = []
         for leaf, column in zip(self._layout.action_leaves, self._columns.action, strict=True):
             if leaf.kind == "array":
                 assert column is not None
-                # A scalar of numpy for shape (), else the env's own copy: it may keep what it is given.
+                # A numpy scalar for shape (), else a copy: the env may keep it.
                 values.append(column[env_id].copy() if leaf.shape else column[env_id])
             else:
-                values.append(next(loose))
+                values.append(next(objects))
         return self._join_action(values)
 
     def send_extras(self, env_id: int, extras: dict[str, Any]) -> None:
-        """Sends what the info columns have no place for."""
+        """Send the infos that fit no column."""
         self._send(env_id, {"info": extras})
 
     def schema(self, version: int) -> list[Any]:
-        """The info columns as the caller has published them."""
-        return self._mailbox.take_schema(version, self.loop.schema_bytes(version))
+        """Return a version of the info columns' schema that the caller has published."""
+        return self._side_channel.take_schema(version, self.schema_bytes(version))
 
     def call(self, env_id: int) -> BaseException | None:
-        """Does what a letter asks of an env, and answers."""
+        """Do what a request asks of an env, and reply."""
         try:
-            what, *details = self._mailbox.take_request(env_id, self.loop.request_bytes(env_id))
+            what, *details = self._side_channel.take_request(env_id, self.request_bytes(env_id))
             answer: Any = getattr(self, f"_do_{what}")(env_id, *details)
             self._send(env_id, {"value": answer})
         except BaseException as error:
             return self.fault(env_id, "call", error)
         return None
 
-    # --- what calls ask for --------------------------------------------------------------------
+    # --- requests by name ------------------------------------------------------------------------
 
     def _do_rebuild(self, env_id: int, phase: int) -> None:
         old = self._envs.pop(env_id, None)
         if old is not None:
             _close_quietly(old)
         self._install(env_id, self._builders[env_id - self._first_env].build(env_id))
-        self.loop.set_phase(env_id, phase)
+        self.set_phase(env_id, phase)
 
     def _do_call(self, env_id: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         attribute = self._do_get(env_id, name)
         return attribute(*args, **kwargs) if callable(attribute) else attribute
 
+    def _do_apply(
+        self, env_id: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        env = self._envs[env_id]
+        result = function(env, *args, **kwargs)
+        self._install(env_id, env)  # the function may have set step or reset
+        return result
+
     def _do_get(self, env_id: int, name: str) -> Any:
         env = self._envs[env_id]
         try:
-            # Wrappers hide attributes of what they wrap; Gymnasium's way looks through them.
+            # Gymnasium's method finds attributes of wrapped envs too.
             return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
         except AttributeError as error:
             raise NoSuchAttributeError(*error.args) from error
@@ -208,7 +256,7 @@ class EnvRunner:
             env.set_wrapper_attr(name, value)
         else:
             setattr(env, name, value)
-        # step or reset may be what was set.
+        # The attribute may be step or reset.
         self._install(env_id, env)
 
     def _do_save(self, env_id: int) -> bytes:
@@ -228,14 +276,15 @@ class EnvRunner:
         if old is not None:
             _close_quietly(old)
 
-    # --- ends ------------------------------------------------------------------------------------
+    # --- closing ---------------------------------------------------------------------------------
 
     def close(self, in_callers_thread: bool = False) -> list[tuple[int, str]]:
-        """Closes the envs; what they raised, by env id. Ctrl-C in the caller's thread is raised: close again for the
-        rest.
+        """Close the envs and return what they raised, by env id.
+
+        Ctrl-C in the caller's thread is raised; calling this again closes the rest.
         """
         for env_id in list(self._envs):
-            self.loop.set_env(env_id, None, None, None)
+            self.set_env(env_id, None, None, None)
             try:
                 self._envs[env_id].close()
             except BaseException as error:
@@ -244,93 +293,93 @@ class EnvRunner:
                     raise
                 self._close_faults.append((env_id, message_of(error)))
             del self._envs[env_id]
-        self.loop.detach()
+        self.detach()
         return self._close_faults
 
     # --- parts of a row ----------------------------------------------------------------------------
 
     def _install(self, env_id: int, env: Any) -> None:
         if self._rows is not None and self._envs.get(env_id) is not env:
-            # Envs of ours that observe into memory given to them save a copy of each large observation.
+            # Envs of ours that write their observation into given memory save the copy of a large array.
             observe_into = getattr(env, "envfleet_observe_into", None)
             if observe_into is not None:
                 observe_into(self._rows[env_id])
         self._envs[env_id] = env
-        self.loop.set_env(env_id, env, env.step, env.reset)
+        self.set_env(env_id, env, env.step, env.reset)
 
     def _refresh(self, env_id: int) -> None:
-        """An env may bind another step in its reset."""
+        """Install an env again after its reset, which may have bound another step."""
         self._install(env_id, self._envs[env_id])
 
-    def _send(self, env_id: int, letter: dict[str, Any]) -> None:
-        if not letter:
+    def _send(self, env_id: int, message: dict[str, Any]) -> None:
+        if not message:
             return
         try:
-            num_bytes = self._mailbox.put_reply(env_id, letter)
+            num_bytes = self._side_channel.put_reply(env_id, message)
         except NoRoomError:
             raise
         except Exception as error:
             raise WrongResultError(
-                f"expected infos and observations that can be pickled, got {', '.join(letter)} that cannot: "
-                f"{message_of(error)}; keep such objects in the env and reach them by call()"
+                f"expected infos and observations that can be pickled, got {', '.join(message)} that cannot: "
+                f"{message_of(error)}; keep such objects in the env and access them with call()"
             ) from error
-        self.loop.set_reply_bytes(env_id, num_bytes)
+        self.set_reply_bytes(env_id, num_bytes)
 
     def _checked(self, obs: Any) -> list[Any]:
-        """The leaves of an observation, each as its column takes it."""
+        """Return the leaves of an observation, each in the form of its column."""
         try:
             values = self._split_obs(obs)
         except ValueError as error:
-            raise WrongResultError(f"{error}; return what observation_space says") from None
+            raise WrongResultError(f"{error}; return an element of observation_space") from None
         return [
             _checked_leaf(leaf, value) if leaf.kind != "object" else value
             for leaf, value in zip(self._layout.obs_leaves, values, strict=True)
         ]
 
-    def _write_obs(self, env_id: int, leaves: list[Any], letter: dict[str, Any], name: str) -> None:
+    def _write_obs(self, env_id: int, leaves: list[Any], message: dict[str, Any], name: str) -> None:
         columns = self._columns.final if name == "final_obs" else self._columns.obs
-        loose = []
+        objects = []
         for leaf, column, value in zip(self._layout.obs_leaves, columns, leaves, strict=True):
             if column is None:
-                loose.append(value)
+                objects.append(value)
             elif leaf.kind == "text":
                 write_text(column[env_id], value)
             else:
                 column[env_id] = value
-        if loose:
-            letter[name] = loose
+        if objects:
+            message[name] = objects
 
-    def _pack_info(self, env_id: int, info: dict[str, Any], letter: dict[str, Any], *, is_final: bool) -> None:
-        extras = self.loop.pack_info(env_id, info, is_final)
+    def _pack_info(self, env_id: int, info: dict[str, Any], message: dict[str, Any], *, is_final: bool) -> None:
+        extras = self.pack_info(env_id, info, is_final)
         if extras:
-            letter["final_info" if is_final else "info"] = extras
+            message["final_info" if is_final else "info"] = extras
 
 
 def _read_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
     if not isinstance(result, tuple) or len(result) != 5:
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else shown(result)
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else short_repr(result)
         raise WrongResultError(
             f"expected step() to return (obs, reward, terminated, truncated, info), got {got}; "
-            "return those five (an env in the old gym's style must not derive from gymnasium.Env)"
+            "return those five (an env in the style of old gym must not derive from gymnasium.Env)"
         )
     obs, reward, terminated, truncated, info = result
     try:
         number = float(reward)
     except (TypeError, ValueError):
-        raise WrongResultError(f"expected a number as the reward, got {shown(reward)}; return float(reward)") from None
+        raise WrongResultError(f"expected a numeric reward, got {short_repr(reward)}; return float(reward)") from None
     flags = []
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if not isinstance(flag, (bool, np.bool_, int, np.integer)) and np.ndim(flag) > 0:
-            raise WrongResultError(f"expected True or False as {name}, got {shown(flag)}; return bool({name})")
+            raise WrongResultError(f"expected True or False as {name}, got {short_repr(flag)}; return bool({name})")
         if flag is None or isinstance(flag, (str, bytes, Mapping)):
-            raise WrongResultError(f"expected True or False as {name}, got {shown(flag)}; return bool({name})")
+            raise WrongResultError(f"expected True or False as {name}, got {short_repr(flag)}; return bool({name})")
         flags.append(bool(flag))
     return obs, number, flags[0], flags[1], _checked_info(info, "step()")
 
 
 def _read_reset(result: Any) -> tuple[Any, dict[str, Any]]:
     if not isinstance(result, tuple) or len(result) != 2:
-        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else shown(result)
+        got = f"a tuple of {len(result)}" if isinstance(result, tuple) else short_repr(result)
         raise WrongResultError(f"expected reset() to return (obs, info), got {got}; return both")
     return result[0], _checked_info(result[1], "reset()")
 
@@ -340,7 +389,7 @@ def _checked_info(info: Any, call: str) -> dict[str, Any]:
         return info
     if isinstance(info, Mapping):
         return dict(info)
-    raise WrongResultError(f"expected {call} to return a dict as info, got {shown(info)}; return {{}} for none")
+    raise WrongResultError(f"expected {call} to return a dict as info, got {short_repr(info)}; return {{}} for none")
 
 
 def _checked_leaf(leaf: Leaf, value: Any) -> Any:
@@ -348,19 +397,20 @@ def _checked_leaf(leaf: Leaf, value: Any) -> Any:
     if leaf.kind == "text":
         longest = leaf.space.max_length  # type: ignore[attr-defined]  # a Text space
         if not isinstance(value, str) or len(value) > longest:
-            raise WrongResultError(f"expected {where} as a str of at most {longest} characters, got {shown(value)}")
+            raise WrongResultError(f"expected {where} as a str of up to {longest} characters, got {short_repr(value)}")
         return value
     if value is None:
         raise WrongResultError(f"expected {where} of shape {leaf.shape} and dtype {leaf.dtype}, got None")
     try:
         array = np.asarray(value)
     except Exception as error:
-        raise WrongResultError(f"expected {where} as an array, got {shown(value)}: {clean(str(error))}") from None
+        reason = encodable(str(error))
+        raise WrongResultError(f"expected {where} as an array, got {short_repr(value)}: {reason}") from None
     if array.dtype == object:
-        raise WrongResultError(f"expected {where} as an array of dtype {leaf.dtype}, got {shown(value)}")
+        raise WrongResultError(f"expected {where} as an array of dtype {leaf.dtype}, got {short_repr(value)}")
     if array.shape != leaf.shape:
         raise WrongResultError(
-            f"expected {where} of shape {leaf.shape}, got {array.shape}; return what observation_space says"
+            f"expected {where} of shape {leaf.shape}, got {array.shape}; return an element of observation_space"
         )
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise WrongResultError(
@@ -371,7 +421,7 @@ def _checked_leaf(leaf: Leaf, value: Any) -> Any:
 
 
 def _close_quietly(env: Any) -> None:
-    """Closes an env that is given up: it may be in any state."""
+    """Close an env that is being replaced; it may be in any state."""
     try:
         env.close()
     except BaseException:

@@ -17,9 +17,9 @@ from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.executors.base import Executor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.python.faults import message_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import message_of
+from envfleet.executors.python.executor import PythonExecutor
+from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
 from envfleet.executors.ray.building import ProcessContext
 from envfleet.executors.ray.connection import (
@@ -164,7 +164,7 @@ class EnvActor:
                 self._set_phase(executor, *arguments)
 
     def _set_phase(self, executor: Executor, local_id: int, phase: int) -> None:
-        if isinstance(executor, RowsExecutor):
+        if isinstance(executor, PythonExecutor):
             executor.set_phase(local_id, phase)
         else:
             executor.rebuild(local_id, phase)

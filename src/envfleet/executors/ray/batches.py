@@ -15,8 +15,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch, Fault, Final
-from envfleet.executors.python.faults import message_of
+from envfleet.batch import Batch, Fault, FinalRows
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
 from envfleet.infos import is_mask, merge
 from envfleet.spaces import batched_leaf, join
@@ -109,7 +109,7 @@ class BatchBuilder:
             faults,
         )
 
-    def _final(self, pieces: Sequence[Piece], objects: Mapping[int, Mapping[str, Any]], num_rows: int) -> Final:
+    def _final(self, pieces: Sequence[Piece], objects: Mapping[int, Mapping[str, Any]], num_rows: int) -> FinalRows:
         obs: list[NDArray[Any]] = [np.zeros((num_rows, *leaf.shape), leaf.dtype) for leaf in self._codec.arrays]
         elapsed_step = np.zeros(num_rows, np.int32)
         for response, source, target in pieces:
@@ -123,7 +123,7 @@ class BatchBuilder:
             elapsed_step[rows] = columns.final_elapsed[chosen]
         infos = [(response.final_info, source, target) for response, source, target in pieces if response.final_info]
         info = join_infos(infos, _part(objects, "final_info"), num_rows)
-        return Final(self._structured_obs(obs, _part(objects, "final_obs"), num_rows), elapsed_step, info)
+        return FinalRows(self._structured_obs(obs, _part(objects, "final_obs"), num_rows), elapsed_step, info)
 
     def _structured_obs(
         self, arrays: Sequence[NDArray[Any]], objects: Mapping[int, Sequence[Any]], num_rows: int

@@ -5,35 +5,26 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from envfleet import _native
+from envfleet.envs.families import native_family
+from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.executors.processes.executor import ProcessesExecutor
-from envfleet.executors.python.building import pickled_factories
-from envfleet.executors.python.env_description import Portrait
-from envfleet.executors.python.executor import RowsExecutor
-from envfleet.executors.serial import SerialExecutor
-from envfleet.executors.threads import ThreadsExecutor
+from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
-
-_EXECUTORS: dict[str, Callable[..., RowsExecutor]] = {
-    "serial": SerialExecutor,
-    "threads": ThreadsExecutor,
-    "processes": ProcessesExecutor,
-}
 
 
 class InnerExecutorBuilder(Protocol):
     """Builds the executor of one worker's envs, wherever it is unpickled."""
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """Return the executor and the description of its envs."""
 
 
@@ -47,17 +38,18 @@ class NativeExecutorBuilder:
     values: tuple[Mapping[str, Any], ...]
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """Return the native executor and the description of its envs."""
         if not self.libraries:
             load_entry(NativeEntry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
                 _native.load_plugin(str(_store_library(name, data)))
-        description = Portrait(
+        description = EnvDescription(
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )
-        return NativeExecutor(self.native_id, self.spec, self.config, self.values), description
+        make_renderer = native_family(self.native_id).make_renderer
+        return NativeExecutor(self.native_id, self.spec, self.config, self.values, make_renderer), description
 
 
 @dataclass(frozen=True)
@@ -82,11 +74,11 @@ class PythonExecutorBuilder:
     builders: tuple[Any, ...]
     max_episode_steps: int | None
 
-    def build(self) -> tuple[Executor, Portrait]:
+    def build(self) -> tuple[Executor, EnvDescription]:
         """Return the inner executor and the description of its envs."""
-        descriptions: list[Portrait] = []
+        descriptions: list[EnvDescription] = []
 
-        def make_spec(description: Portrait) -> EnvSpec:
+        def make_spec(description: EnvDescription) -> EnvSpec:
             descriptions.append(description)
             return EnvSpec(
                 id=self.name,
@@ -102,7 +94,7 @@ class PythonExecutorBuilder:
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
         recipe = EnvBuilders(self.name, self.builders, self.max_episode_steps)
-        return _EXECUTORS[self.backend](recipe, make_spec, config, ({},)), descriptions[0]
+        return PYTHON_EXECUTORS[self.backend](recipe, make_spec, config, ({},)), descriptions[0]
 
 
 def native_builders(
@@ -115,7 +107,7 @@ def native_builders(
 ) -> list[bytes]:
     """Return a pickled builder for each worker's envs."""
     return [
-        pickled_factories(
+        pickle_builders(
             NativeExecutorBuilder(
                 native_id,
                 spec,
@@ -141,7 +133,7 @@ def python_builders(recipe: EnvBuilders, backend: str, config: PoolConfig, worke
         )
         inner = _inner_config(config, envs, 1 if backend == "serial" else config.ray.inner_num_workers or 0)
         builder = PythonExecutorBuilder(recipe.name, backend, inner, builders, recipe.max_episode_steps)
-        pickled.append(pickled_factories(builder, "ray"))
+        pickled.append(pickle_builders(builder, "ray"))
     return pickled
 
 

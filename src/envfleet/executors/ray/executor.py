@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import functools
-import itertools
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -23,12 +22,11 @@ from envfleet import _native
 from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.base import REFUSED, Executor, Refused, split_envs
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.executors.native import check_native_options
-from envfleet.executors.python.env_description import one_portrait
-from envfleet.executors.python.faults import message_of
-from envfleet.executors.python.spec_of import SpecMaker
+from envfleet.executors.python.building import SpecMaker, common_description
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import native_builders, python_builders
 from envfleet.executors.ray.cluster import Lease
@@ -96,7 +94,8 @@ class RayExecutor(Executor):
         descriptions = start_workers(self._workers)
         try:
             # One per env, so that an error names the right env.
-            description = one_portrait([own for own, envs in zip(descriptions, worker_envs, strict=True) for _ in envs])
+            per_env = [own for own, envs in zip(descriptions, worker_envs, strict=True) for _ in envs]
+            description = common_description(per_env)
             self.spec = make_spec(description)
         except BaseException:
             self._stop_actors()
@@ -494,25 +493,19 @@ def _create(
     has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
     if has_num_workers:
         # Pickled before anything is started, so that what cannot be pickled is reported at once.
-        worker_envs = _split_envs(config)
+        worker_envs = split_envs(config.num_envs, config.num_workers)
         builders = make_builders(config, worker_envs)
     lease = ray_cluster.join(config.ray.address)
     try:
         if not has_num_workers:
             # One per core of the cluster.
             config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(lease.ray)))
-            worker_envs = _split_envs(config)
+            worker_envs = split_envs(config.num_envs, config.num_workers)
             builders = make_builders(config, worker_envs)
         return RayExecutor(lease, make_spec, config, params, builders, worker_envs, check_options), config
     except BaseException:
         lease.leave()
         raise
-
-
-def _split_envs(config: PoolConfig) -> list[range]:
-    num_workers = config.num_workers
-    firsts = [_native.first_env_of(config.num_envs, num_workers, worker) for worker in range(num_workers + 1)]
-    return [range(first, end) for first, end in itertools.pairwise(firsts)]
 
 
 # --- statistics ----------------------------------------------------------------------------------

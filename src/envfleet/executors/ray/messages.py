@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
-from envfleet.executors.python.faults import Trouble, message_of, trouble_of
-from envfleet.executors.python.mailbox import dump
+from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
+from envfleet.executors.python.side_channel import dump
 from envfleet.spaces import leaves_of
 
 STEP, RESET = 0, 1
@@ -211,14 +211,14 @@ FaultRecord = tuple[int, str, str, str, bytes | None, int | None]
 
 def fault_to_record(fault: Fault, first_env: int) -> FaultRecord:
     """Return a fault of an actor's env as plain values, under its id in the whole pool."""
-    pickled = None if fault.cause is None else trouble_of(fault.cause, fault.method, is_leaving=True).pickled
+    pickled = None if fault.cause is None else report_exception(fault.cause, fault.method, pickled=True).pickled
     return first_env + fault.env_id, fault.method, fault.message, fault.traceback, pickled, fault.exit_code
 
 
 def fault_from_record(record: FaultRecord) -> Fault:
     """Return the fault, with its exception if that can be unpickled here."""
     env_id, method, message, traceback, pickled, exit_code = record
-    cause = Trouble(method, message, traceback, pickled).fault(env_id).cause
+    cause = ExceptionReport(method, message, traceback, pickled).fault(env_id).cause
     return Fault(env_id, method, message, traceback, cause, exit_code)
 
 
@@ -246,7 +246,7 @@ def encode_error(error: BaseException, first_env: int) -> bytes:
     """Encode the exception of a failed call."""
     if isinstance(error, EnvError):
         return dump(("faults", [fault_to_record(fault, first_env) for fault in error.faults]))
-    report = trouble_of(error, "", is_leaving=True)
+    report = report_exception(error, "", pickled=True)
     is_raised_as_is = isinstance(error, (EnvfleetError, AttributeError))
     return dump(("error", (report.pickled if is_raised_as_is else None, message_of(error), report.traceback)))
 

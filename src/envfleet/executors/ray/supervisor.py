@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
-from envfleet.executors.python.env_description import Portrait
+from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
 from envfleet.executors.ray.building import ProcessContext
@@ -281,7 +281,7 @@ class Worker:
             self.config.launcher.kill(handle)
 
 
-def start_workers(workers: Sequence[Worker]) -> list[Portrait]:
+def start_workers(workers: Sequence[Worker]) -> list[EnvDescription]:
     """Create the actors of these workers, all at once, and build their envs; return a description per worker."""
     try:
         for worker in workers:
@@ -351,7 +351,7 @@ def _await_placement(workers: Sequence[Worker]) -> None:
             raise PlacementError(f"an actor could not start: {_short_text(error)}") from error
 
 
-def _build_envs(workers: Sequence[Worker]) -> list[Portrait]:
+def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
     ray = workers[0].config.launcher.ray
     context = ray.put(ProcessContext.capture()) if len(workers) > 1 else ProcessContext.capture()
     refs = [worker.handle.build.remote(context, worker.builder, worker.config.autoreset_mode) for worker in workers]
