@@ -142,7 +142,7 @@ def test_call_order():
         envs.send([0], [1])
     envs.async_reset()
     for _ in range(50):
-        with pytest.raises(CallOrderError, match="4 are in flight"):
+        with pytest.raises(CallOrderError, match="got 4 in flight"):
             envs.async_reset()
     with pytest.raises(EnvIdError, match="expected env_id"):
         envs.send([0, 0])

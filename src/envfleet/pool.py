@@ -578,7 +578,7 @@ def _seconds(timeout: float | None) -> float:
     except (TypeError, ValueError):
         seconds = -1.0
     if not seconds >= 0:
-        raise ConfigError(f"timeout expected a number of seconds >= 0, or None for no limit, got {timeout!r}")
+        raise ConfigError(f"timeout expected seconds >= 0, or None for no limit, got {timeout!r}")
     return seconds
 
 
