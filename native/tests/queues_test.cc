@@ -161,7 +161,7 @@ class RandomRun {
   // At any time, while workers count.
   void read_statistics() {
     for (std::int32_t env_id = 0; env_id < options_.num_envs; ++env_id) {
-      const Statistics& own = queue_.slot(env_id).statistics;
+      const SlotStatistics& own = queue_.slot(env_id).statistics;
       CHECK(own.num_steps >= 0 && own.num_episodes >= 0 && own.current_return >= 0 && own.length_max >= 0);
     }
     for (std::int32_t worker = 0; worker < options_.num_workers; ++worker) {
@@ -235,7 +235,7 @@ struct ByHand {
   std::int32_t work() {
     CHECK(worker.has_request());
     const std::int32_t env_id = worker.take_request();
-    worker.words().progress_ns.store(now_ns());
+    worker.state().progress_ns.store(now_ns());
     worker.finish(env_id);
     return env_id;
   }
@@ -341,7 +341,7 @@ TEST(nonsense_from_a_worker_is_its_death) {
     for (std::uint32_t i = 0; i < bench.memory.layout.ring_size; ++i) {
       bench.memory.layout.finished(bench.memory.base, 0)[i] = {nonsense.env_id, i};
     }
-    bench.worker.words().done_head.store(nonsense.head);
+    bench.worker.state().done_head.store(nonsense.head);
     bench.queue.wait(3, -1, true);
     bench.queue.collect();
     CHECK(bench.queue.is_dead(0));
@@ -399,7 +399,7 @@ TEST(a_request_to_an_idle_worker_starts_its_time) {
   ByHand bench(2, kTimeoutNs);
   bench.post({0});
   bench.work();
-  bench.worker.words().progress_ns.store(now_ns() - 2 * kTimeoutNs);
+  bench.worker.state().progress_ns.store(now_ns() - 2 * kTimeoutNs);
   bench.post({1});
   CHECK(bench.queue.overdue().empty());
 }
