@@ -4,6 +4,7 @@
 #include <structmember.h>
 
 #include <cstddef>
+#include <utility>
 
 #include "bindings/bindings.h"
 
@@ -60,15 +61,18 @@ PyType_Spec spec = {"envfleet._native.Rows", sizeof(RowsObject), 0, Py_TPFLAGS_D
 
 }  // namespace
 
-Rows::Rows() : object_(nb::steal(nb::detail::raise_if_null(rows_type->tp_alloc(rows_type, 0)))) {
-  for (PyObject*& field : reinterpret_cast<RowsObject*>(object_.ptr())->fields) field = Py_NewRef(Py_None);
-}
+Rows::Rows() : object_(nb::steal(nb::detail::raise_if_null(rows_type->tp_alloc(rows_type, 0)))) {}
 
 void Rows::set(Field field, PyObject* value) {
   if (value == nullptr) throw nb::python_error();
-  PyObject*& own = reinterpret_cast<RowsObject*>(object_.ptr())->fields[field];
-  Py_DECREF(own);
-  own = value;
+  reinterpret_cast<RowsObject*>(object_.ptr())->fields[field] = value;
+}
+
+nb::object Rows::release() {
+  for (PyObject*& field : reinterpret_cast<RowsObject*>(object_.ptr())->fields) {
+    if (field == nullptr) field = Py_NewRef(Py_None);
+  }
+  return std::move(object_);
 }
 
 void bind_rows(nb::module_& module) {

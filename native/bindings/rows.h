@@ -29,13 +29,15 @@ class Rows {
     kNumFields
   };
 
-  // Throws python_error if memory runs out. All attributes are None.
+  // Throws python_error if memory runs out.
   Rows();
 
-  // Takes over a new reference; throws python_error if it is null, which stands for a Python error that is set.
+  // Sets an attribute, once. Takes over a new reference; throws python_error if it is null, which stands for a Python
+  // error that is set.
   void set(Field field, PyObject* value);
   void set(Field field, nanobind::object value) { set(field, value.release().ptr()); }
-  nanobind::object release() { return std::move(object_); }
+  // The finished object. Attributes that were not set are None.
+  nanobind::object release();
 
  private:
   nanobind::object object_;
