@@ -29,6 +29,20 @@ BatchArrays::~BatchArrays() {
   Py_DECREF(whole_ids_);
 }
 
+nanobind::object page_locked_batch(nanobind::handle column) {
+  if (!PyArray_Check(column.ptr())) return nanobind::none();
+  PyObject* capsule = PyArray_BASE(reinterpret_cast<PyArrayObject*>(column.ptr()));
+  if (capsule == nullptr || !PyCapsule_IsValid(capsule, kCapsuleName)) return nanobind::none();
+  auto* buffer = static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+  const bool is_locked = buffer->lock_pages();
+  npy_intp num_bytes = buffer->num_bytes();
+  nanobind::object bytes = nanobind::steal(PyArray_SimpleNewFromData(1, &num_bytes, NPY_UINT8, buffer->data()));
+  if (!bytes.is_valid() || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(bytes.ptr()), Py_NewRef(capsule)) < 0) {
+    throw nanobind::python_error();
+  }
+  return nanobind::make_tuple(bytes, is_locked);
+}
+
 PyObject* BatchArrays::wrap(engine::BatchBuffer* buffer, PyObject* last) const {
   const auto num_columns = static_cast<Py_ssize_t>(columns_.size());
   PyObject* capsule = PyCapsule_New(buffer, kCapsuleName, release_buffer);

@@ -1,6 +1,8 @@
 // A batch buffer as numpy arrays that own it together.
 #pragma once
 
+#include <nanobind/nanobind.h>
+
 #include <cstdint>
 #include <vector>
 
@@ -33,5 +35,9 @@ class BatchArrays {
   std::int64_t env_id_column_;
   PyObject* whole_ids_;
 };
+
+// The whole buffer behind a column of a batch, and whether it is page-locked: (uint8 array, bool). None for an array that
+// is no column. The array shares the buffer's ownership.
+nanobind::object page_locked_batch(nanobind::handle column);
 
 }  // namespace envfleet::bindings

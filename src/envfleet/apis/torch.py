@@ -1,0 +1,569 @@
+"""A pool that takes and returns torch tensors on a device.
+
+envs = TorchPool("CartPole-v1", num_envs=1024, device="cuda")
+obs, info = envs.reset(seed=0)
+obs, reward, terminated, truncated, info = envs.step(policy(obs))
+
+On a GPU, a batch is copied from page-locked memory on a stream of its own: native batches in one copy, rows of worker
+processes from the shared memory in which they were written. The user's stream waits for the copy, the host does not.
+On the CPU, tensors share the memory of the batch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from envfleet import _native
+from envfleet.batch import Batch
+from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.making.registry import make_pool
+from envfleet.pool import Pool
+from envfleet.seeding import Seed, seeds_for
+
+try:
+    import torch
+except ImportError as error:
+    raise MissingExtraError("envfleet.apis.torch needs torch; install it with: pip install torch") from error
+
+Tensors = Any  # a tensor, or a dict or tuple of Tensors, in the structure of a space
+Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
+
+_ALIGNMENT = 64  # of columns in device memory, as in the engine's buffers
+# Below this, a column joins the staging buffer: a copy of its own costs more than its bytes.
+_DIRECT_COPY_BYTES = 64 * 1024
+_NUM_STAGING_BUFFERS = 4
+
+
+class TorchPool:
+    """Envs that are stepped with tensors on a device.
+
+    Parameters
+    ----------
+    env : Pool or what envfleet.make() takes
+        A pool is used as it is and is closed with this one. Anything else is passed to envfleet.make_pool().
+    device : torch.device or str
+        Where the tensors are.
+    info_tensors : bool
+        Return numeric infos as tensors on the device instead of numpy arrays.
+    reward_dtype : torch.dtype or None
+        The dtype of rewards; None keeps the pool's float64.
+    static_shapes : bool
+        Return the same tensors from every call, with capacity rows, as CUDA graphs need them. The next call overwrites
+        them. info["mask"] is True for the rows that hold a result: all of them unless a call named some envs only.
+    num_groups : int
+        Split the envs into groups that step independently of each other (see `groups`), so that the envs of one step
+        while the policy computes the actions of another.
+    **options
+        Options of envfleet.make_pool().
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        device: torch.device | str = "cuda",
+        *,
+        info_tensors: bool = False,
+        reward_dtype: torch.dtype | None = torch.float32,
+        static_shapes: bool = False,
+        num_groups: int = 1,
+        **options: Any,
+    ) -> None:
+        self.device = torch.device(device)
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("device='cuda' expected a CUDA device that torch can use, got none; pass device='cpu'")
+        pools = _pools_for(env, num_groups, self.device.type == "cuda", options)
+        try:
+            self.groups: tuple[TorchGroup, ...] = tuple(
+                TorchGroup(pool, self.device, info_tensors, reward_dtype, static_shapes) for pool in pools
+            )
+        except BaseException:
+            for pool in pools:
+                pool.close()
+            raise
+        self.spec = pools[0].spec
+        self.single_observation_space = self.spec.observation_space
+        self.single_action_space = self.spec.action_space
+        self.num_envs = sum(group.num_envs for group in self.groups)
+
+    def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> tuple[Tensors, dict[str, Any]]:
+        """Reset all envs and return their observations and infos."""
+        seeds = _split_seeds(seed, [group.num_envs for group in self.groups])
+        results = [group.reset(seed=own, options=options) for group, own in zip(self.groups, seeds, strict=True)]
+        return results[0] if len(results) == 1 else _join_results(results, self._first_ids())
+
+    def step(self, actions: Tensors, *, timeout: float | None = None) -> Step:
+        """Step all envs; on an asynchronous pool, send the actions and receive the next batch."""
+        if len(self.groups) == 1:
+            return self.groups[0].step(actions, timeout=timeout)
+        first_ids = self._first_ids()
+        for group, first in zip(self.groups, first_ids, strict=True):
+            group.send(_map(lambda column, a=first, b=first + group.num_envs: column[a:b], actions))
+        results = [group.recv(timeout=timeout) for group in self.groups]
+        joined: Step = _join_results(results, first_ids)  # type: ignore[assignment]  # five parts in, five out
+        return joined
+
+    def send(self, actions: Tensors, env_ids: Any = None) -> None:
+        """Start a step of these envs (default: all) and return."""
+        self._only_group("send()").send(actions, env_ids)
+
+    def recv(self, *, timeout: float | None = None) -> Step:
+        """Wait for the next batch; info["env_id"] names its rows."""
+        return self._only_group("recv()").recv(timeout=timeout)
+
+    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
+        """Start a reset of all envs; recv() returns their rows."""
+        self._only_group("async_reset()").async_reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Close the pool. Tensors that were returned stay valid."""
+        for group in self.groups:
+            group.close()
+
+    def __enter__(self) -> TorchPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return self.num_envs
+
+    def _only_group(self, call: str) -> TorchGroup:
+        if len(self.groups) > 1:
+            raise ConfigError(
+                f"{call} expected num_groups=1, got {len(self.groups)} groups; call it on one of envs.groups"
+            )
+        return self.groups[0]
+
+    def _first_ids(self) -> list[int]:
+        ends = np.cumsum([group.num_envs for group in self.groups])
+        return [0, *ends[:-1].tolist()]
+
+
+class TorchGroup:
+    """One pool, stepped with tensors. Made by TorchPool."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        device: torch.device,
+        info_tensors: bool,
+        reward_dtype: torch.dtype | None,
+        static_shapes: bool,
+    ) -> None:
+        self.pool = pool
+        self.num_envs = pool.num_envs
+        self._device = device
+        self._info_tensors = info_tensors
+        self._reward_dtype = reward_dtype
+        self._to_device = _CudaUploader(device, static_shapes, pool) if device.type == "cuda" else _share_memory
+        self._static_rows = pool.config.batch_size if static_shapes else None
+        self._static: dict[str, torch.Tensor] = {}
+        self._actions_to_host = _ActionDownloader() if device.type == "cuda" else _to_numpy
+
+    def reset(
+        self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Tensors, dict[str, Any]]:
+        """Reset these envs (default: all) and return their observations and infos."""
+        self._finish_uploads()
+        obs, _, _, _, info = self._tensors(self.pool.reset(_ids(env_ids), seed=seed, options=options))
+        return obs, info
+
+    def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
+        """Step these envs (default: all)."""
+        host_actions = self._actions_to_host(actions)
+        self._finish_uploads()
+        return self._tensors(self.pool.step(host_actions, _ids(env_ids), timeout))
+
+    def send(self, actions: Tensors, env_ids: Any = None) -> None:
+        """Start a step of these envs (default: all) and return."""
+        host_actions = self._actions_to_host(actions)
+        self._finish_uploads()
+        self.pool.send(host_actions, _ids(env_ids))
+
+    def recv(self, *, timeout: float | None = None) -> Step:
+        """Wait for the next batch."""
+        return self._tensors(self.pool.recv(timeout))
+
+    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
+        """Start a reset of all envs; recv() returns their rows."""
+        self._finish_uploads()
+        self.pool.async_reset(seed=seed, options=options)
+
+    def close(self) -> None:
+        """Close the pool."""
+        if isinstance(self._to_device, _CudaUploader):
+            self._to_device.close()
+        self.pool.close()
+
+    def _finish_uploads(self) -> None:
+        # Workers write their next rows over those that a copy may still be reading.
+        if isinstance(self._to_device, _CudaUploader):
+            self._to_device.wait_for_shared_rows()
+
+    def _tensors(self, batch: Batch) -> Step:
+        columns: dict[str, Any] = {
+            "obs": batch.obs,
+            "reward": batch.reward,
+            "terminated": batch.terminated,
+            "truncated": batch.truncated,
+        }
+        if batch.final is not None:
+            columns["final_obs"] = batch.final.obs
+        info: dict[str, Any] = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+        if self._info_tensors:
+            numeric = {key: column for key, column in info.items() if _is_numeric(column)}
+            columns["info"] = numeric
+            info = {key: column for key, column in info.items() if key not in numeric}
+        tensors = self._to_device(columns, batch)
+        if self._static_rows is not None:
+            tensors = self._keep_shapes(tensors, len(batch))
+        info.update(tensors.pop("info", {}))
+        reward, terminated, truncated = tensors["reward"], tensors["terminated"], tensors["truncated"]
+        if self._reward_dtype is not None:
+            reward = reward.to(self._reward_dtype)
+        if "final_obs" in tensors:
+            info.update(final_obs=tensors["final_obs"], _final_obs=terminated | truncated)
+        if "mask" in tensors:
+            info["mask"] = tensors["mask"]
+        return tensors["obs"], reward, terminated, truncated, info
+
+    def _keep_shapes(self, tensors: dict[str, Any], num_rows: int) -> dict[str, Any]:
+        """Copy the rows into tensors that every call returns."""
+        assert self._static_rows is not None, "only with static_shapes"
+        capacity = self._static_rows
+
+        def keep(path: str, value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: keep(f"{path}.{key}", own) for key, own in value.items()}
+            if isinstance(value, tuple):
+                return tuple(keep(f"{path}.{i}", own) for i, own in enumerate(value))
+            if not isinstance(value, torch.Tensor):
+                return value
+            if path not in self._static:
+                self._static[path] = torch.zeros((capacity, *value.shape[1:]), dtype=value.dtype, device=self._device)
+            kept = self._static[path]
+            kept[:num_rows].copy_(value)
+            return kept
+
+        kept = {key: keep(key, value) for key, value in tensors.items()}
+        mask = self._static.setdefault("mask", torch.zeros(capacity, dtype=torch.bool, device=self._device))
+        mask[:num_rows] = True
+        mask[num_rows:] = False
+        return {**kept, "mask": mask}
+
+
+# --- from the host to the device ----------------------------------------------------------------
+
+
+@dataclass
+class _Copy:
+    """Columns whose bytes reach the device in one copy."""
+
+    host: torch.Tensor  # uint8
+    offset: int  # in the batch's device memory
+
+
+class _CudaUploader:
+    """Copies batches to the GPU on a stream of its own."""
+
+    def __init__(self, device: torch.device, static_shapes: bool, pool: Pool) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        # Batches that a copy may still read: their buffers must not be recycled.
+        self._reading: deque[tuple[torch.cuda.Event, Any]] = deque()
+        self._staging: deque[tuple[torch.cuda.Event | None, torch.Tensor]] = deque()
+        # The memory of worker rows, locked once: address -> (the lock, its first byte, its end).
+        self._locks: dict[int, tuple[Any, int, int]] = {}
+        self._shared_rows_copied: torch.cuda.Event | None = None
+
+    def __call__(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+        arrays: list[NDArray[Any]] = []
+        template = _map(lambda column: _place(arrays, column), columns)
+        with torch.cuda.device(self._device):
+            user_stream = torch.cuda.current_stream()
+            offsets, num_bytes, copies, holds = self._plan(arrays)
+            with torch.cuda.stream(self._stream):
+                memory = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+                for copy in copies:
+                    memory[copy.offset : copy.offset + copy.host.numel()].copy_(copy.host, non_blocking=True)
+                copied = torch.cuda.Event()
+                copied.record(self._stream)
+            self._remember(copied, holds, batch)
+            user_stream.wait_event(copied)
+            # The allocator may reuse the memory only after the work that the user's stream does with it.
+            memory.record_stream(user_stream)
+            storage = memory.untyped_storage()
+
+            def tensor_of(index: _Index) -> torch.Tensor:
+                array = arrays[index.position]
+                dtype = _torch_dtype(array)
+                result = torch.empty(0, dtype=dtype, device=self._device)
+                return result.set_(storage, offsets[index.position] // dtype.itemsize, array.shape, None)
+
+            tensors: dict[str, Any] = _map(
+                lambda leaf: tensor_of(leaf) if isinstance(leaf, _Index) else leaf, template
+            )
+            return tensors
+
+    def _plan(self, arrays: list[NDArray[Any]]) -> tuple[list[int], int, list[_Copy], list[Any]]:
+        """Where each array comes to lie in device memory, the copies that bring it there, and what they read."""
+        whole = next((found for found in map(_native.page_locked_batch, arrays) if found is not None), None)
+        copies: list[_Copy] = []
+        holds: list[Any] = []
+        offsets = [-1] * len(arrays)
+        num_bytes = 0
+        if whole is not None:
+            buffer, is_locked = whole
+            start = buffer.ctypes.data
+            for position, array in enumerate(arrays):
+                distance = array.ctypes.data - start
+                if 0 <= distance and distance + array.nbytes <= buffer.nbytes:
+                    offsets[position] = distance
+            if is_locked:
+                copies.append(_Copy(torch.from_numpy(buffer), 0))
+                holds.append(buffer)
+                num_bytes = _aligned(buffer.nbytes)
+            else:
+                offsets = [-1] * len(arrays)
+        staged: list[tuple[int, NDArray[Any]]] = []
+        for position, array in enumerate(arrays):
+            if offsets[position] >= 0:
+                continue
+            offsets[position] = num_bytes
+            if array.nbytes >= _DIRECT_COPY_BYTES and self._is_locked(array):
+                copies.append(_Copy(torch.from_numpy(array.reshape(-1).view(np.uint8)), num_bytes))
+            else:
+                staged.append((num_bytes, array))
+            num_bytes += _aligned(array.nbytes)
+        if staged:
+            copies += self._stage(staged, holds)
+        return offsets, max(num_bytes, 1), copies, holds
+
+    def _stage(self, staged: list[tuple[int, NDArray[Any]]], holds: list[Any]) -> list[_Copy]:
+        """Gather arrays that are not page-locked in a buffer that is; one copy per run of neighbours."""
+        size = sum(_aligned(array.nbytes) for _, array in staged)
+        buffer = self._free_staging(size)
+        flat = buffer.numpy()
+        copies: list[_Copy] = []
+        position = 0
+        for offset, array in staged:
+            flat[position : position + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            end = position + _aligned(array.nbytes)
+            last = copies[-1] if copies else None
+            if last is not None and last.offset + last.host.numel() == offset:
+                copies[-1] = _Copy(buffer[position - last.host.numel() : end], last.offset)
+            else:
+                copies.append(_Copy(buffer[position:end], offset))
+            position = end
+        holds.append(buffer)
+        return copies
+
+    def _free_staging(self, size: int) -> torch.Tensor:
+        if len(self._staging) >= _NUM_STAGING_BUFFERS:
+            event, buffer = self._staging.popleft()
+            if event is not None:
+                event.synchronize()
+            if buffer.numel() >= size:
+                return buffer
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+    def _is_locked(self, array: NDArray[Any]) -> bool:
+        """Whether the array lies in memory that all batches share; locks it at its first use."""
+        if not array.flags.c_contiguous:
+            return False
+        owner = array
+        while isinstance(owner.base, np.ndarray):
+            owner = owner.base
+        if owner is array:  # an array of its own: the next batch has another one
+            return False
+        start = owner.ctypes.data
+        if start not in self._locks:
+            self._locks[start] = (_native.PageLock(owner), start, start + owner.nbytes)
+        return bool(self._locks[start][0].is_locked)
+
+    def _remember(self, copied: torch.cuda.Event, holds: list[Any], batch: Batch) -> None:
+        for held in holds:
+            if isinstance(held, torch.Tensor):
+                self._staging.append((copied, held))
+        self._reading.append((copied, (holds, batch)))
+        while self._reading and self._reading[0][0].query():
+            self._reading.popleft()
+        if self._locks:
+            self._shared_rows_copied = copied
+
+    def wait_for_shared_rows(self) -> None:
+        """Wait until the last batch was copied, if it lies where workers write their next rows."""
+        if self._shared_rows_copied is not None:
+            self._shared_rows_copied.synchronize()
+            self._shared_rows_copied = None
+
+    def close(self) -> None:
+        """Wait for the copies and unlock the memory."""
+        self._stream.synchronize()
+        self._reading.clear()
+        self._locks.clear()
+
+
+class _ActionDownloader:
+    """Brings actions from the device to page-locked memory and waits for them."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[int, torch.Tensor] = {}
+
+    def __call__(self, actions: Tensors) -> Any:
+        position = 0
+        pending = False
+
+        def start(leaf: Any) -> Any:
+            nonlocal position, pending
+            if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cuda":
+                return _leaf_to_numpy(leaf)
+            buffer = self._buffers.get(position)
+            if buffer is None or buffer.shape != leaf.shape or buffer.dtype != leaf.dtype:
+                buffer = torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=True)
+                self._buffers[position] = buffer
+            buffer.copy_(leaf.detach(), non_blocking=True)
+            position, pending = position + 1, True
+            return buffer.numpy()
+
+        host = _map(start, actions)
+        if pending:
+            # The one wait of a step: the envs need their actions.
+            torch.cuda.current_stream().synchronize()
+        return host
+
+
+# --- on the CPU ---------------------------------------------------------------------------------
+
+
+def _share_memory(columns: dict[str, Any], _: Batch) -> dict[str, Any]:
+    tensors: dict[str, Any] = _map(lambda leaf: _shared_tensor(leaf) if _is_numeric(leaf) else leaf, columns)
+    return tensors
+
+
+def _shared_tensor(array: NDArray[Any]) -> torch.Tensor:
+    # torch has no read-only tensors; the ids of a whole batch are one read-only array.
+    return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+
+def _to_numpy(actions: Tensors) -> Any:
+    return _map(_leaf_to_numpy, actions)
+
+
+def _leaf_to_numpy(leaf: Any) -> Any:
+    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
+
+
+# --- structures ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Index:
+    """Stands for an array in a structure of columns."""
+
+    position: int
+
+
+def _place(arrays: list[NDArray[Any]], column: Any) -> Any:
+    if not _is_numeric(column):
+        return column
+    arrays.append(column)
+    return _Index(len(arrays) - 1)
+
+
+def _map(function: Callable[[Any], Any], value: Any) -> Any:
+    """Apply a function to the leaves of dicts and tuples."""
+    if isinstance(value, dict):
+        return {key: _map(function, own) for key, own in value.items()}
+    if isinstance(value, tuple) and not (value and isinstance(value[0], str)):
+        return tuple(_map(function, own) for own in value)
+    return function(value)
+
+
+def _is_numeric(column: Any) -> bool:
+    return isinstance(column, np.ndarray) and column.dtype.kind in "biuf" and column.dtype.itemsize <= 8
+
+
+def _torch_dtype(array: NDArray[Any]) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, array.dtype)).dtype
+
+
+def _aligned(num_bytes: int) -> int:
+    return (num_bytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+
+
+def _ids(env_ids: Any) -> Any:
+    return env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else env_ids
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def _pools_for(env: Any, num_groups: int, on_gpu: bool, options: Mapping[str, Any]) -> list[Pool]:
+    if isinstance(env, Pool):
+        if options or num_groups != 1:
+            raise ConfigError(
+                "TorchPool expected a pool without further options and num_groups=1, got "
+                f"{sorted(options) or num_groups}; pass the env's id or class to have the pool made"
+            )
+        return [env]
+    num_envs = options.get("num_envs", len(env) if isinstance(env, (list, tuple)) else 1)
+    if not isinstance(num_groups, int) or not 1 <= num_groups <= num_envs:
+        raise ConfigError(f"num_groups expected an integer from 1 to num_envs={num_envs}, got {num_groups!r}")
+    # On a GPU the rows are copied from where the workers wrote them, and the workers wait for that.
+    defaults = {"copy": False} if on_gpu else {}
+    if num_groups == 1:
+        return [make_pool(env, **{**defaults, **options})]
+    for name in ("batch_size", "env_kwargs"):
+        if isinstance(options.get(name), (int, list, tuple)) and options.get(name):
+            raise ConfigError(f"num_groups={num_groups} expected no {name}, got {options[name]!r}; leave one of them out")
+    firsts = [num_envs * group // num_groups for group in range(num_groups + 1)]
+    seeds = _split_seeds(options.get("seed"), np.diff(firsts).tolist())
+    pools: list[Pool] = []
+    try:
+        for first, end, seed in zip(firsts[:-1], firsts[1:], seeds, strict=True):
+            own = list(env[first:end]) if isinstance(env, (list, tuple)) else env
+            pools.append(make_pool(own, **{**defaults, **options, "num_envs": end - first, "seed": seed}))
+    except BaseException:
+        for pool in pools:
+            pool.close()
+        raise
+    return pools
+
+
+def _split_seeds(seed: Seed, sizes: Sequence[int]) -> list[Any]:
+    """The seeds of each group: env i of the whole has the seed that it has in one pool."""
+    if seed is None or len(sizes) == 1:
+        return [seed] * len(sizes)
+    num_envs = sum(sizes)
+    seeds = seeds_for(seed, np.arange(num_envs, dtype=np.int32), num_envs)
+    ends = np.cumsum(sizes).tolist()
+    return [seeds[end - size : end] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _join_results(results: Sequence[tuple[Any, ...]], first_ids: Sequence[int]) -> tuple[Any, ...]:
+    """The results of all groups as one, row by row."""
+    infos = [dict(result[-1]) for result in results]
+    for info, first in zip(infos, first_ids, strict=True):
+        info["env_id"] = info["env_id"] + first
+    shared = [key for key in infos[0] if all(key in info for info in infos)]
+    info = {key: _concatenate([own[key] for own in infos]) for key in shared}
+    return (*(_concatenate(list(parts)) for parts in zip(*(result[:-1] for result in results), strict=True)), info)
+
+
+def _concatenate(parts: list[Any]) -> Any:
+    first = parts[0]
+    if isinstance(first, dict):
+        return {key: _concatenate([part[key] for part in parts]) for key in first}
+    if isinstance(first, tuple) and not (first and isinstance(first[0], str)):
+        return tuple(_concatenate(list(own)) for own in zip(*parts, strict=True))
+    if isinstance(first, torch.Tensor):
+        return torch.cat(parts)
+    return np.concatenate(parts) if isinstance(first, np.ndarray) else sum(map(tuple, parts), ())
