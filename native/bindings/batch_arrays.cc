@@ -29,18 +29,24 @@ BatchArrays::~BatchArrays() {
   Py_DECREF(whole_ids_);
 }
 
-nanobind::object page_locked_batch(nanobind::handle column) {
-  if (!PyArray_Check(column.ptr())) return nanobind::none();
-  PyObject* capsule = PyArray_BASE(reinterpret_cast<PyArrayObject*>(column.ptr()));
-  if (capsule == nullptr || !PyCapsule_IsValid(capsule, kCapsuleName)) return nanobind::none();
-  auto* buffer = static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName));
-  const bool is_locked = buffer->lock_pages();
-  npy_intp num_bytes = buffer->num_bytes();
-  nanobind::object bytes = nanobind::steal(PyArray_SimpleNewFromData(1, &num_bytes, NPY_UINT8, buffer->data()));
-  if (!bytes.is_valid() || PyArray_SetBaseObject(reinterpret_cast<PyArrayObject*>(bytes.ptr()), Py_NewRef(capsule)) < 0) {
-    throw nanobind::python_error();
+nanobind::object page_locked_batch(nanobind::list arrays) {
+  PyObject* owner = nullptr;
+  nanobind::list offsets;
+  engine::BatchBuffer* buffer = nullptr;
+  for (nanobind::handle array : arrays) {
+    std::int64_t offset = -1;
+    auto* raw = reinterpret_cast<PyArrayObject*>(array.ptr());
+    PyObject* capsule = PyArray_Check(array.ptr()) ? PyArray_BASE(raw) : nullptr;
+    if (capsule != nullptr && owner == nullptr && PyCapsule_IsValid(capsule, kCapsuleName)) {
+      owner = capsule;
+      buffer = static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName));
+    }
+    if (capsule != nullptr && capsule == owner) offset = PyArray_BYTES(raw) - static_cast<char*>(buffer->data());
+    offsets.append(offset);
   }
-  return nanobind::make_tuple(bytes, is_locked);
+  if (buffer == nullptr) return nanobind::none();
+  return nanobind::make_tuple(reinterpret_cast<std::uintptr_t>(buffer->data()), buffer->num_bytes(), buffer->lock_pages(),
+                              offsets);
 }
 
 PyObject* BatchArrays::wrap(engine::BatchBuffer* buffer, PyObject* last) const {

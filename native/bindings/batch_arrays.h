@@ -36,8 +36,8 @@ class BatchArrays {
   PyObject* whole_ids_;
 };
 
-// The whole buffer behind a column of a batch, and whether it is page-locked: (uint8 array, bool). None for an array that
-// is no column. The array shares the buffer's ownership.
-nanobind::object page_locked_batch(nanobind::handle column);
+// The buffer that holds columns of a batch: (address, size in bytes, whether it is page-locked, [offset or -1 per array]).
+// None when no array is a column. The buffer lives as long as an array does that is in it.
+nanobind::object page_locked_batch(nanobind::list arrays);
 
 }  // namespace envfleet::bindings

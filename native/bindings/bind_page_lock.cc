@@ -33,7 +33,14 @@ void bind_page_lock(nb::module_& module) {
   nb::class_<ArrayPageLock>(module, "PageLock")
       .def(nb::init<nb::object>(), nb::arg("array"))
       .def_prop_ro("is_locked", &ArrayPageLock::is_locked);
-  module.def("page_locked_batch", &page_locked_batch, nb::arg("column"));
+  module.def("page_locked_batch", &page_locked_batch, nb::arg("arrays"));
+  module.def(
+      "copy_to_device",
+      [](std::uintptr_t target, std::uintptr_t source, std::size_t num_bytes, std::uintptr_t stream) {
+        return engine::copy_to_device(target, reinterpret_cast<const void*>(source), num_bytes,
+                                      reinterpret_cast<void*>(stream));
+      },
+      nb::arg("target"), nb::arg("source"), nb::arg("num_bytes"), nb::arg("stream"));
 }
 
 }  // namespace envfleet::bindings

@@ -17,6 +17,7 @@ struct Driver {
   int (*pop_current)(Context*) = nullptr;
   int (*host_register)(void*, std::size_t, unsigned) = nullptr;
   int (*host_unregister)(void*) = nullptr;
+  int (*copy_to_device)(std::uintptr_t, const void*, std::size_t, void*) = nullptr;
 };
 
 template <class Function>
@@ -48,7 +49,8 @@ bool load_driver() {
   return library != nullptr && find(library, "cuCtxGetCurrent", driver.get_current) &&
          find(library, "cuCtxPushCurrent_v2", driver.push_current) && find(library, "cuCtxPopCurrent_v2", driver.pop_current) &&
          find(library, "cuMemHostRegister_v2", driver.host_register) &&
-         find(library, "cuMemHostUnregister", driver.host_unregister);
+         find(library, "cuMemHostUnregister", driver.host_unregister) &&
+         find(library, "cuMemcpyHtoDAsync_v2", driver.copy_to_device);
 }
 
 }  // namespace
@@ -59,6 +61,10 @@ const PageLockFunctions* cuda_page_lock_functions() {
   // Asked again until it is there: torch loads the driver with its first use of a device.
   if (!is_loaded) is_loaded = load_driver();
   return is_loaded ? &functions : nullptr;
+}
+
+bool copy_to_device(std::uintptr_t target, const void* source, std::size_t num_bytes, void* stream) {
+  return cuda_page_lock_functions() != nullptr && driver.copy_to_device(target, source, num_bytes, stream) == 0;
 }
 
 PageLock::~PageLock() {

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace envfleet::engine {
 
@@ -21,6 +22,10 @@ struct PageLockFunctions {
 
 // Those of the CUDA driver that this process has loaded; null without one.
 const PageLockFunctions* cuda_page_lock_functions();
+
+// Starts a copy to device memory on a stream of the driver's; false if it could not be started. From page-locked memory
+// it returns at once, and the memory must stay as it is until the stream has got there.
+bool copy_to_device(std::uintptr_t target, const void* source, std::size_t num_bytes, void* stream);
 
 class PageLock {
  public:

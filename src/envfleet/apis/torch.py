@@ -38,6 +38,7 @@ _ALIGNMENT = 64  # of columns in device memory, as in the engine's buffers
 # Below this, a column joins the staging buffer: a copy of its own costs more than its bytes.
 _DIRECT_COPY_BYTES = 64 * 1024
 _NUM_STAGING_BUFFERS = 4
+_TORCH_DTYPES = {char: torch.from_numpy(np.empty(0, char)).dtype for char in "?bBhHiIlLefd"}
 
 
 class TorchPool:
@@ -162,7 +163,7 @@ class TorchGroup:
         self._device = device
         self._info_tensors = info_tensors
         self._reward_dtype = reward_dtype
-        self._to_device = _CudaUploader(device, static_shapes, pool) if device.type == "cuda" else _share_memory
+        self._to_device = _CudaUploader(device) if device.type == "cuda" else _share_memory
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static: dict[str, torch.Tensor] = {}
         self._actions_to_host = _ActionDownloader() if device.type == "cuda" else _to_numpy
@@ -262,139 +263,145 @@ class TorchGroup:
 # --- from the host to the device ----------------------------------------------------------------
 
 
-@dataclass
-class _Copy:
-    """Columns whose bytes reach the device in one copy."""
-
-    host: torch.Tensor  # uint8
-    offset: int  # in the batch's device memory
-
-
 class _CudaUploader:
-    """Copies batches to the GPU on a stream of its own."""
+    """Copies batches to the GPU on a stream of its own.
 
-    def __init__(self, device: torch.device, static_shapes: bool, pool: Pool) -> None:
+    The device memory of a batch is allocated one batch ahead, on the user's stream: whatever the user's stream still did
+    with that memory at that time has long been done when the copy writes to it, so the copy waits for nothing, and the
+    allocator needs to know of one stream only.
+    """
+
+    def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream = torch.cuda.Stream(device)
-        # Batches that a copy may still read: their buffers must not be recycled.
+        self._stream_handle = self._stream.cuda_stream
+        self._next: tuple[torch.Tensor, torch.cuda.Event] | None = None
+        # Batches that a copy may still read: their buffers must not be recycled before it is done.
         self._reading: deque[tuple[torch.cuda.Event, Any]] = deque()
-        self._staging: deque[tuple[torch.cuda.Event | None, torch.Tensor]] = deque()
-        # The memory of worker rows, locked once: address -> (the lock, its first byte, its end).
-        self._locks: dict[int, tuple[Any, int, int]] = {}
+        self._events: list[torch.cuda.Event] = []
+        self._staging: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        # The memory into which workers write their rows, locked once, by address.
+        self._locks: dict[int, Any] = {}
         self._shared_rows_copied: torch.cuda.Event | None = None
 
     def __call__(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+        if torch.cuda.current_device() != self._device.index and self._device.index is not None:
+            with torch.cuda.device(self._device):
+                return self._upload(columns, batch)
+        return self._upload(columns, batch)
+
+    def _upload(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
         arrays: list[NDArray[Any]] = []
         template = _map(lambda column: _place(arrays, column), columns)
-        with torch.cuda.device(self._device):
-            user_stream = torch.cuda.current_stream()
-            offsets, num_bytes, copies, holds = self._plan(arrays)
-            with torch.cuda.stream(self._stream):
-                memory = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-                for copy in copies:
-                    memory[copy.offset : copy.offset + copy.host.numel()].copy_(copy.host, non_blocking=True)
-                copied = torch.cuda.Event()
-                copied.record(self._stream)
-            self._remember(copied, holds, batch)
-            user_stream.wait_event(copied)
-            # The allocator may reuse the memory only after the work that the user's stream does with it.
-            memory.record_stream(user_stream)
-            storage = memory.untyped_storage()
+        offsets, num_bytes, copies, staging = self._plan(arrays)
+        user_stream = torch.cuda.current_stream()
+        memory, allocated = self._take_memory(num_bytes, user_stream)
+        self._stream.wait_event(allocated)
+        target = memory.data_ptr()
+        for offset, source, size in copies:
+            if not _native.copy_to_device(target + offset, source, size, self._stream_handle):
+                raise RuntimeError(f"the CUDA driver could not start a copy of {size} bytes to {self._device}")
+        copied = self._events.pop() if self._events else torch.cuda.Event()
+        copied.record(self._stream)
+        user_stream.wait_event(copied)
+        self._remember(copied, batch, staging)
+        views: dict[torch.dtype, torch.Tensor] = {}
+        tensors: list[torch.Tensor] = []
+        for offset, array in zip(offsets, arrays, strict=True):
+            dtype = _TORCH_DTYPES[array.dtype.char]
+            view = views.get(dtype)
+            if view is None:
+                view = views[dtype] = memory.view(dtype)
+            tensors.append(view.as_strided(array.shape, _strides(array.shape), offset // dtype.itemsize))
+        self._next = (torch.empty_like(memory), self._record(user_stream))
+        found: dict[str, Any] = _map(
+            lambda leaf: tensors[leaf.position] if isinstance(leaf, _Index) else leaf, template
+        )
+        return found
 
-            def tensor_of(index: _Index) -> torch.Tensor:
-                array = arrays[index.position]
-                dtype = _torch_dtype(array)
-                result = torch.empty(0, dtype=dtype, device=self._device)
-                return result.set_(storage, offsets[index.position] // dtype.itemsize, array.shape, None)
-
-            tensors: dict[str, Any] = _map(
-                lambda leaf: tensor_of(leaf) if isinstance(leaf, _Index) else leaf, template
-            )
-            return tensors
-
-    def _plan(self, arrays: list[NDArray[Any]]) -> tuple[list[int], int, list[_Copy], list[Any]]:
-        """Where each array comes to lie in device memory, the copies that bring it there, and what they read."""
-        whole = next((found for found in map(_native.page_locked_batch, arrays) if found is not None), None)
-        copies: list[_Copy] = []
-        holds: list[Any] = []
+    def _plan(self, arrays: list[NDArray[Any]]) -> tuple[list[int], int, list[tuple[int, int, int]], Any]:
+        """Where each array comes to lie in device memory; the copies (offset, address, bytes); the staging buffer."""
+        copies: list[tuple[int, int, int]] = []
         offsets = [-1] * len(arrays)
         num_bytes = 0
-        if whole is not None:
-            buffer, is_locked = whole
-            start = buffer.ctypes.data
-            for position, array in enumerate(arrays):
-                distance = array.ctypes.data - start
-                if 0 <= distance and distance + array.nbytes <= buffer.nbytes:
-                    offsets[position] = distance
-            if is_locked:
-                copies.append(_Copy(torch.from_numpy(buffer), 0))
-                holds.append(buffer)
-                num_bytes = _aligned(buffer.nbytes)
-            else:
-                offsets = [-1] * len(arrays)
+        whole = _native.page_locked_batch(arrays)
+        if whole is not None and whole[2]:
+            address, _, _, offsets = whole
+            # From the first column that is wanted to the last: what lies between them comes along.
+            first = min(offset for offset in offsets if offset >= 0)
+            num_bytes = max(offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True) if offset >= 0)
+            copies.append((0, address + first, num_bytes - first))
+            offsets = [offset - first if offset >= 0 else -1 for offset in offsets]
+            num_bytes = _aligned(num_bytes - first)
         staged: list[tuple[int, NDArray[Any]]] = []
         for position, array in enumerate(arrays):
             if offsets[position] >= 0:
                 continue
             offsets[position] = num_bytes
             if array.nbytes >= _DIRECT_COPY_BYTES and self._is_locked(array):
-                copies.append(_Copy(torch.from_numpy(array.reshape(-1).view(np.uint8)), num_bytes))
+                copies.append((num_bytes, array.ctypes.data, array.nbytes))
             else:
                 staged.append((num_bytes, array))
             num_bytes += _aligned(array.nbytes)
-        if staged:
-            copies += self._stage(staged, holds)
-        return offsets, max(num_bytes, 1), copies, holds
+        staging = self._stage(staged, copies) if staged else None
+        return offsets, _aligned(max(num_bytes, 1)), copies, staging
 
-    def _stage(self, staged: list[tuple[int, NDArray[Any]]], holds: list[Any]) -> list[_Copy]:
-        """Gather arrays that are not page-locked in a buffer that is; one copy per run of neighbours."""
+    def _stage(self, staged: list[tuple[int, NDArray[Any]]], copies: list[tuple[int, int, int]]) -> torch.Tensor:
+        """Gather arrays that are not page-locked in a buffer that is; one copy for each run of neighbours."""
         size = sum(_aligned(array.nbytes) for _, array in staged)
         buffer = self._free_staging(size)
-        flat = buffer.numpy()
-        copies: list[_Copy] = []
+        flat, address = buffer.numpy(), buffer.data_ptr()
         position = 0
+        runs: list[list[int]] = []  # [offset on the device, start, end]
         for offset, array in staged:
             flat[position : position + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
             end = position + _aligned(array.nbytes)
-            last = copies[-1] if copies else None
-            if last is not None and last.offset + last.host.numel() == offset:
-                copies[-1] = _Copy(buffer[position - last.host.numel() : end], last.offset)
+            if runs and runs[-1][0] + runs[-1][2] - runs[-1][1] == offset:
+                runs[-1][2] = end
             else:
-                copies.append(_Copy(buffer[position:end], offset))
+                runs.append([offset, position, end])
             position = end
-        holds.append(buffer)
-        return copies
+        copies += [(offset, address + start, end - start) for offset, start, end in runs]
+        return buffer
 
     def _free_staging(self, size: int) -> torch.Tensor:
         if len(self._staging) >= _NUM_STAGING_BUFFERS:
             event, buffer = self._staging.popleft()
-            if event is not None:
-                event.synchronize()
+            event.synchronize()
             if buffer.numel() >= size:
                 return buffer
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
+    def _take_memory(self, num_bytes: int, user_stream: torch.cuda.Stream) -> tuple[torch.Tensor, torch.cuda.Event]:
+        if self._next is not None and self._next[0].numel() == num_bytes:
+            return self._next
+        return torch.empty(num_bytes, dtype=torch.uint8, device=self._device), self._record(user_stream)
+
+    def _record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
+        event = torch.cuda.Event()
+        event.record(stream)
+        return event
+
     def _is_locked(self, array: NDArray[Any]) -> bool:
-        """Whether the array lies in memory that all batches share; locks it at its first use."""
-        if not array.flags.c_contiguous:
-            return False
+        """Whether the array lies in memory that all batches share; lock it at its first use."""
         owner = array
         while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        if owner is array:  # an array of its own: the next batch has another one
+        if owner is array or not array.flags.c_contiguous:  # an array of its own: the next batch has another one
             return False
-        start = owner.ctypes.data
-        if start not in self._locks:
-            self._locks[start] = (_native.PageLock(owner), start, start + owner.nbytes)
-        return bool(self._locks[start][0].is_locked)
+        address = owner.ctypes.data
+        if address not in self._locks:
+            self._locks[address] = _native.PageLock(owner)
+        return bool(self._locks[address].is_locked)
 
-    def _remember(self, copied: torch.cuda.Event, holds: list[Any], batch: Batch) -> None:
-        for held in holds:
-            if isinstance(held, torch.Tensor):
-                self._staging.append((copied, held))
-        self._reading.append((copied, (holds, batch)))
+    def _remember(self, copied: torch.cuda.Event, batch: Batch, staging: torch.Tensor | None) -> None:
         while self._reading and self._reading[0][0].query():
-            self._reading.popleft()
+            event, _ = self._reading.popleft()
+            if all(event is not used for used, _ in self._staging) and event is not self._shared_rows_copied:
+                self._events.append(event)
+        self._reading.append((copied, batch))
+        if staging is not None:
+            self._staging.append((copied, staging))
         if self._locks:
             self._shared_rows_copied = copied
 
@@ -488,11 +495,14 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _is_numeric(column: Any) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype.kind in "biuf" and column.dtype.itemsize <= 8
+    return isinstance(column, np.ndarray) and column.dtype.char in _TORCH_DTYPES
 
 
-def _torch_dtype(array: NDArray[Any]) -> torch.dtype:
-    return torch.from_numpy(np.empty(0, array.dtype)).dtype
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return tuple(strides)
 
 
 def _aligned(num_bytes: int) -> int:
