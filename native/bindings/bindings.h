@@ -13,7 +13,7 @@ void bind_pool(nanobind::module_& module);
 void bind_board(nanobind::module_& module);
 void bind_env_loop(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
-void bind_page_lock(nanobind::module_& module);
+void bind_cuda(nanobind::module_& module);
 void bind_dialects(nanobind::module_& module);
 
 }  // namespace envfleet::bindings

@@ -24,5 +24,5 @@ NB_MODULE(_native, module) {
   envfleet::bindings::bind_env_loop(module);
   envfleet::bindings::bind_kernels(module);
   envfleet::bindings::bind_dialects(module);
-  envfleet::bindings::bind_page_lock(module);
+  envfleet::bindings::bind_cuda(module);
 }

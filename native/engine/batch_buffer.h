@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "envfleet/abi.h"
-#include "page_lock.h"
+#include "cuda.h"
 
 namespace envfleet::engine {
 

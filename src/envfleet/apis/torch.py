@@ -11,6 +11,7 @@ On the CPU, tensors share the memory of the batch.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +38,6 @@ Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 _ALIGNMENT = 64  # of columns in device memory, as in the engine's buffers
 # Below this, a column joins the staging buffer: a copy of its own costs more than its bytes.
 _DIRECT_COPY_BYTES = 64 * 1024
-_NUM_STAGING_BUFFERS = 4
 _TORCH_DTYPES = {char: torch.from_numpy(np.empty(0, char)).dtype for char in "?bBhHiIlLefd"}
 
 
@@ -166,7 +166,7 @@ class TorchGroup:
         self._to_device = _CudaUploader(device) if device.type == "cuda" else _share_memory
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static: dict[str, torch.Tensor] = {}
-        self._actions_to_host = _ActionDownloader() if device.type == "cuda" else _to_numpy
+        self._actions_to_host = _ActionDownloader(device) if device.type == "cuda" else _to_numpy
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
@@ -266,45 +266,43 @@ class TorchGroup:
 class _CudaUploader:
     """Copies batches to the GPU on a stream of its own.
 
-    The device memory of a batch is allocated one batch ahead, on the user's stream: whatever the user's stream still did
-    with that memory at that time has long been done when the copy writes to it, so the copy waits for nothing, and the
-    allocator needs to know of one stream only.
+    The device memory of a batch is allocated one batch ahead, on the user's stream: whatever that stream still did with
+    the memory has long been done when the copy writes to it, so the copy waits for nothing, and the allocator needs to
+    know of one stream only.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._stream = torch.cuda.Stream(device)
-        self._stream_handle = self._stream.cuda_stream
-        self._next: tuple[torch.Tensor, torch.cuda.Event] | None = None
-        # Batches that a copy may still read: their buffers must not be recycled before it is done.
-        self._reading: deque[tuple[torch.cuda.Event, Any]] = deque()
-        self._events: list[torch.cuda.Event] = []
-        self._staging: deque[tuple[torch.cuda.Event, torch.Tensor]] = deque()
+        self._device = torch.empty(0, device=device).device  # with its index
+        with torch.cuda.device(self._device):
+            self._uploads = _native.UploadStream()
+        self._next: torch.Tensor | None = None
+        # Batches and staging buffers that a copy may still read, by the number of their upload.
+        self._reading: deque[tuple[int, Batch, torch.Tensor | None]] = deque()
+        self._free_staging: list[torch.Tensor] = []
         # The memory into which workers write their rows, locked once, by address.
-        self._locks: dict[int, Any] = {}
-        self._shared_rows_copied: torch.cuda.Event | None = None
+        self._locks: dict[int, _native.PageLock] = {}
+        self._last_of_shared_rows = 0
 
     def __call__(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        if torch.cuda.current_device() != self._device.index and self._device.index is not None:
-            with torch.cuda.device(self._device):
-                return self._upload(columns, batch)
-        return self._upload(columns, batch)
+        if torch.cuda.current_device() == self._device.index:
+            return self._upload(columns, batch)
+        with torch.cuda.device(self._device):
+            return self._upload(columns, batch)
 
     def _upload(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
+        self.release_done()
         arrays: list[NDArray[Any]] = []
         template = _map(lambda column: _place(arrays, column), columns)
         offsets, num_bytes, copies, staging = self._plan(arrays)
-        user_stream = torch.cuda.current_stream()
-        memory, allocated = self._take_memory(num_bytes, user_stream)
-        self._stream.wait_event(allocated)
-        target = memory.data_ptr()
-        for offset, source, size in copies:
-            if not _native.copy_to_device(target + offset, source, size, self._stream_handle):
-                raise RuntimeError(f"the CUDA driver could not start a copy of {size} bytes to {self._device}")
-        copied = self._events.pop() if self._events else torch.cuda.Event()
-        copied.record(self._stream)
-        user_stream.wait_event(copied)
-        self._remember(copied, batch, staging)
+        user_stream = _raw_current_stream(self._device)
+        memory = self._next
+        if memory is None or memory.numel() != num_bytes:
+            memory = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
+            self._uploads.mark_allocated(user_stream)
+        number = self._uploads.start(user_stream, memory.data_ptr(), copies)
+        self._reading.append((number, batch, staging))
+        if self._locks:
+            self._last_of_shared_rows = number
         views: dict[torch.dtype, torch.Tensor] = {}
         tensors: list[torch.Tensor] = []
         for offset, array in zip(offsets, arrays, strict=True):
@@ -313,10 +311,9 @@ class _CudaUploader:
             if view is None:
                 view = views[dtype] = memory.view(dtype)
             tensors.append(view.as_strided(array.shape, _strides(array.shape), offset // dtype.itemsize))
-        self._next = (torch.empty_like(memory), self._record(user_stream))
-        found: dict[str, Any] = _map(
-            lambda leaf: tensors[leaf.position] if isinstance(leaf, _Index) else leaf, template
-        )
+        self._next = torch.empty_like(memory)
+        self._uploads.mark_allocated(user_stream)
+        found: dict[str, Any] = _map(lambda leaf: tensors[leaf.position] if type(leaf) is _Index else leaf, template)
         return found
 
     def _plan(self, arrays: list[NDArray[Any]]) -> tuple[list[int], int, list[tuple[int, int, int]], Any]:
@@ -349,7 +346,7 @@ class _CudaUploader:
     def _stage(self, staged: list[tuple[int, NDArray[Any]]], copies: list[tuple[int, int, int]]) -> torch.Tensor:
         """Gather arrays that are not page-locked in a buffer that is; one copy for each run of neighbours."""
         size = sum(_aligned(array.nbytes) for _, array in staged)
-        buffer = self._free_staging(size)
+        buffer = self._take_staging(size)
         flat, address = buffer.numpy(), buffer.data_ptr()
         position = 0
         runs: list[list[int]] = []  # [offset on the device, start, end]
@@ -364,23 +361,12 @@ class _CudaUploader:
         copies += [(offset, address + start, end - start) for offset, start, end in runs]
         return buffer
 
-    def _free_staging(self, size: int) -> torch.Tensor:
-        if len(self._staging) >= _NUM_STAGING_BUFFERS:
-            event, buffer = self._staging.popleft()
-            event.synchronize()
+    def _take_staging(self, size: int) -> torch.Tensor:
+        if self._free_staging:
+            buffer = self._free_staging.pop()
             if buffer.numel() >= size:
                 return buffer
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-    def _take_memory(self, num_bytes: int, user_stream: torch.cuda.Stream) -> tuple[torch.Tensor, torch.cuda.Event]:
-        if self._next is not None and self._next[0].numel() == num_bytes:
-            return self._next
-        return torch.empty(num_bytes, dtype=torch.uint8, device=self._device), self._record(user_stream)
-
-    def _record(self, stream: torch.cuda.Stream) -> torch.cuda.Event:
-        event = torch.cuda.Event()
-        event.record(stream)
-        return event
 
     def _is_locked(self, array: NDArray[Any]) -> bool:
         """Whether the array lies in memory that all batches share; lock it at its first use."""
@@ -394,34 +380,38 @@ class _CudaUploader:
             self._locks[address] = _native.PageLock(owner)
         return bool(self._locks[address].is_locked)
 
-    def _remember(self, copied: torch.cuda.Event, batch: Batch, staging: torch.Tensor | None) -> None:
-        while self._reading and self._reading[0][0].query():
-            event, _ = self._reading.popleft()
-            if all(event is not used for used, _ in self._staging) and event is not self._shared_rows_copied:
-                self._events.append(event)
-        self._reading.append((copied, batch))
-        if staging is not None:
-            self._staging.append((copied, staging))
-        if self._locks:
-            self._shared_rows_copied = copied
+    def release_done(self) -> None:
+        """Give back the buffers whose copies are done, so that the engine can use them again while they are cached."""
+        num_done = self._uploads.num_done()
+        while self._reading and self._reading[0][0] <= num_done:
+            _, _, staging = self._reading.popleft()
+            if staging is not None:
+                self._free_staging.append(staging)
 
     def wait_for_shared_rows(self) -> None:
         """Wait until the last batch was copied, if it lies where workers write their next rows."""
-        if self._shared_rows_copied is not None:
-            self._shared_rows_copied.synchronize()
-            self._shared_rows_copied = None
+        self._uploads.wait(self._last_of_shared_rows)
+        self.release_done()
 
     def close(self) -> None:
         """Wait for the copies and unlock the memory."""
-        self._stream.synchronize()
+        if self._reading:
+            self._uploads.wait(self._reading[-1][0])
         self._reading.clear()
         self._locks.clear()
+
+
+def _raw_current_stream(device: torch.device) -> int:
+    # A tenth of what torch.cuda.current_stream() costs, which makes an object; torch's own compiler uses it too.
+    raw: int = torch._C._cuda_getCurrentRawStream(device.index)
+    return raw
 
 
 class _ActionDownloader:
     """Brings actions from the device to page-locked memory and waits for them."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self._device = torch.empty(0, device=device).device
         self._buffers: dict[int, torch.Tensor] = {}
 
     def __call__(self, actions: Tensors) -> Any:
@@ -443,7 +433,7 @@ class _ActionDownloader:
         host = _map(start, actions)
         if pending:
             # The one wait of a step: the envs need their actions.
-            torch.cuda.current_stream().synchronize()
+            _native.synchronize_stream(_raw_current_stream(self._device))
         return host
 
 
@@ -487,6 +477,8 @@ def _place(arrays: list[NDArray[Any]], column: Any) -> Any:
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to the leaves of dicts and tuples."""
+    if type(value) is np.ndarray or type(value) is _Index:
+        return function(value)
     if isinstance(value, dict):
         return {key: _map(function, own) for key, own in value.items()}
     if isinstance(value, tuple) and not (value and isinstance(value[0], str)):
@@ -498,6 +490,7 @@ def _is_numeric(column: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.char in _TORCH_DTYPES
 
 
+@functools.lru_cache(maxsize=256)
 def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
@@ -533,7 +526,9 @@ def _pools_for(env: Any, num_groups: int, on_gpu: bool, options: Mapping[str, An
         return [make_pool(env, **{**defaults, **options})]
     for name in ("batch_size", "env_kwargs"):
         if isinstance(options.get(name), (int, list, tuple)) and options.get(name):
-            raise ConfigError(f"num_groups={num_groups} expected no {name}, got {options[name]!r}; leave one of them out")
+            raise ConfigError(
+                f"num_groups={num_groups} expected no {name}, got {options[name]!r}; leave one of them out"
+            )
     firsts = [num_envs * group // num_groups for group in range(num_groups + 1)]
     seeds = _split_seeds(options.get("seed"), np.diff(firsts).tolist())
     pools: list[Pool] = []
