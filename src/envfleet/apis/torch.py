@@ -30,7 +30,7 @@ from envfleet.seeding import Seed, seeds_for
 try:
     import torch
 except ImportError as error:
-    raise MissingExtraError("envfleet.apis.torch needs torch; install it with: pip install torch") from error
+    raise MissingExtraError("torch", "torch", "the torch api") from error
 
 Tensors = Any  # a tensor, or a dict or tuple of Tensors, in the structure of a space
 Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
@@ -104,9 +104,10 @@ class TorchPool:
             return self.groups[0].step(actions, timeout=timeout)
         first_ids = self._first_ids()
         for group, first in zip(self.groups, first_ids, strict=True):
-            group.send(_map(lambda column, a=first, b=first + group.num_envs: column[a:b], actions))
+            rows = slice(first, first + group.num_envs)
+            group.send(_map(functools.partial(_take_rows, rows), actions))
         results = [group.recv(timeout=timeout) for group in self.groups]
-        joined: Step = _join_results(results, first_ids)  # type: ignore[assignment]  # five parts in, five out
+        joined: Step = _join_results(results, first_ids)
         return joined
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
@@ -484,6 +485,10 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
     if isinstance(value, tuple) and not (value and isinstance(value[0], str)):
         return tuple(_map(function, own) for own in value)
     return function(value)
+
+
+def _take_rows(rows: slice, column: Any) -> Any:
+    return column[rows]
 
 
 def _is_numeric(column: Any) -> bool:
