@@ -17,6 +17,7 @@ void bind_shared_memory(nanobind::module_& module);
 void bind_python_pool(nanobind::module_& module);
 void bind_step_loop(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
+void bind_cuda(nanobind::module_& module);
 void bind_api_columns(nanobind::module_& module);
 
 // The fields of statistics.EnvStats, by name.

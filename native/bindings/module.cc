@@ -47,4 +47,5 @@ NB_MODULE(_native, module) {
   bindings::bind_step_loop(module);
   bindings::bind_kernels(module);
   bindings::bind_api_columns(module);
+  bindings::bind_cuda(module);
 }

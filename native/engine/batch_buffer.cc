@@ -49,7 +49,10 @@ BatchLayout::BatchLayout(const ef_spec& spec, bool finals, std::int64_t capacity
 void BatchBuffer::AlignedFree::operator()(void* memory) const { std::free(memory); }
 
 BatchBuffer::BatchBuffer(const BatchLayout& layout, std::shared_ptr<BufferPool> home)
-    : memory_(std::aligned_alloc(kAlignment, layout.total_bytes)), env_id_column_(layout.env_id()), home_(std::move(home)) {
+    : memory_(std::aligned_alloc(kAlignment, layout.total_bytes)),
+      num_bytes_(layout.total_bytes),
+      env_id_column_(layout.env_id()),
+      home_(std::move(home)) {
   if (!memory_) throw std::bad_alloc();
   // Final rows of envs that did not end are never written: they are zero, not uninitialized memory.
   std::memset(memory_.get(), 0, layout.total_bytes);

@@ -15,6 +15,7 @@
 #include <memory>
 #include <vector>
 
+#include "engine/cuda.h"
 #include "envfleet/abi.h"
 
 namespace envfleet::engine {
@@ -63,6 +64,11 @@ class BatchBuffer {
   // Row pointers for the range functions. The engine sets actions, ids, options and the fault callback.
   ef_rows& rows() { return rows_; }
 
+  void* data() const { return memory_.get(); }
+  std::int64_t num_bytes() const { return num_bytes_; }
+  // Page-locks the memory for as long as it exists; false where that cannot be done. By the buffer's one holder.
+  bool lock_pages() { return page_lock_.lock(memory_.get(), static_cast<std::size_t>(num_bytes_)); }
+
   // The number of rows of the current batch, and whether they are envs 0, 1, 2 ...
   std::int64_t num_rows = 0;
   bool is_whole = false;
@@ -74,6 +80,8 @@ class BatchBuffer {
   };
 
   std::unique_ptr<void, AlignedFree> memory_;
+  std::int64_t num_bytes_;
+  PageLock page_lock_;  // after the memory: unlocked before it is freed
   std::vector<void*> columns_;
   std::int64_t env_id_column_;
   ef_rows rows_{};

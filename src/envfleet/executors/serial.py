@@ -24,9 +24,9 @@ class SerialExecutor(PythonExecutor):
     """Runs envs in the caller's thread."""
 
     def __init__(
-        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, env_builders: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
-        envs = build_envs(recipe.builders, range(config.num_envs))
+        envs = build_envs(env_builders.builders, range(config.num_envs))
         with close_on_error(envs):
             description = describe_envs(envs)
             layout = Layout(
@@ -35,7 +35,14 @@ class SerialExecutor(PythonExecutor):
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)
             self._runner = EnvRunner(
-                layout, buffer, 0, side_channel, recipe.builders, envs, recipe.max_episode_steps, max_spinners=0
+                layout,
+                buffer,
+                0,
+                side_channel,
+                env_builders.builders,
+                envs,
+                env_builders.max_episode_steps,
+                max_spinners=0,
             )
             super().__init__(
                 make_spec(description),

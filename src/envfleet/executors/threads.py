@@ -29,9 +29,9 @@ class ThreadsExecutor(PythonExecutor):
     """Runs envs on num_workers threads."""
 
     def __init__(
-        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, env_builders: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
-        envs = build_envs(recipe.builders, range(config.num_envs))
+        envs = build_envs(env_builders.builders, range(config.num_envs))
         num_workers = config.num_workers
         self._affinity_offset = config.thread_affinity_offset
         self._threads: list[threading.Thread] = []
@@ -49,7 +49,7 @@ class ThreadsExecutor(PythonExecutor):
             )
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)
-            self._recipe = recipe
+            self._env_builders = env_builders
             self._shared = (layout, buffer, side_channel)
             self._worker_envs = split_envs(config.num_envs, num_workers)
             super().__init__(make_spec(description), config, params, layout, buffer, side_channel, may_spin=False)
@@ -63,8 +63,8 @@ class ThreadsExecutor(PythonExecutor):
         layout, buffer, side_channel = self._shared
         env_ids = self._worker_envs[worker]
         built = {env_id: envs[env_id] for env_id in env_ids if env_id in envs}
-        builders = self._recipe.builders[env_ids.start : env_ids.stop]
-        limit = self._recipe.max_episode_steps
+        builders = self._env_builders.builders[env_ids.start : env_ids.stop]
+        limit = self._env_builders.max_episode_steps
         return EnvRunner(layout, buffer, worker, side_channel, builders, built, limit, _native.usable_cores())
 
     def _make_thread(self, worker: int) -> threading.Thread:

@@ -84,7 +84,7 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
                 action_space=self.single_action_space,
                 ready=ready,
             )
-        recipe = EnvBuilders("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
+        env_builders = EnvBuilders("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
         pool_config = PoolConfig(
             num_envs=self.num_envs,
             batch_size=self.num_envs,
@@ -98,7 +98,7 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
         def make_spec(description: EnvDescription) -> EnvSpec:
             return EnvSpec(
-                id=recipe.name,
+                id=env_builders.name,
                 observation_space=description.observation_space,
                 action_space=description.action_space,
                 backend="vector",
@@ -107,7 +107,7 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             )
 
         try:
-            executor = PYTHON_EXECUTORS[backend](recipe, make_spec, pool_config, [{}])
+            executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, pool_config, [{}])
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
             raise error.faults[-1].cause or error from None

@@ -116,7 +116,7 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
         spaces = (built[0].observation_space, built[0].action_space)
         config = _config(len(built))
-        executor = _executor("serial", _recipe(env_fns, spaces, dict(enumerate(built))), config)
+        executor = _executor("serial", _env_builders(env_fns, spaces, dict(enumerate(built))), config)
         self.envs = built
         super().__init__(executor, config, copies_objects=True)
         self.metadata = built[0].metadata
@@ -177,19 +177,19 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
         return self.pool.closed
 
 
-def _executor(backend: str, recipe: EnvBuilders, config: PoolConfig) -> Executor:
-    return PYTHON_EXECUTORS[backend](recipe, _spec_maker(backend), config, [{}])
+def _executor(backend: str, env_builders: EnvBuilders, config: PoolConfig) -> Executor:
+    return PYTHON_EXECUTORS[backend](env_builders, _spec_maker(backend), config, [{}])
 
 
 def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:
     try:
-        return _executor("processes", _recipe(env_fns, (None, None)), config)
+        return _executor("processes", _env_builders(env_fns, (None, None)), config)
     except ConfigError:
         # Spaces that differ, which SB3 allows as long as the shapes fit: those of the first env are for all.
         first = adapt(env_fns[0]())
         spaces = (first.observation_space, first.action_space)
         first.close()
-        return _executor("processes", _recipe(env_fns, spaces), config)
+        return _executor("processes", _env_builders(env_fns, spaces), config)
 
 
 def _raised_by_env(error: EnvError) -> BaseException:
@@ -216,7 +216,7 @@ def _config(num_envs: int, **others: Any) -> PoolConfig:
     )
 
 
-def _recipe(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:
+def _env_builders(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:
     builders: dict[int, ReadyEnvBuilder] = {}
     for env_fn in env_fns:
         # The same object for the same factory, so that a pickle of many holds it once.

@@ -39,14 +39,14 @@ class ProcessesExecutor(PythonExecutor):
     """Runs envs in worker processes."""
 
     def __init__(
-        self, recipe: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
+        self, env_builders: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Sequence[Mapping[str, Any]]
     ) -> None:
         self._config = config
         num_envs, num_workers = config.num_envs, config.num_workers
         # Pickled once, before anything is started: a factory's captured variables must not differ between workers.
         self._worker_envs = [
             WorkerEnvs(
-                pickle_builders(recipe.builders[env_ids.start : env_ids.stop], "processes"),
+                pickle_builders(env_builders.builders[env_ids.start : env_ids.stop], "processes"),
                 env_ids,
                 build_now=True,
                 worker=worker,
@@ -65,7 +65,7 @@ class ProcessesExecutor(PythonExecutor):
             )
             self._memory = shared_memory(layout.num_bytes)
             self._file_channel = FileSideChannel(self._memory.fileno(), layout.num_bytes, num_envs)
-            self._runner_options = RunnerOptions(layout, 0, recipe.max_episode_steps, _native.usable_cores())
+            self._runner_options = RunnerOptions(layout, 0, env_builders.max_episode_steps, _native.usable_cores())
             for worker, process in enumerate(self._workers):
                 self._send_memory(worker, process)
             for process in self._workers:

@@ -93,8 +93,8 @@ class PythonExecutorBuilder:
         config = self.config
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
-        recipe = EnvBuilders(self.name, self.builders, self.max_episode_steps)
-        return PYTHON_EXECUTORS[self.backend](recipe, make_spec, config, ({},)), descriptions[0]
+        env_builders = EnvBuilders(self.name, self.builders, self.max_episode_steps)
+        return PYTHON_EXECUTORS[self.backend](env_builders, make_spec, config, ({},)), descriptions[0]
 
 
 def native_builders(
@@ -121,7 +121,9 @@ def native_builders(
     ]
 
 
-def python_builders(recipe: EnvBuilders, backend: str, config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+def python_builders(
+    env_builders: EnvBuilders, backend: str, config: PoolConfig, worker_envs: Sequence[range]
+) -> list[bytes]:
     """Return a pickled builder for each worker's envs."""
     pickled = []
     for envs in worker_envs:
@@ -129,10 +131,10 @@ def python_builders(recipe: EnvBuilders, backend: str, config: PoolConfig, worke
         offset: dict[int, OffsetEnvBuilder] = {}
         builders = tuple(
             offset.setdefault(id(builder), OffsetEnvBuilder(builder, envs.start))
-            for builder in recipe.builders[envs.start : envs.stop]
+            for builder in env_builders.builders[envs.start : envs.stop]
         )
         inner = _inner_config(config, envs, 1 if backend == "serial" else config.ray.inner_num_workers or 0)
-        builder = PythonExecutorBuilder(recipe.name, backend, inner, builders, recipe.max_episode_steps)
+        builder = PythonExecutorBuilder(env_builders.name, backend, inner, builders, env_builders.max_episode_steps)
         pickled.append(pickle_builders(builder, "ray"))
     return pickled
 

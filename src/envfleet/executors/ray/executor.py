@@ -465,7 +465,7 @@ def create_native_executor(
 
 
 def create_python_executor(
-    recipe: EnvBuilders,
+    env_builders: EnvBuilders,
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
@@ -475,7 +475,7 @@ def create_python_executor(
     backend = config.ray.inner_backend or "serial"
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
-        return python_builders(recipe, backend, config, worker_envs)
+        return python_builders(env_builders, backend, config, worker_envs)
 
     return _create(builders, make_spec, config, params, given, None)
 

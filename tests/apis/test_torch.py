@@ -1,0 +1,250 @@
+"""TorchPool: the rows of a pool as tensors, on the CPU here and on a GPU where there is one."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+torch = pytest.importorskip("torch")
+
+import envfleet  # noqa: E402
+from envfleet import ConfigError, _native  # noqa: E402
+from envfleet.apis.torch import TorchPool  # noqa: E402
+
+NUM_ENVS = 6
+DEVICES = [
+    "cpu",
+    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+]
+BACKENDS = ["native", "serial", "threads", "processes"]
+
+
+class NestedEnv(gymnasium.Env[Any, Any]):
+    """Nested observations and actions, a text, and infos of several kinds."""
+
+    observation_space = spaces.Dict(
+        {
+            "image": spaces.Box(0, 255, (3, 5), np.uint8),
+            "parts": spaces.Tuple([spaces.Box(-1, 1, (2,), np.float64), spaces.Discrete(100)]),
+            "text": spaces.Text(8),
+        }
+    )
+    action_space = spaces.Dict({"move": spaces.Discrete(3), "push": spaces.Box(-1, 1, (2,), np.float32)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = 0
+        return self._obs(0), {"count": 0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        obs = self._obs(int(action["move"]))
+        return obs, float(action["push"].sum()), self._count == 5, False, {"count": self._count, "name": "env"}
+
+    def _obs(self, move: int) -> Any:
+        image = self.np_random.integers(0, 256, (3, 5), dtype=np.uint8)
+        return {"image": image, "parts": (np.array([self._count, move]) / 10, move), "text": f"step{self._count}"}
+
+
+def actions_for(space: Any, num_rows: int, seed: int) -> Any:
+    batched = gymnasium.vector.utils.batch_space(space, num_rows)
+    batched.seed(seed)
+    return batched.sample()
+
+
+def to_tensors(value: Any, device: str) -> Any:
+    if isinstance(value, dict):
+        return {key: to_tensors(own, device) for key, own in value.items()}
+    return torch.as_tensor(value, device=device)
+
+
+def assert_same(tensors: Any, arrays: Any) -> None:
+    """The same values in the same structure."""
+    if isinstance(arrays, dict):
+        assert tensors.keys() == arrays.keys()
+        for key in arrays:
+            assert_same(tensors[key], arrays[key])
+    elif isinstance(arrays, tuple) and not isinstance(arrays[0], str):
+        assert len(tensors) == len(arrays)
+        for own, array in zip(tensors, arrays, strict=True):
+            assert_same(own, array)
+    elif isinstance(arrays, np.ndarray):
+        assert isinstance(tensors, torch.Tensor)
+        assert tensors.cpu().numpy().dtype == arrays.dtype
+        np.testing.assert_array_equal(tensors.cpu().numpy(), arrays)
+    else:
+        assert tensors == arrays
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_rows_are_those_of_the_pool(device: str, backend: str, mode: str) -> None:
+    options: dict[str, Any] = {"num_envs": NUM_ENVS, "seed": 5, "backend": backend, "autoreset_mode": mode}
+    with (
+        TorchPool("CartPole-v1", device, reward_dtype=None, **options) as envs,
+        envfleet.make_pool("CartPole-v1", **options) as pool,
+    ):
+        obs, _ = envs.reset()
+        assert obs.device.type == device
+        assert_same(obs, pool.reset().obs)
+        num_ended = 0
+        for number in range(60):
+            actions = actions_for(pool.spec.action_space, NUM_ENVS, number)
+            obs, reward, terminated, truncated, info = envs.step(torch.as_tensor(actions, device=device))
+            batch = pool.step(actions)
+            assert_same(
+                (obs, reward, terminated, truncated), (batch.obs, batch.reward, batch.terminated, batch.truncated)
+            )
+            np.testing.assert_array_equal(info["elapsed_step"], batch.elapsed_step)
+            ended = batch.terminated | batch.truncated
+            num_ended += int(ended.sum())
+            if batch.final is not None:
+                assert_same(info["_final_obs"], ended)
+                assert_same(info["final_obs"][torch.as_tensor(ended, device=device)], batch.final.obs[ended])
+        assert num_ended > 0
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_nested_spaces_and_infos(device: str, backend: str) -> None:
+    options: dict[str, Any] = {"num_envs": 3, "seed": 5, "backend": backend}
+    with (
+        TorchPool(NestedEnv, device, info_tensors=True, reward_dtype=None, **options) as envs,
+        envfleet.make_pool(NestedEnv, **options) as pool,
+    ):
+        obs, info = envs.reset()
+        assert_same(obs, pool.reset().obs)
+        for number in range(12):
+            actions = actions_for(pool.spec.action_space, 3, number)
+            obs, reward, _, _, info = envs.step(to_tensors(actions, device))
+            batch = pool.step(actions)
+            assert_same(obs, batch.obs)
+            assert_same(reward, batch.reward)
+            assert_same(info["count"], batch.info["count"])
+            assert info["env_id"].device.type == device
+            if "name" in batch.info:
+                assert list(info["name"]) == list(batch.info["name"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_groups_step_as_one_pool(device: str) -> None:
+    """Env i has the same seed, and thus the same rows, however the envs are grouped."""
+    with (
+        TorchPool("CartPole-v1", device, num_envs=7, num_groups=3, seed=5) as envs,
+        envfleet.make_pool("CartPole-v1", num_envs=7, seed=5) as pool,
+    ):
+        assert [group.num_envs for group in envs.groups] == [2, 2, 3]
+        assert_same(envs.reset()[0], pool.reset().obs)
+        for number in range(30):
+            actions = actions_for(pool.spec.action_space, 7, number)
+            obs, _, terminated, _, info = envs.step(torch.as_tensor(actions, device=device))
+            batch = pool.step(actions)
+            assert_same((obs, terminated), (batch.obs, batch.terminated))
+            np.testing.assert_array_equal(info["env_id"], batch.env_id)
+        assert_same(envs.reset(seed=[3] * 7)[0], pool.reset(seed=[3] * 7).obs)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["native", "processes"])
+def test_asynchronous_pools(device: str, backend: str) -> None:
+    references = {}
+    with envfleet.make_pool("CartPole-v1", num_envs=NUM_ENVS, seed=5) as pool:
+        references[0] = pool.reset().obs
+        for number in range(1, 10):
+            references[number] = pool.step(np.full(NUM_ENVS, number % 2)).obs
+    counts = np.zeros(NUM_ENVS, int)
+    with TorchPool("CartPole-v1", device, num_envs=NUM_ENVS, batch_size=2, seed=5, backend=backend) as envs:
+        envs.async_reset()
+        while counts.min() < 9:
+            obs, _, _, _, info = envs.recv()
+            for row, env_id in enumerate(info["env_id"]):
+                if counts[env_id] < 10:
+                    assert_same(obs[row], references[counts[env_id]][env_id])
+                counts[env_id] += 1
+            envs.send(torch.as_tensor(counts[info["env_id"]] % 2, device=device), info["env_id"])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_static_shapes(device: str) -> None:
+    with TorchPool("CartPole-v1", device, num_envs=4, static_shapes=True, seed=5) as envs:
+        obs, info = envs.reset()
+        address = obs.data_ptr()
+        assert info["mask"].tolist() == [True] * 4
+        some, _, _, _, info = envs.groups[0].step(torch.tensor([1, 0], device=device), [3, 1])
+        assert (some.data_ptr(), some.shape) == (address, (4, 4))
+        assert info["mask"].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("backend", ["native", "processes"])
+def test_tensors_that_are_held_never_change(device: str, backend: str) -> None:
+    """A buffer that a copy still reads, or that a tensor shares, is not recycled."""
+    check_held_tensors(device, backend, num_steps=300)
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_million_batches() -> None:
+    check_held_tensors("cuda", "native", num_steps=1_000_000)
+
+
+def check_held_tensors(device: str, backend: str, num_steps: int) -> None:
+    rng = random.Random(7)
+    held: list[tuple[Any, Any]] = []
+    options: dict[str, Any] = {"num_envs": 64, "seed": 5}
+    with (
+        TorchPool("CartPole-v1", device, backend=backend, reward_dtype=None, **options) as envs,
+        envfleet.make_pool("CartPole-v1", **options) as pool,
+    ):
+        envs.reset()
+        pool.reset()
+        for _ in range(num_steps):
+            actions = np.full(64, rng.randrange(2))
+            obs, reward, _, _, _ = envs.step(torch.as_tensor(actions, device=device))
+            batch = pool.step(actions)
+            if rng.random() < 0.3:
+                # On the CPU, rows of workers are copies; on the GPU every tensor is one.
+                held.append(((obs, reward), (batch.obs.copy(), batch.reward.copy())))
+            while held and rng.random() < 0.3:
+                assert_same(*held.pop(rng.randrange(len(held))))
+            if len(held) > 40:
+                del held[rng.randrange(len(held))]
+        for tensors, arrays in held:
+            assert_same(tensors, arrays)
+
+
+def test_refusals() -> None:
+    with pytest.raises(ConfigError, match=r"num_groups expected an integer from 1 to num_envs=4, got 5"):
+        TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=5)
+    with (
+        TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=2) as envs,
+        pytest.raises(ConfigError, match=r"envs\.groups"),
+    ):
+        envs.recv()
+    with (
+        envfleet.make_pool("CartPole-v1", num_envs=4) as pool,
+        pytest.raises(ConfigError, match="without further options"),
+    ):
+        TorchPool(pool, "cpu", num_envs=3)
+    if not torch.cuda.is_available():
+        with pytest.raises(ConfigError, match="device='cpu'"):
+            TorchPool("CartPole-v1", "cuda")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("backend", ["native", "processes"])
+def test_batches_are_page_locked(backend: str) -> None:
+    with TorchPool("CartPole-v1", "cuda", num_envs=8192, backend=backend, num_workers=2) as envs:
+        envs.reset()
+        for _ in range(8):
+            envs.step(torch.zeros(8192, dtype=torch.int64, device="cuda"))
+        batch = envs.groups[0].pool.step(np.zeros(8192, np.int64))
+        if backend == "native":  # a buffer is locked when it is first uploaded, and stays so
+            _native.page_locked_batch([batch.obs])
+        assert torch.from_numpy(batch.obs).is_pinned()
