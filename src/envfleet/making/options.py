@@ -60,6 +60,7 @@ def pool_options(
     thread_affinity_offset: int = -1,
     check_actions: bool = True,
     copy: bool = True,
+    seed_envs: bool = True,
     ray: RayConfig | None = None,
     envs_per_worker: int | None = None,
     inner_backend: InnerBackend | None = None,
@@ -96,6 +97,7 @@ def pool_options(
     thread_affinity_offset: pins worker i to core offset + i; -1 for no pinning.
     check_actions: False passes actions to Python envs unchecked, as long as they have the space's shape.
     copy: False allows batches that the next recv() overwrites.
+    seed_envs: False has Python envs seeded by reset(seed=...) only, as in gymnasium.vector.
     ray: the options of backend="ray". Each also has a flat name: envs_per_worker, inner_backend, inner_num_workers,
         ray_address, ray_options, runtime_env, ray_direct, placement_timeout (in seconds). See RayConfig.
     """
