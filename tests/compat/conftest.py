@@ -13,7 +13,7 @@ from envfleet.compat import env_wrappers, envpool, envpool_protocol
 
 def pytest_collection_modifyitems(items):
     # Other tests of this run import torchrl first, which is what the warning is about and not the subject here.
-    late = pytest.mark.filterwarnings(r"ignore:install\(\) came after torchrl:RuntimeWarning")
+    late = pytest.mark.filterwarnings(r"ignore:install\(\) was called after torchrl:RuntimeWarning")
     for item in items:
         if "compat" in str(item.path):
             item.add_marker(late)
