@@ -215,7 +215,7 @@ def test_what_an_env_raises_in_close_is_a_warning(make):
         ({"envs_per_worker": 3}, "num_workers or num_envs beside it"),
         ({"num_workers": 1, "inner_backend": "fast"}, "inner_backend expected one of"),
         ({"num_workers": 1, "ray_options": 3}, "ray_options expected a dict"),
-        ({"num_workers": 1, "ray_options": {"max_restarts": 3}}, "ray_options cannot hold 'max_restarts'"),
+        ({"num_workers": 1, "ray_options": {"max_restarts": 3}}, "ray_options cannot contain 'max_restarts'"),
         ({"num_workers": 1, "ray_options": {"num_cpus": "two"}}, r"\['num_cpus'\] expected a number of cores"),
         ({"num_workers": 1, "ray_options": {"num_cpus": -1}}, r"\['num_cpus'\] expected a number of cores"),
         ({"num_workers": 1, "placement_timeout": -1}, "placement_timeout expected seconds above 0"),
