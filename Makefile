@@ -68,7 +68,7 @@ test-rllib:
 	$(PYTHON) -m venv .venv-rllib
 	$(RLLIB_PIP) install --upgrade "pip>=25.1"
 	$(RLLIB_PIP) install "torch==2.13.0" "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
-	$(RLLIB_PIP) install --no-build-isolation -C build-dir=build/rllib ".[rllib]" pytest pytest-timeout
+	$(RLLIB_PIP) install --no-build-isolation -C build-dir=build/rllib ".[rllib]" pytest pytest-timeout psutil
 	.venv-rllib/bin/python -m pytest tests/apis/test_rllib.py
 
 # In its own environment: if gym were installed for all tests, none would use envfleet's stand-in for it.
