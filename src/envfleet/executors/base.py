@@ -11,7 +11,7 @@ import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
 
 _CLOSE_TIMEOUT_S = 5.0
+
+NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
 
 class Refused:
@@ -276,3 +278,32 @@ class Executor(ABC):
 
         Called again if it was interrupted.
         """
+
+
+class PoolBackedExecutor(Executor, Generic[NativeT]):
+    """An executor over a pool in C++, which keeps the state of its envs."""
+
+    _native: NativeT
+    _params: Sequence[Mapping[str, Any]]  # one mapping for all envs, or one per env
+
+    def params_of(self, env_id: int) -> Mapping[str, Any]:
+        """Return the parameters that an env was made with."""
+        return self._params[env_id if len(self._params) > 1 else 0]
+
+    @property
+    def num_in_flight(self) -> int:
+        """The number of envs that were sent and not yet received."""
+        return self._native.num_in_flight
+
+    @property
+    def has_late_batch(self) -> bool:
+        """Whether an ordered batch was started, or timed out, and has not been received yet."""
+        return self._native.has_late_batch
+
+    def in_flight(self) -> NDArray[np.bool_]:
+        """Return a mask of the envs in flight, by env id."""
+        return np.frombuffer(self._native.in_flight(), dtype=np.bool_)
+
+    def phases(self) -> NDArray[np.uint8]:
+        """Return the phase of each env (autoreset.Phase), by env id."""
+        return np.frombuffer(self._native.phases(), dtype=np.uint8)

@@ -19,7 +19,7 @@ from envfleet.autoreset import NATIVE_CODES
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.envs.family import Renderer
 from envfleet.errors import ConfigError, EnvError, StateError
-from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
@@ -30,7 +30,7 @@ from envfleet.statistics import EnvStats, PoolStats
 _METHODS = ("__init__", "reset", "step", "observe")
 
 
-class NativeExecutor(Executor):
+class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     """Run the envs of a native type."""
 
     def __init__(
@@ -290,23 +290,6 @@ class NativeExecutor(Executor):
         return PoolStats(tuple(EnvStats(**own) for own in self._native.env_statistics()))
 
     # --- what is known ---------------------------------------------------------------------
-
-    def params_of(self, env_id: int) -> Mapping[str, Any]:
-        return self._params[env_id if len(self._params) > 1 else 0]
-
-    @property
-    def num_in_flight(self) -> int:
-        return self._native.num_in_flight
-
-    @property
-    def has_late_batch(self) -> bool:
-        return self._native.has_late_batch
-
-    def in_flight(self) -> NDArray[np.bool_]:
-        return np.frombuffer(self._native.in_flight(), dtype=np.bool_)
-
-    def phases(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self._native.phases(), dtype=np.uint8)
 
     @property
     def ns_per_step(self) -> float:

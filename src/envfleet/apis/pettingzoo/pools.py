@@ -5,6 +5,7 @@ Both keep track of the agents that are alive in each env and of their slots, whi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Generic, TypeVar
@@ -38,7 +39,7 @@ T = TypeVar("T")
 Step = tuple[T, T, T, T, dict[str, Any]]
 
 
-class PlayersPool(PoolView, Generic[T]):
+class PlayersPool(PoolView, ABC, Generic[T]):
     """num_envs multi-agent envs. Subclasses define the layout of rows and actions."""
 
     def __init__(self, pool: Pool) -> None:
@@ -125,8 +126,9 @@ class PlayersPool(PoolView, Generic[T]):
         self._alive[batch.env_id] = reading.alive
         self._slot[batch.env_id] = reading.slot
 
+    @abstractmethod
     def _to_step(self, batch: Batch, reading: Reading) -> Step[T]:
-        raise NotImplementedError
+        """Return the batch in this view's layout."""
 
     # --- actions -------------------------------------------------------------------------------
 
@@ -141,8 +143,9 @@ class PlayersPool(PoolView, Generic[T]):
         values = [own.value for own in slots]
         return values[0] if len(values) == 1 else tuple(values), ids
 
+    @abstractmethod
     def _write_actions(self, call: str, actions: Any, ids: NDArray[np.int32], slots: list[ActionSlots]) -> None:
-        raise NotImplementedError
+        """Check the actions of these envs and write them into the slots."""
 
     def _group(self, agent: AgentId) -> Group:
         if agent not in self.possible_agents:

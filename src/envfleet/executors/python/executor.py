@@ -15,7 +15,7 @@ from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import EnvError
-from envfleet.executors.base import REFUSED, Executor, Refused
+from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
 from envfleet.executors.python.info_columns import InfoColumns
@@ -33,7 +33,7 @@ from envfleet.validation import LeafColumns
 _NO_REPLY: dict[str, Any] = {"fault": (ExceptionReport("call", "it raised, and its report raised too", ""), None)}
 
 
-class PythonExecutor(Executor):
+class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     """Runs Python envs that write their rows into shared memory."""
 
     takes_leaves = True
@@ -368,23 +368,6 @@ class PythonExecutor(Executor):
         return results
 
     # --- status ----------------------------------------------------------------------------
-
-    def params_of(self, env_id: int) -> Mapping[str, Any]:
-        return self._params[env_id if len(self._params) > 1 else 0]
-
-    @property
-    def num_in_flight(self) -> int:
-        return self._native.num_in_flight
-
-    @property
-    def has_late_batch(self) -> bool:
-        return self._native.has_late_batch
-
-    def in_flight(self) -> NDArray[np.bool_]:
-        return np.frombuffer(self._native.in_flight(), dtype=np.bool_)
-
-    def phases(self) -> NDArray[np.uint8]:
-        return np.frombuffer(self._native.phases(), dtype=np.uint8)
 
     def stats(self) -> PoolStats:
         envs = tuple(EnvStats(**own) for own in self._native.env_statistics())
