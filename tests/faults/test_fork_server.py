@@ -194,8 +194,12 @@ def test_an_interrupted_start_tears_nothing(tmp_path):
 class ShellEnv(MisbehavingEnv):
     """Starts a program that outlives the pool."""
 
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
     def step(self, action):
-        os.system("exec sleep 1000 >/dev/null 2>&1 &")
+        os.system(f"exec sleep {self.seconds} >/dev/null 2>&1 &")
         return super().step(action)
 
 
@@ -240,18 +244,14 @@ def test_threads_fork_one_at_a_time(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-def programs() -> list[psutil.Process]:
-    return [child for child in psutil.process_iter(["cmdline"]) if child.info["cmdline"] == ["sleep", "1000"]]
-
-
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("start_method", [*STARTS, "fork"])
 def test_programs_that_an_env_starts_inherit_nothing_of_the_pool(start_method):
-    known = {child.pid for child in programs()}
-    with make(start_method, num_envs=1, task_id=ShellEnv) as pool:
+    seconds = f"1000.{os.getpid()}"  # tells the program from those of other test processes
+    with make(start_method, num_envs=1, task_id=ShellEnv, seconds=seconds) as pool:
         pool.reset()
         pool.step([STEP])
-    (sleeper,) = [child for child in programs() if child.pid not in known]
+    (sleeper,) = [child for child in psutil.process_iter(["cmdline"]) if child.info["cmdline"] == ["sleep", seconds]]
     try:
         inherited = [os.readlink(f"/proc/{sleeper.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{sleeper.pid}/fd")]
         assert not [target for target in inherited if target.startswith(("/memfd", "socket", "anon_inode"))]
@@ -313,23 +313,22 @@ def test_a_worker_that_does_not_leave_hides_no_faults_of_others():
 class ForksAndStays(MisbehavingEnv):
     """Its child holds all that the worker has, and outlives it."""
 
-    def __init__(self):
+    def __init__(self, note):
         super().__init__()
-        if os.fork() == 0:
+        child = os.fork()
+        if child == 0:
             time.sleep(1000)
+        note.write_text(str(child))
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_worker_that_dies_is_noticed_though_its_child_holds_its_socket():
-    known = {child.pid for child in psutil.process_iter()}
+def test_a_worker_that_dies_is_noticed_though_its_child_holds_its_socket(tmp_path):
+    note = tmp_path / "pid"
     try:
         with pytest.raises(WorkerDied, match="SIGKILL"):
-            make(num_envs=1, task_id=ForksAndStays)
+            make(num_envs=1, task_id=ForksAndStays, note=note)
     finally:
-        # The child's parent is gone; what it is called is what its server is called.
-        for child in psutil.process_iter(["cmdline"]):
-            if child.pid not in known and "executors.processes" in " ".join(child.info["cmdline"] or []):
-                child.kill()
+        os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 def test_a_pool_collected_in_the_launcher_thread_closes():
