@@ -106,6 +106,7 @@ lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy tests/typed_options.py
 	$(BIN)/clang-format --dry-run --Werror $(CPP)
 
 format: $(VENV)/.lint

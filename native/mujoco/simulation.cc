@@ -1,7 +1,6 @@
 #include "simulation.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 #include <string>
 
@@ -42,37 +41,17 @@ void Simulation::advance(const float* control, bool with_contact_forces) {
   });
 }
 
-void Simulation::note_state(std::vector<double>& state) const {
-  state.resize(static_cast<std::size_t>(mj_stateSize(model_->raw(), mjSTATE_INTEGRATION)));
-  mj_getState(model_->raw(), data_.get(), state.data(), mjSTATE_INTEGRATION);
-}
-
-bool Simulation::was_written() {
-  if (viewed_.empty()) return false;
-  std::vector<double> now;
-  note_state(now);
-  // As bytes: a NaN that stayed one was not written.
-  const bool is_same = std::memcmp(now.data(), viewed_.data(), now.size() * sizeof(double)) == 0;
-  viewed_.clear();
-  return !is_same;
-}
-
 void Simulation::save(StateWriter& writer) {
-  std::vector<double> state;
-  note_state(state);
-  writer("state", state);
+  std::vector<double> numbers = state();
+  writer("state", numbers);
 }
 
 void Simulation::load(StateReader& reader) {
-  std::vector<double> state;
-  reader("state", state);
-  const int expected = mj_stateSize(model_->raw(), mjSTATE_INTEGRATION);
-  if (state.size() != static_cast<std::size_t>(expected)) {
-    throw std::invalid_argument("the state holds " + std::to_string(state.size()) + " numbers, this model has " +
-                                std::to_string(expected));
-  }
-  with_error_handler([&] { mj_setState(model_->raw(), data_.get(), state.data(), mjSTATE_INTEGRATION); });
-  viewed_.clear();  // of an earlier get_attr: the difference is not one that a visitor wrote
+  std::vector<double> numbers;
+  reader("state", numbers);
+  check_state_size(numbers.size(), static_cast<std::size_t>(mj_stateSize(model_->raw(), mjSTATE_INTEGRATION)));
+  with_error_handler([&] { mj_setState(model_->raw(), data_.get(), numbers.data(), mjSTATE_INTEGRATION); });
+  viewed_.forget();
 }
 
 }  // namespace envfleet::mujoco

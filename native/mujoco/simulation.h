@@ -14,6 +14,7 @@
 
 #include "envfleet/env.h"
 #include "model.h"
+#include "state.h"
 
 namespace envfleet::mujoco {
 
@@ -50,7 +51,7 @@ class Simulation {
 
   template <class Visitor>
   void fields(Visitor& visit) {
-    note_state(viewed_);
+    viewed_.note(state());
     const auto size = [](auto count) { return static_cast<std::size_t>(count); };
     visit("time", data_->time);
     std::span<double> positions = qpos(), velocities = qvel();
@@ -73,7 +74,9 @@ class Simulation {
     visit("frame_skip", frame_skip_);
   }
   // Whether a visitor wrote one of the fields that make up the state.
-  bool was_written();
+  bool was_written() {
+    return viewed_.was_written([this] { return state(); });
+  }
 
  private:
   struct DeleteData {
@@ -82,14 +85,14 @@ class Simulation {
 
   std::span<double>& init_qpos_fields() { return init_views_[0] = std::span<double>(init_qpos_); }
   std::span<double>& init_qvel_fields() { return init_views_[1] = std::span<double>(init_qvel_); }
-  void note_state(std::vector<double>& state) const;
+  std::vector<double> state() const { return integration_state(model_->raw(), data_.get()); }
 
   SharedModel model_;
   std::unique_ptr<mjData, DeleteData> data_;
   std::int64_t frame_skip_;
   std::vector<double> init_qpos_, init_qvel_;
   std::span<double> init_views_[2];  // of a fixed size, unlike the vectors
-  std::vector<double> viewed_;       // the state before a visitor saw it
+  ViewedState viewed_;
 };
 
 }  // namespace envfleet::mujoco

@@ -59,14 +59,6 @@ struct ThrowsInParams : AllHooks {
   static Params params() { throw std::runtime_error("no list"); }
 };
 
-EngineOptions options_of(int num_envs, int num_threads, ef_autoreset autoreset) {
-  EngineOptions options;
-  options.num_envs = options.batch_size = num_envs;
-  options.num_threads = num_threads;
-  options.autoreset = autoreset;
-  return options;
-}
-
 std::shared_ptr<Engine> make_all_hooks(const EngineOptions& options) {
   return Engine::make(type_of<AllHooks>(), options, {nullptr});
 }
@@ -95,7 +87,7 @@ TEST(rows_of_hooks_that_throw) {
   for (const ef_autoreset autoreset : {EF_NEXT_STEP, EF_SAME_STEP, EF_DISABLED}) {
     for (const int num_threads : {1, 3}) {
       for (const int hook : {3, 4, 5, 6}) {
-        const auto engine = make_all_hooks(options_of(5, num_threads, autoreset));
+        const auto engine = make_all_hooks(options_of(5, 5, num_threads, autoreset));
         for (int round = 0; round < 20; ++round) {
           AllHooks::thrower = 0;
           for (int id = 0; id < 5; ++id) {
@@ -132,11 +124,11 @@ TEST(rows_of_hooks_that_throw) {
 
 TEST(calls_between_batches_that_throw) {
   AllHooks::thrower = 1;
-  CHECK_THROWS(make_all_hooks(options_of(2, 1, EF_NEXT_STEP)), envfleet::engine::FleetError, "not a std::exception");
+  CHECK_THROWS(make_all_hooks(options_of(2, 2, 1)), envfleet::engine::FleetError, "not a std::exception");
   AllHooks::thrower = 2;
-  CHECK_THROWS(make_all_hooks(options_of(2, 1, EF_NEXT_STEP)), envfleet::engine::FleetError, "not a std::exception");
+  CHECK_THROWS(make_all_hooks(options_of(2, 2, 1)), envfleet::engine::FleetError, "not a std::exception");
   AllHooks::thrower = 0;
-  const auto engine = make_all_hooks(options_of(2, 1, EF_NEXT_STEP));
+  const auto engine = make_all_hooks(options_of(2, 2, 1));
   Batch started(engine->run(Request::reset, nullptr, 2));
   const std::string state = engine->get_state(0);
   const auto ignore = [](auto...) {};
@@ -162,14 +154,14 @@ TEST(calls_between_batches_that_throw) {
 }
 
 TEST(callbacks_that_throw) {
-  const auto engine = make_all_hooks(options_of(1, 1, EF_NEXT_STEP));
+  const auto engine = make_all_hooks(options_of(1, 1, 1));
   const auto fail = [](auto...) { throw std::runtime_error("no room"); };
   CHECK_THROWS(engine->fleet().visit_fields(0, fail), std::runtime_error, "no room");
   CHECK_THROWS(engine->fleet().render(0, fail), std::runtime_error, "no room");
 }
 
 TEST(a_bool_of_a_state_is_zero_or_one) {
-  const auto engine = make_all_hooks(options_of(1, 1, EF_NEXT_STEP));
+  const auto engine = make_all_hooks(options_of(1, 1, 1));
   std::string state = engine->get_state(0);
   state.back() = 2;
   CHECK_THROWS(engine->set_state(0, state.data(), state.size()), envfleet::engine::FleetError, "no valid bool");

@@ -7,14 +7,6 @@ using namespace test;
 
 namespace {
 
-EngineOptions async_options(int num_envs, int batch_size, int num_threads) {
-  EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  return options;
-}
-
 // Posts idle envs in pieces of random size, holds some back, takes batches, until about num_rows came.
 void churn(Bench<Marked>& bench, std::int64_t num_rows, std::minstd_rand& random) {
   const std::int64_t batch_size = bench.engine->options().batch_size;
@@ -53,7 +45,7 @@ TEST(every_posted_env_comes_back_once) {
     for (const int batch_size : {1, 7, kNumEnvs - 1}) {
       // Cheap: mostly run by the caller. Dear: by the crew, in any order.
       for (const int burn_ns : {0, 30'000}) {
-        Bench<Marked> bench(async_options(kNumEnvs, batch_size, num_threads), {.burn_ns = burn_ns});
+        Bench<Marked> bench(options_of(kNumEnvs, batch_size, num_threads), {.burn_ns = burn_ns});
         churn(bench, 20'000, random);
         churn(bench, 3'000, random);
       }
@@ -63,12 +55,12 @@ TEST(every_posted_env_comes_back_once) {
 
 TEST(ring_of_two_envs) {
   std::minstd_rand random(6);
-  Bench<Marked> bench(async_options(2, 1, 2), {.burn_ns = 25'000});
+  Bench<Marked> bench(options_of(2, 1, 2), {.burn_ns = 25'000});
   churn(bench, 8'000, random);
 }
 
 TEST(take_gives_nothing_until_there_is_a_batch) {
-  Bench<Gated> bench(async_options(6, 3, 2));
+  Bench<Gated> bench(options_of(6, 3, 2));
   bench.expect(Request::reset, bench.all());
   bench.engine->post(Request::reset, bench.all().data(), 6);
   for (int i = 0; i < 2; ++i) bench.check_any_order(*Batch(bench.engine->take(-1)));
@@ -84,7 +76,7 @@ TEST(take_gives_nothing_until_there_is_a_batch) {
 }
 
 TEST(a_slow_env_holds_up_no_other) {
-  Bench<Gated> bench(async_options(4, 1, 2));
+  Bench<Gated> bench(options_of(4, 1, 2));
   bench.expect(Request::reset, bench.all());
   bench.engine->post(Request::reset, bench.all().data(), 4);
   for (int i = 0; i < 4; ++i) bench.check_any_order(*Batch(bench.engine->take(-1)));
@@ -110,7 +102,7 @@ TEST(a_slow_env_holds_up_no_other) {
 TEST(an_ordered_reset_beside_envs_in_flight) {
   // The synchronous way stays open to an asynchronous engine: reset(env_ids) of idle envs.
   std::minstd_rand random(7);
-  Bench<Marked> bench(async_options(12, 4, 3), {.burn_ns = 30'000});
+  Bench<Marked> bench(options_of(12, 4, 3), {.burn_ns = 30'000});
   bench.run_and_check(Request::reset, nullptr);
   const std::vector<std::int32_t> posted = {0, 2, 4, 6, 8, 10, 11, 9}, ordered = {7, 1, 5, 3};
   for (int i = 0; i < 500; ++i) {
@@ -124,7 +116,7 @@ TEST(an_ordered_reset_beside_envs_in_flight) {
 TEST(abandon_throws_away_what_is_in_flight) {
   std::minstd_rand random(8);
   for (const int batch_size : {1, 5, 10}) {
-    Bench<Marked> bench(async_options(11, batch_size, 2), {.burn_ns = 20'000});
+    Bench<Marked> bench(options_of(11, batch_size, 2), {.burn_ns = 20'000});
     bench.run_and_check(Request::reset, nullptr);
     for (int i = 0; i < 300; ++i) {
       // Resets: their rows do not depend on the steps that nobody saw.
@@ -141,7 +133,7 @@ TEST(abandon_throws_away_what_is_in_flight) {
 
 TEST(abandon_gives_up_after_its_time_and_can_be_asked_again) {
   for (const bool is_async : {false, true}) {
-    Bench<Gated> bench(async_options(6, is_async ? 2 : 6, 2));
+    Bench<Gated> bench(options_of(6, is_async ? 2 : 6, 2));
     bench.run_and_check(Request::reset, nullptr);
     Gated::close_gate();
     if (is_async) {
@@ -162,7 +154,7 @@ TEST(several_asynchronous_engines_at_once) {
   for (int caller = 0; caller < 3; ++caller) {
     callers.emplace_back([caller] {
       std::minstd_rand random(20 + caller);
-      Bench<Marked> bench(async_options(9, 1 + 3 * caller, 2), {.burn_ns = 15'000});
+      Bench<Marked> bench(options_of(9, 1 + 3 * caller, 2), {.burn_ns = 15'000});
       churn(bench, 4'000, random);
     });
   }

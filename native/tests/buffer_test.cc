@@ -9,14 +9,6 @@ using namespace test;
 
 namespace {
 
-EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
-  EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  return options;
-}
-
 // A batch, and what its marks and counts were when it was handed over.
 struct Parcel {
   Batch batch;

@@ -10,15 +10,6 @@ using envfleet::engine::EnvStatistics;
 
 namespace {
 
-EngineOptions options_of(int num_envs, int batch_size, int num_threads, ef_autoreset autoreset) {
-  EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  options.autoreset = autoreset;
-  return options;
-}
-
 // One env, told row by row what a caller sees.
 struct Told {
   EnvStatistics sums;

@@ -7,14 +7,6 @@ using namespace test;
 
 namespace {
 
-EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
-  EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  return options;
-}
-
 bool has_fault(const std::vector<Fault>& faults, std::int32_t id) {
   return std::any_of(faults.begin(), faults.end(), [&](const Fault& fault) { return fault.env_id == id; });
 }

@@ -7,18 +7,6 @@
 using namespace test;
 using envfleet::engine::ThreadPool;
 
-namespace {
-
-EngineOptions options_of(int num_envs, int batch_size, int num_threads) {
-  EngineOptions options;
-  options.num_envs = num_envs;
-  options.batch_size = batch_size;
-  options.num_threads = num_threads;
-  return options;
-}
-
-}  // namespace
-
 TEST(a_thread_pool_stops_at_any_moment) {
   // A thread that looked at the stop flag before the notice slept for ever, about once in 20,000 rounds.
   for (const bool may_spin : {false, true}) {

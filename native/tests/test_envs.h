@@ -184,6 +184,15 @@ struct EnvSettings {
   double chance = 0.0;
 };
 
+inline EngineOptions options_of(int num_envs, int batch_size, int num_threads, ef_autoreset autoreset = EF_NEXT_STEP) {
+  EngineOptions options;
+  options.num_envs = num_envs;
+  options.batch_size = batch_size;
+  options.num_threads = num_threads;
+  options.autoreset = autoreset;
+  return options;
+}
+
 // The config of env 0, 1, 2 ...: its mark is its id, and so rows tell whose they are.
 template <class Env>
 std::shared_ptr<Engine> make_engine(const EngineOptions& options, const EnvSettings& settings = {}) {

@@ -99,6 +99,23 @@ def row_getter(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
     return row_of
 
 
+def leaf_columns(leaves: Sequence[Leaf], stored: Sequence[Any], objects: Sequence[Sequence[Any] | None]) -> list[Any]:
+    """Return one column per leaf of a batch, to be joined.
+
+    stored: each leaf's column, or None for a leaf whose values are in objects.
+    objects: for each row its values of those leaves, or None if the row has none because its env raised.
+    """
+    columns: list[Any] = []
+    position = 0
+    for leaf, column in zip(leaves, stored, strict=True):
+        if column is None:
+            columns.append(batched_leaf(leaf, [None if own is None else own[position] for own in objects]))
+            position += 1
+        else:
+            columns.append(column)
+    return columns
+
+
 def batched_leaf(leaf: Leaf, values: Sequence[Any]) -> tuple[Any, ...]:
     """Return the rows of a text or object leaf in a batch: a tuple of Python values.
 

@@ -1,7 +1,6 @@
 #include "physics.h"
 
 #include <algorithm>
-#include <cstring>
 #include <stdexcept>
 
 #include "../error_handler.h"
@@ -79,47 +78,32 @@ void Physics::step(int count) {
   });
 }
 
-void Physics::note_state(std::vector<double>& state) const {
-  state.resize(static_cast<std::size_t>(mj_stateSize(&model_, mjSTATE_INTEGRATION)));
-  mj_getState(&model_, data_.get(), state.data(), mjSTATE_INTEGRATION);
-  for (const OwnArray& own : own_arrays_) state.insert(state.end(), own.values.begin(), own.values.end());
-}
-
-bool Physics::was_written() {
-  if (viewed_.empty()) return false;
-  std::vector<double> now;
-  note_state(now);
-  // As bytes: a NaN that stayed one was not written.
-  const bool is_same = std::memcmp(now.data(), viewed_.data(), now.size() * sizeof(double)) == 0;
-  viewed_.clear();
-  return !is_same;
+std::vector<double> Physics::state() const {
+  std::vector<double> numbers = mujoco::integration_state(&model_, data_.get());
+  for (const OwnArray& own : own_arrays_) numbers.insert(numbers.end(), own.values.begin(), own.values.end());
+  return numbers;
 }
 
 void Physics::save(StateWriter& writer) {
-  std::vector<double> state;
-  note_state(state);
-  writer("state", state);
+  std::vector<double> numbers = state();
+  writer("state", numbers);
 }
 
 void Physics::load(StateReader& reader) {
-  std::vector<double> state, now;
-  reader("state", state);
-  note_state(now);
-  if (state.size() != now.size()) {
-    throw std::invalid_argument("the state holds " + std::to_string(state.size()) + " numbers, this model has " +
-                                std::to_string(now.size()));
-  }
-  const double* next = state.data() + mj_stateSize(&model_, mjSTATE_INTEGRATION);
+  std::vector<double> numbers;
+  reader("state", numbers);
+  mujoco::check_state_size(numbers.size(), state().size());
+  const double* next = numbers.data() + mj_stateSize(&model_, mjSTATE_INTEGRATION);
   for (OwnArray& own : own_arrays_) {
     std::copy_n(next, own.values.size(), own.values.begin());
     next += own.values.size();
   }
   // The first half of a step: step() begins with the second.
   mujoco::with_error_handler([&] {
-    mj_setState(&model_, data_.get(), state.data(), mjSTATE_INTEGRATION);
+    mj_setState(&model_, data_.get(), numbers.data(), mjSTATE_INTEGRATION);
     mj_step1(&model_, data_.get());
   });
-  viewed_.clear();
+  viewed_.forget();
 }
 
 }  // namespace envfleet::dm_control

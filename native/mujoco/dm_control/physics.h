@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "../state.h"
 #include "envfleet/env.h"
 #include "suite_model.h"
 
@@ -71,7 +72,7 @@ class Physics {
   void load(StateReader& reader);
   template <class Visitor>
   void fields(Visitor& visit) {
-    note_state(viewed_);
+    viewed_.note(state());
     visit("time", data_->time);
     std::span<double> positions = qpos(), velocities = qvel();
     std::span<double> act(data_->act, static_cast<std::size_t>(model_.na));
@@ -88,7 +89,9 @@ class Physics {
     }
   }
   // Whether a visitor wrote one of the fields.
-  bool was_written();
+  bool was_written() {
+    return viewed_.was_written([this] { return state(); });
+  }
 
  private:
   struct DeleteData {
@@ -101,13 +104,13 @@ class Physics {
 
   template <class Body>
   void checked(Body&& body);
-  void note_state(std::vector<double>& state) const;
+  std::vector<double> state() const;
 
   SharedSuiteModel shared_;
   mjModel model_;
   std::unique_ptr<mjData, DeleteData> data_;
   std::vector<OwnArray> own_arrays_;
-  std::vector<double> viewed_;  // the state before a visitor saw it
+  mujoco::ViewedState viewed_;
 };
 
 }  // namespace envfleet::dm_control

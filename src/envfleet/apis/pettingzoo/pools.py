@@ -259,18 +259,9 @@ class AgentsPool(PlayersPool[ByAgent]):
     def _checked(self, call: str, agent: AgentId, index: int, given: Any, ids: NDArray[np.int32], alive: Flags) -> Any:
         """Check and return the actions of the rows in which the agent is alive; the others are ignored."""
         space = self.players.groups[self._group_of[index]].action_space
-        call = f"{call} of agent {agent!r}"
-        try:
-            columns = [np.asarray(column) for column in split(space, "actions")(given)]
-        except ValueError as error:
-            raise ActionError(f"{call} {error}; pass one row per env") from None
-        for column in columns:
-            if column.ndim == 0 or len(column) != len(ids):
-                raise ActionError(
-                    f"{call} expected actions with {len(ids)} rows, one per env, got shape {column.shape}"
-                )
-        subset = join(space)([column[alive] for column in columns])
-        return check_actions(call, subset, space, int(alive.sum()), ids[alive])
+        return _checked_rows(
+            f"{call} of agent {agent!r}", given, space, ids, alive, "one per env", "pass one row per env"
+        )
 
 
 class PlayerRowsPool(PlayersPool[Any]):
@@ -323,21 +314,34 @@ class PlayerRowsPool(PlayersPool[Any]):
 
     def _write_actions(self, call: str, actions: Any, ids: NDArray[np.int32], slots: list[ActionSlots]) -> None:
         rows, indices = np.nonzero(self._present[ids])
-        space = self.single_action_space
-        try:
-            columns = [np.asarray(column) for column in split(space, "actions")(actions)]
-        except ValueError as error:
-            raise ActionError(f"{call} {error}; pass one row per player") from None
-        for column in columns:
-            if column.ndim == 0 or len(column) != len(rows):
-                raise ActionError(
-                    f"{call} expected actions with {len(rows)} rows, one per player row in these envs' last "
-                    f"batch, got shape {column.shape}; pass one row per item of info['players.id'], in that order"
-                )
         acts = self._alive[ids][rows, indices]
+        meaning = "one per player row in these envs' last batch"
+        remedy = "pass one row per item of info['players.id'], in that order"
+        checked = _checked_rows(call, actions, self.single_action_space, ids[rows], acts, meaning, remedy)
         rows, indices = rows[acts], indices[acts]
-        checked = check_actions(call, join(space)([column[acts] for column in columns]), space, len(rows), ids[rows])
         slots[0].put(rows, self._slot[ids][rows, indices], checked)
+
+
+def _checked_rows(
+    call: str,
+    actions: Any,
+    space: gymnasium.Space[Any],
+    ids: NDArray[np.int32],
+    acts: Flags,
+    meaning: str,
+    remedy: str,
+) -> Any:
+    """Check and return the actions of the rows that act; there must be one row per id."""
+    try:
+        columns = [np.asarray(column) for column in split(space, "actions")(actions)]
+    except ValueError as error:
+        raise ActionError(f"{call} {error}; {remedy}") from None
+    for column in columns:
+        if column.ndim == 0 or len(column) != len(ids):
+            raise ActionError(
+                f"{call} expected actions with {len(ids)} rows, {meaning}, got shape {column.shape}; {remedy}"
+            )
+    return check_actions(call, join(space)([column[acts] for column in columns]), space, int(acts.sum()), ids[acts])
 
 
 def _rows_of(infos: list[dict[str, Any]], rows: NDArray[Any], indices: NDArray[Any]) -> list[dict[str, Any] | None]:

@@ -24,7 +24,7 @@ from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
 from envfleet.infos import merge
 from envfleet.seeding import Words
-from envfleet.spaces import batched_leaf, join
+from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.validation import LeafColumns
@@ -216,19 +216,9 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         """Return the observation of a batch from its columns and the objects in its rows' messages."""
         if self._is_plain:
             return stored[0]
-        columns: list[Any] = []
-        rest = iter(stored)
-        position = 0
-        for leaf in self._layout.obs_leaves:
-            if leaf.kind == "array":
-                columns.append(next(rest))
-            elif leaf.kind == "text":
-                columns.append(batched_leaf(leaf, [read_text(row) for row in next(rest)]))
-            else:
-                # The row of an env that raised has none.
-                columns.append(batched_leaf(leaf, [None if own is None else own[position] for own in objects]))
-                position += 1
-        return self._join_obs(columns)
+        remaining = iter(stored)
+        columns = [None if leaf.kind == "object" else _read(leaf, next(remaining)) for leaf in self._layout.obs_leaves]
+        return self._join_obs(leaf_columns(self._layout.obs_leaves, columns, objects))
 
     def take_reply(self, env_id: int, num_bytes: int) -> dict[str, Any]:
         """Return the message that came with an env's row. If it cannot be read, that is a fault of this env alone."""
@@ -390,6 +380,10 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
 
 def _publish(pool: _native.PythonPool, side_channel: SideChannel, entries: list[Any]) -> None:
     pool.publish_schema(entries, side_channel.put_schema(pool.next_schema_version, entries))
+
+
+def _read(leaf: Leaf, column: NDArray[Any]) -> Any:
+    return column if leaf.kind == "array" else batched_leaf(leaf, [read_text(row) for row in column])
 
 
 class _Messages:

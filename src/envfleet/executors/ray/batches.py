@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
+from envfleet.executors.python.layout import plain_array_leaf
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
 from envfleet.infos import is_mask, merge
-from envfleet.spaces import batched_leaf, join
+from envfleet.spaces import join, leaf_columns
 
 # An info key's column with the mask of the rows that have it (None: all); a nested dict has an InfoColumns instead.
 InfoColumn = tuple[Any, "NDArray[np.bool_] | None"]
@@ -68,9 +69,7 @@ class BatchBuilder:
     def __init__(self, observation_space: gymnasium.Space[Any], codec: ResponseCodec) -> None:
         self._codec = codec
         self._join: Callable[[Sequence[Any]], Any] = join(observation_space)
-        self._is_single_array = (
-            len(codec.leaves) == 1 and codec.leaves[0].path == () and codec.leaves[0].kind == "array"
-        )
+        self._is_single_array = plain_array_leaf(codec.leaves) is not None
 
     def build(self, pieces: Sequence[Piece], env_ids: NDArray[np.int32]) -> Batch:
         """Return the batch of these pieces, with the rows of these envs."""
@@ -131,18 +130,9 @@ class BatchBuilder:
         """Return the batched observation from its array columns and the rows of its other leaves."""
         if self._is_single_array:
             return arrays[0]
-        columns: list[Any] = []
         remaining = iter(arrays)
-        position = 0
-        for leaf in self._codec.leaves:
-            if leaf.kind == "array":
-                columns.append(next(remaining))
-            else:
-                # The row of an env that raised has no objects.
-                values = [objects[row][position] if row in objects else None for row in range(num_rows)]
-                columns.append(batched_leaf(leaf, values))
-                position += 1
-        return self._join(columns)
+        columns = [next(remaining) if leaf.kind == "array" else None for leaf in self._codec.leaves]
+        return self._join(leaf_columns(self._codec.leaves, columns, [objects.get(row) for row in range(num_rows)]))
 
 
 def _by_batch_row(pieces: Sequence[Piece]) -> tuple[dict[int, dict[str, Any]], tuple[Fault, ...]]:
