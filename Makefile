@@ -16,7 +16,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
-.PHONY: check foreign sanitize sanitize-python sanitize-freethreaded
+.PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -30,6 +30,7 @@ help:
 	@echo "make test-freethreaded PYTHON=python3.13t   run the conformance tests without the GIL"
 	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
 	@echo "make test-gym  run scripts written for predecessors with gym 0.26.2"
+	@echo "make train-check  train CartPole and InvertedPendulum with examples/train/ppo.py until they are solved"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
@@ -47,6 +48,11 @@ test: $(VENV)/.tests
 
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
+
+# Fails if a run does not reach its target within the preset's number of steps.
+train-check: $(VENV)/.tests
+	OMP_NUM_THREADS=1 $(BIN)/python examples/train/ppo.py CartPole-v1 --preset classic --target 450 --strict
+	OMP_NUM_THREADS=1 $(BIN)/python examples/train/ppo.py InvertedPendulum-v5 --preset classic --target 950 --strict
 
 # The test suites come from sdists, archives or checkouts; see docs/compatibility.md.
 foreign: $(VENV)/.tests

@@ -73,6 +73,7 @@ def checks() -> list[Check]:
         Check("rllib", ["make", "test-rllib"]),
         Check("gym", ["make", "test-gym"]),
         Check("foreign", ["make", "foreign"]),
+        Check("train", ["make", "train-check"]),
         Check("soak", ["make", "soak"]),
     ]
 
