@@ -29,6 +29,8 @@ from envfleet.spec import EnvSpec
 _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
 # Options of EnvPool that have no effect here, with its values for them.
 _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
+# EnvPool's default: two pools made without a seed run the same episodes. seed=None draws one.
+DEFAULT_SEED = 42
 # Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
 _NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
 
@@ -235,6 +237,7 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
     if env_seed is not None and len(env_seed):
         given["env_seed"] = list(env_seed)
         rest["seed"] = [int(own) for own in env_seed]
+    rest.setdefault("seed", DEFAULT_SEED)
     returns_info = rest.pop("gym_reset_return_info", None)
     # EnvPool takes 0 and negative numbers as no limit.
     limit = rest.get("max_episode_steps")

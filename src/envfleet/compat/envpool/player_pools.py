@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.making import make_pettingzoo
 from envfleet.apis.pettingzoo.pools import PlayerRowsPool
+from envfleet.compat.envpool.env_spec import DEFAULT_SEED
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
 from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
@@ -42,6 +43,7 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
         )
     rest = dict(options)
     rest["num_players"] = rest.pop("max_num_players")
+    rest.setdefault("seed", DEFAULT_SEED)
     if rest.get("max_episode_steps") is not None:
         rest["time_limit"] = rest.pop("max_episode_steps")
     has_five_results = env_type == "gymnasium" or has_new_api()
