@@ -49,8 +49,7 @@ def test_a_checkout_with_an_exclusion(tool, checkout):
     result = tool.run(suite, {"theirs": str(checkout)})
     assert result.outcome == "passed", result.output
     assert result.line().endswith(
-        "1 passed, 0 failed, 1 fail without envfleet too, "
-        "1 excluded (test_of_gymnasiums_class: has no meaning here)"
+        "1 passed, 0 failed, 1 fail without envfleet too, 1 excluded (test_of_gymnasiums_class: has no meaning here)"
     )
     result = tool.run(replace(suite, excluded={}), {"theirs": str(checkout)})
     assert result.outcome == "failed"

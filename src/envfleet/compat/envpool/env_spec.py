@@ -228,8 +228,8 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
     players = rest.pop("max_num_players", 1)
     if players != 1:
         raise ConfigError(
-            f"max_num_players expected 1 in the dm dialect and in make_spec(), got {players!r}; use env_type='gym' or "
-            "'gymnasium'"
+            f"max_num_players expected 1 in make_spec() and in a family's EnvSpec, got {players!r}; pass it to make(), "
+            "and read the spec of the pool"
         )
     if "base_path" in rest:  # where EnvPool keeps its assets; envfleet has them in their packages
         given["base_path"] = rest.pop("base_path")

@@ -46,7 +46,7 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
     rest.setdefault("seed", DEFAULT_SEED)
     if rest.get("max_episode_steps") is not None:
         rest["time_limit"] = rest.pop("max_episode_steps")
-    has_five_results = env_type == "gymnasium" or has_new_api()
+    has_five_results = env_type != "gym" or has_new_api()
     returns_info = bool(rest.pop("gym_reset_return_info", has_five_results))
     for name in ("base_path", "render_env_id", "render_width", "render_height", "render_camera_id", "from_pixels"):
         rest.pop(name, None)
@@ -56,6 +56,10 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
         rows = make_pettingzoo(MultiplayerEnv if own is None else own, layout="rows", **rest)
     else:
         rows = make_pettingzoo(task_id, layout="rows", **rest)
+    if env_type == "dm":
+        from envfleet.compat.envpool.dm_player_pools import DMPlayersEnvPool  # needs dm_env
+
+        return DMPlayersEnvPool(rows)
     return PlayersEnvPool(rows, has_five_results, returns_info)
 
 
