@@ -196,12 +196,13 @@ def test_rollouts_equal_gymnasium(case: Case) -> None:
 
 _TRAVEL = {"x_position", "y_position", "distance_from_origin", "x_velocity", "y_velocity", "forward_reward"}
 _PLACE = {"x_position", "x_velocity"}
+_ANT = {"reward_forward", "reward_ctrl", "reward_contact", "reward_survive"}
 # docs/mujoco.md, "Versions 2, 3 and 4": the size of an observation, and the infos of a step.
 VERSIONS = {
-    "Ant-v2": (111, {"reward_forward", "reward_ctrl", "reward_contact", "reward_survive"}),
-    "Ant-v3": (111, {"reward_forward", "reward_ctrl", "reward_contact", "reward_survive"} | _TRAVEL),
+    "Ant-v2": (111, _ANT),
+    "Ant-v3": (111, _ANT | _TRAVEL),
     "Ant-v4": (27, {"reward_forward", "reward_ctrl", "reward_survive"} | _TRAVEL),
-    "Ant-v5": (105, {"reward_forward", "reward_ctrl", "reward_contact", "reward_survive"} | _TRAVEL - {"forward_reward"}),
+    "Ant-v5": (105, _ANT | _TRAVEL - {"forward_reward"}),
     "HalfCheetah-v2": (17, {"reward_run", "reward_ctrl"}),
     "HalfCheetah-v3": (17, {"reward_run", "reward_ctrl"} | _PLACE),
     "Hopper-v2": (11, set()),
