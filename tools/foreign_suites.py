@@ -287,9 +287,9 @@ def run(suite: Suite, checkouts: Mapping[str, str] | None = None, cache: Path = 
     tests = [test for test in suite.tests if (root / test).exists()]
     status, output = _pytest(suite, root, tests, suite.plugin)
     counts = counts_of(output)
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE)
-    if failed and suite.plugin is not None:
-        own_failures = counts_of(_pytest(suite, root, failed, None)[1]).get("failed", 0)
+    failed = failed_tests(output)
+    if failed and suite.package and suite.plugin is not None:
+        own_failures = len(failed & failed_tests(_pytest(suite, root, sorted(failed), None)[1]))
         counts["fail without envfleet"] = own_failures
         counts["failed"] = counts.get("failed", 0) - own_failures
     if counts.get("passed") and (status == 0 or (failed and not counts["failed"])):
@@ -324,6 +324,11 @@ def _pytest(suite: Suite, root: Path, tests: Sequence[str], plugin: str | None) 
         check=False,
     )
     return finished.returncode, finished.stdout
+
+
+def failed_tests(output: str) -> set[str]:
+    """Return the ids of the tests in pytest's list of failures."""
+    return set(re.findall(r"^(?:FAILED|ERROR) (\S+::.*?)(?: - .*)?$", output, re.MULTILINE))
 
 
 def counts_of(output: str) -> dict[str, int]:

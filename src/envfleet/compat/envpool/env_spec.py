@@ -64,6 +64,10 @@ class EnvPoolSpec:
         if family_of(task_id).name == "atari":
             # EnvPool always has the memory of an Atari game as info["ram"]; envfleet on request.
             self.options.options.setdefault("ram_in_info", True)
+        if isinstance(task_id, str) and task_id.startswith("FrozenLake") and "size" in self.options.options:
+            size = self.options.options.pop("size")
+            self.options.options.setdefault("map_name", f"{size}x{size}")
+            self.options.given["size"] = size
         self._shows_gym_spaces = True
         self._resolved: EnvSpec | None = None
 
