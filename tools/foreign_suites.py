@@ -190,6 +190,13 @@ SUITES = (
             "envpool/atari/atari_envpool_test.py",
         ],
         "envpool_swap",
+        excluded={
+            f"envpool/toy_text/toy_text_test.py::_ToyTextEnvTest::{name}": reason
+            for name, reason in {
+                "test_blackjack": "expects an array of 3 numbers as observation; ours is Gymnasium's tuple",
+                "test_taxi": "sets the private state of gym's Taxi-v3, whose class Gymnasium has dropped",
+            }.items()
+        },
     ),
     Suite(
         "ale",
