@@ -191,11 +191,9 @@ SUITES = (
         ],
         "envpool_swap",
         excluded={
-            f"envpool/toy_text/toy_text_test.py::_ToyTextEnvTest::{name}": reason
-            for name, reason in {
-                "test_blackjack": "expects an array of 3 numbers as observation; ours is Gymnasium's tuple",
-                "test_taxi": "sets the private state of gym's Taxi-v3, whose class Gymnasium has dropped",
-            }.items()
+            "envpool/toy_text/toy_text_test.py::_ToyTextEnvTest::test_taxi": (
+                "sets the private state of gym's Taxi-v3, whose class Gymnasium has dropped"
+            )
         },
     ),
     Suite(

@@ -31,6 +31,8 @@ _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
 _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
 # EnvPool's default: two pools made without a seed run the same episodes. seed=None draws one.
 DEFAULT_SEED = 42
+_BLACKJACK = "Blackjack-v1"
+_BLACKJACK_SPACE = gymnasium.spaces.Box(0, 31, (3,), np.int32)
 # Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
 _NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
 
@@ -85,6 +87,15 @@ class EnvPoolSpec:
             self._resolved = registry.make_spec(self.task_id, **self.options.options)
         return self._resolved
 
+    @property
+    def obs_space(self) -> gymnasium.Space[Any]:
+        """The space of one env's observation as EnvPool has it: Blackjack's three numbers are one array."""
+        return _BLACKJACK_SPACE if self.task_id == _BLACKJACK else self.env_spec.observation_space
+
+    def obs_of(self, obs: Any) -> Any:
+        """The observations of a batch in obs_space."""
+        return np.stack(obs, axis=-1, dtype=np.int32) if self.task_id == _BLACKJACK else obs
+
     # --- config ------------------------------------------------------------------------------
 
     @property
@@ -130,7 +141,7 @@ class EnvPoolSpec:
             "step_type": ArraySpec(np.int32, [], (0, 2)),
             "trunc": unbounded(np.bool_, []),
         }
-        for name, space in flat_spaces(self.env_spec.observation_space, "obs").items():
+        for name, space in flat_spaces(self.obs_space, "obs").items():
             arrays[name] = array_spec_of(space)
         for name, array in self.info_arrays.items():
             for path, space in flat_spaces(array.space, f"info:{name}", ".").items():
@@ -170,7 +181,7 @@ class EnvPoolSpec:
     @property
     def observation_space(self) -> Any:
         """The space of a single env; a gym space if gym is in use, except for env_type="gymnasium"."""
-        return self._shown(self.env_spec.observation_space)
+        return self._shown(self.obs_space)
 
     @property
     def action_space(self) -> Any:
@@ -180,7 +191,7 @@ class EnvPoolSpec:
     @property
     def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
         """The space of a single env, as a Gymnasium space."""
-        return self.env_spec.observation_space
+        return self.obs_space
 
     @property
     def gymnasium_action_space(self) -> gymnasium.Space[Any]:
