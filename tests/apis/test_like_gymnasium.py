@@ -6,9 +6,11 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from gymnasium.error import ClosedEnvironmentError
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
+import envfleet.vector
 
 BACKENDS = ["serial", "threads", "processes"]
 
@@ -152,3 +154,57 @@ def test_no_limit_inside_wrappers():
         envfleet.make("Pendulum-v1", max_episode_steps=0)
     with pytest.raises(envfleet.ConfigError, match="max_episode_steps expected"):
         envfleet.make("Pendulum-v1", max_episode_steps=-2)
+
+
+# --- "Intentional differences" of docs/migrating.md ------------------------------------------------
+
+
+class OptionsTold(Telling):
+    def reset(self, *, seed=None, options=None):
+        return super().reset()[0], {"given": repr(options)}
+
+
+def test_empty_options_are_none_from_make():
+    for options in ({}, {"reset_mask": np.array([True])}):
+        for envs, given in (
+            (SyncVectorEnv([OptionsTold]), "{}"),
+            (envfleet.vector.SyncVectorEnv([OptionsTold]), "{}"),
+            (envfleet.make(OptionsTold, num_envs=1), "None"),
+        ):
+            assert envs.reset(options=dict(options))[1]["given"].tolist() == [given]
+            envs.close()
+
+
+def test_attributes_that_native_envs_lack():
+    with envfleet.make("CartPole-v1", num_envs=1) as envs:
+        _, info = envs.reset(seed=0)
+        assert info["elapsed_step"].tolist() == [0]
+        for name in ("_elapsed_steps", "kinematics_integrator"):
+            with pytest.raises(AttributeError, match=name):
+                envs.get_attr(name)
+        assert set(envs.metadata["render_modes"]) == {"human", "rgb_array"}  # as in Gymnasium
+    with envfleet.make("CartPole-v1", num_envs=1, backend="serial") as envs:
+        assert envs.get_attr("kinematics_integrator") == ("euler",)
+
+
+def test_a_closed_sync_vector_env_stays_closed():
+    envs = envfleet.vector.SyncVectorEnv([Telling])
+    envs.reset()
+    envs.close()
+    for call in (envs.reset, lambda: envs.step([0])):
+        with pytest.raises(ClosedEnvironmentError):
+            call()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_final_observations_of_a_discrete_space(backend):
+    envs = envfleet.make(Telling, num_envs=1, autoreset_mode="same_step", backend=backend)
+    theirs, drop_in = (
+        kind([Telling], autoreset_mode="SameStep") for kind in (SyncVectorEnv, envfleet.vector.SyncVectorEnv)
+    )
+    types = []
+    for own in (envs, theirs, drop_in):
+        own.reset()
+        types.append(type(own.step(np.zeros(1, int))[4]["final_obs"][0]))
+        own.close()
+    assert types == [np.int64, int, int]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import gymnasium
 import numpy as np
 import pytest
@@ -67,6 +69,13 @@ class Labelled(gymnasium.Env):
 class Pair(gymnasium.Env):
     observation_space = spaces.Tuple((spaces.Discrete(2), spaces.Discrete(2)))
     action_space = spaces.Dict({"a": spaces.Discrete(2)})
+
+
+class Bounded(gymnasium.Env):
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, high):
+        self.observation_space = spaces.Box(0, high, (1,), np.float32)
 
 
 class Recurrent(DiscreteQLearningPolicy):
@@ -251,6 +260,9 @@ def test_what_does_not_fit_is_refused():
             make_vector_env("CartPole-v1", num_envs=2, autoreset_mode=mode)
     with pytest.raises(envfleet.ConfigError, match=r"Tuple.*FlattenObservation"):
         make_vector_env(Pair, num_envs=2, backend="serial")
+    # docs/tianshou.md: Tianshou would accept these.
+    with pytest.raises(envfleet.ConfigError, match=r"expected the same spaces for all envs.*wrap them to one space"):
+        make_vector_env([partial(Bounded, high) for high in (1, 2)], backend="serial")
     with pytest.raises(envfleet.ConfigError, match="wait_num expected an integer from 1 to 2, got 3"):
         make_vector_env("CartPole-v1", num_envs=2, wait_num=3)
     with pytest.raises(envfleet.ConfigError, match="timeout expected a number of seconds above 0"):

@@ -132,6 +132,22 @@ def test_options_of_envpool_are_taken():
     assert envpool.make_spec("Pendulum-v1", num_envs=3).config.num_envs == 3
 
 
+@pytest.mark.parametrize("env_type", ["gym", "gymnasium", "dm"])
+def test_the_default_seed_is_42(env_type):
+    """Two pools made without a seed replay the same episodes, as Tianshou's and EnvPool's own tests expect."""
+    envpool = import_envpool()
+    want = gymnasium.make("Pendulum-v1").reset(seed=43)[0]
+    for options in ({}, {"seed": 42}):
+        env = envpool.make("Pendulum-v1", env_type=env_type, num_envs=2, **options)
+        first = env.reset()
+        obs = first.observation.obs if env_type == "dm" else first[0] if isinstance(first, tuple) else first
+        np.testing.assert_array_equal(obs[1], want)
+        assert env.spec.config.seed == 42
+        env.close()
+    unseeded = [envpool.make("Pendulum-v1", seed=None).reset() for _ in range(2)]
+    assert not np.array_equal(*unseeded)
+
+
 def test_a_step_before_any_reset_resets():
     envpool = import_envpool()
     for env_type in ("gym", "gymnasium", "dm"):

@@ -104,6 +104,19 @@ def test_a_config_selects_one_of_several_games():
         AtariEnvSpec(AtariEnvSpec.gen_config(task="chess"))
 
 
+@pytest.mark.skipif(not installed("ale_py"), reason="needs ale_py")
+def test_blackjack_is_the_card_game_of_its_family_and_lakes_have_sizes():
+    from envpool.atari import AtariEnvSpec
+    from envpool.toy_text import BlackjackEnvSpec, FrozenLakeEnvSpec, FrozenLakeGymnasiumEnvPool
+
+    assert BlackjackEnvSpec(BlackjackEnvSpec.gen_config()).id == "Blackjack-v1"
+    assert AtariEnvSpec(AtariEnvSpec.gen_config(task="blackjack")).id == "Blackjack-v5"
+    for size in (4, 8):
+        spec = FrozenLakeEnvSpec(FrozenLakeEnvSpec.gen_config(size=size))
+        assert spec.observation_space.n == size * size
+        assert FrozenLakeGymnasiumEnvPool(spec).reset()[0].shape == (1,)
+
+
 @pytest.mark.skipif(not installed("dm_control"), reason="needs dm_control")
 def test_a_config_selects_one_of_several_tasks():
     from envpool.mujoco.dmc import DmcWalkerEnvSpec

@@ -206,6 +206,21 @@ def test_the_dm_state_has_the_structure_of_its_spec(task_id):
 
 
 @needs("dm_env")
+@pytest.mark.parametrize("env_type", ["gym", "gymnasium", "dm"])
+def test_blackjack_has_one_array(env_type):
+    env = envpool.make("Blackjack-v1", env_type=env_type, num_envs=3, seed=5, gym_reset_return_info=True)
+    twin = envfleet.make("Blackjack-v1", num_envs=3, seed=5)
+    assert env.observation_space == spaces.Box(0, 31, (3,), np.int32)
+    assert env.spec.state_array_spec["obs"].shape == [3]
+    hit = np.ones(3, np.int32)
+    for ours, theirs in ((env.reset(), twin.reset()), (env.step(hit), twin.step(hit))):
+        obs = ours.observation.obs if env_type == "dm" else ours[0]
+        assert obs.dtype == np.int32
+        np.testing.assert_array_equal(obs, np.stack(theirs[0], axis=-1))
+    for own in (env, twin):
+        own.close()
+
+
 def test_fields_of_keys_that_are_no_names():
     env = envpool.make_dm(DeclaredEnv, num_envs=2, backend="serial")
     observation = env.step(np.array([1, 0])).observation

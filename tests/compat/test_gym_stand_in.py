@@ -30,6 +30,15 @@ def test_the_version_is_that_of_the_dialect(gym):
     assert len(env.step(0)) == 4
 
 
+@pytest.mark.parametrize("env_id", ["Taxi-v3", "CliffWalking-v0", "Pendulum-v0"])
+def test_ids_that_gymnasium_dropped(gym, env_id):
+    env = gym.make(env_id)
+    assert env.reset() in env.observation_space
+    assert env.spec.id == env_id
+    assert len(env.step(env.action_space.sample())) == 4
+    env.close()
+
+
 def test_wrappers_can_be_imported_as_gyms_can(gym):
     from gym.wrappers import RecordEpisodeStatistics, TimeLimit
     from gym.wrappers.normalize import NormalizeObservation, NormalizeReward

@@ -194,6 +194,61 @@ def test_rollouts_equal_gymnasium(case: Case) -> None:
     assert_rollouts_are_equal(case)
 
 
+_TRAVEL = {"x_position", "y_position", "distance_from_origin", "x_velocity", "y_velocity", "forward_reward"}
+_PLACE = {"x_position", "x_velocity"}
+_ANT = {"reward_forward", "reward_ctrl", "reward_contact", "reward_survive"}
+# docs/mujoco.md, "Versions 2, 3 and 4": the size of an observation, and the infos of a step.
+VERSIONS = {
+    "Ant-v2": (111, _ANT),
+    "Ant-v3": (111, _ANT | _TRAVEL),
+    "Ant-v4": (27, {"reward_forward", "reward_ctrl", "reward_survive"} | _TRAVEL),
+    "Ant-v5": (105, _ANT | _TRAVEL - {"forward_reward"}),
+    "HalfCheetah-v2": (17, {"reward_run", "reward_ctrl"}),
+    "HalfCheetah-v3": (17, {"reward_run", "reward_ctrl"} | _PLACE),
+    "Hopper-v2": (11, set()),
+    "Hopper-v3": (11, _PLACE),
+    "Humanoid-v2": (376, {"reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"}),
+    "Humanoid-v3": (376, {"reward_linvel", "reward_quadctrl", "reward_alive", "reward_impact"} | _TRAVEL),
+    "Humanoid-v4": (376, {"reward_linvel", "reward_quadctrl", "reward_alive"} | _TRAVEL),
+    "HumanoidStandup-v2": (376, {"reward_linup", "reward_quadctrl", "reward_impact"}),
+    "InvertedDoublePendulum-v2": (11, set()),
+    "InvertedPendulum-v2": (4, set()),
+    "Pusher-v2": (23, {"reward_dist", "reward_ctrl"}),
+    "Reacher-v2": (11, {"reward_dist", "reward_ctrl"}),
+    "Reacher-v5": (10, {"reward_dist", "reward_ctrl"}),
+    "Swimmer-v2": (8, {"reward_fwd", "reward_ctrl"}),
+    "Swimmer-v3": (8, {"reward_fwd", "reward_ctrl"} | _TRAVEL),
+    "Walker2d-v2": (17, set()),
+    "Walker2d-v3": (17, _PLACE),
+}
+
+
+def test_versions_differ_as_documented() -> None:
+    for env_id, (size, infos) in VERSIONS.items():
+        with envfleet.make(env_id, num_envs=1) as envs:
+            envs.reset(seed=0)
+            obs, _, _, _, info = envs.step(np.zeros((1, *envs.single_action_space.shape), np.float32))
+            assert obs.shape == (1, size), env_id
+            assert {key for key in info if key[0] != "_"} - {"env_id", "elapsed_step"} == infos, env_id
+    # Contact forces of versions 2 and 3 are zero unless they are asked for. Falling makes some.
+    for env_id in ("Ant-v2", "Ant-v3", "Humanoid-v2", "Humanoid-v3", "HumanoidStandup-v2"):
+        for forces in (False, True):
+            with envfleet.make(env_id, num_envs=1, **(_FORCES if forces else {})) as envs:
+                envs.reset(seed=0)
+                for _ in range(15):
+                    obs, *_ = envs.step(np.zeros((1, *envs.single_action_space.shape), np.float32))
+                assert obs[0, -84:].any() == forces, env_id
+    # Humanoid-v2 is healthy at exactly the bounds of its height, later versions between them.
+    action = np.zeros((1, 17), np.float32)
+    for env_id, is_unhealthy in (("Humanoid-v2", False), ("Humanoid-v3", True)):
+        with envfleet.make(env_id, num_envs=1) as envs:
+            envs.reset(seed=0)
+            height = envs.step(action)[0][0, 0]
+        with envfleet.make(env_id, num_envs=1, healthy_z_range=(height, 2.0)) as envs:
+            envs.reset(seed=0)
+            assert envs.step(action)[2].tolist() == [is_unhealthy], env_id
+
+
 @pytest.mark.parametrize("case", PARAMS, ids=str)
 def test_parameters_act_as_in_gymnasium(case: Case) -> None:
     assert_rollouts_are_equal(case)

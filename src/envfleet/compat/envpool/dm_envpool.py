@@ -43,7 +43,8 @@ class StateType:
     def __init__(self, spec: EnvPoolSpec) -> None:
         self._num_envs = spec.env_spec.config["num_envs"]
         self._infos = spec.info_arrays
-        space = spec.env_spec.observation_space
+        self._obs_of = spec.obs_of
+        space = spec.obs_space
         self._parts = space.spaces if isinstance(space, spaces.Dict) else {"obs": space}
         self._is_dict = isinstance(space, spaces.Dict)
         self._of_part = [_converter(key, part) for key, part in self._parts.items()]
@@ -54,7 +55,7 @@ class StateType:
         """Return the rows of a batch."""
         env_id, columns = batch.env_id, batch.info
         infos = [declared_column(columns, array, len(env_id)) for array in self._infos.values()]
-        obs = batch.obs if self._is_dict else {"obs": batch.obs}
+        obs = batch.obs if self._is_dict else {"obs": self._obs_of(batch.obs)}
         values = [convert(obs[key]) for key, convert in zip(self._parts, self._of_part, strict=True)]
         # With episodic_life, EnvPool counts the steps of the whole game.
         elapsed_step = columns.get("game_step", batch.elapsed_step)

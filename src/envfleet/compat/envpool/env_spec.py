@@ -29,6 +29,10 @@ from envfleet.spec import EnvSpec
 _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
 # Options of EnvPool that have no effect here, with its values for them.
 _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
+# EnvPool's default: two pools made without a seed run the same episodes. seed=None draws one.
+DEFAULT_SEED = 42
+_BLACKJACK = "Blackjack-v1"
+_BLACKJACK_SPACE = gymnasium.spaces.Box(0, 31, (3,), np.int32)
 # Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
 _NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
 
@@ -62,6 +66,10 @@ class EnvPoolSpec:
         if family_of(task_id).name == "atari":
             # EnvPool always has the memory of an Atari game as info["ram"]; envfleet on request.
             self.options.options.setdefault("ram_in_info", True)
+        if isinstance(task_id, str) and task_id.startswith("FrozenLake") and "size" in self.options.options:
+            size = self.options.options.pop("size")
+            self.options.options.setdefault("map_name", f"{size}x{size}")
+            self.options.given["size"] = size
         self._shows_gym_spaces = True
         self._resolved: EnvSpec | None = None
 
@@ -78,6 +86,15 @@ class EnvPoolSpec:
         if self._resolved is None:
             self._resolved = registry.make_spec(self.task_id, **self.options.options)
         return self._resolved
+
+    @property
+    def obs_space(self) -> gymnasium.Space[Any]:
+        """The space of one env's observation as EnvPool has it: Blackjack's three numbers are one array."""
+        return _BLACKJACK_SPACE if self.task_id == _BLACKJACK else self.env_spec.observation_space
+
+    def obs_of(self, obs: Any) -> Any:
+        """The observations of a batch in obs_space."""
+        return np.stack(obs, axis=-1, dtype=np.int32) if self.task_id == _BLACKJACK else obs
 
     # --- config ------------------------------------------------------------------------------
 
@@ -124,7 +141,7 @@ class EnvPoolSpec:
             "step_type": ArraySpec(np.int32, [], (0, 2)),
             "trunc": unbounded(np.bool_, []),
         }
-        for name, space in flat_spaces(self.env_spec.observation_space, "obs").items():
+        for name, space in flat_spaces(self.obs_space, "obs").items():
             arrays[name] = array_spec_of(space)
         for name, array in self.info_arrays.items():
             for path, space in flat_spaces(array.space, f"info:{name}", ".").items():
@@ -164,7 +181,7 @@ class EnvPoolSpec:
     @property
     def observation_space(self) -> Any:
         """The space of a single env; a gym space if gym is in use, except for env_type="gymnasium"."""
-        return self._shown(self.env_spec.observation_space)
+        return self._shown(self.obs_space)
 
     @property
     def action_space(self) -> Any:
@@ -174,7 +191,7 @@ class EnvPoolSpec:
     @property
     def gymnasium_observation_space(self) -> gymnasium.Space[Any]:
         """The space of a single env, as a Gymnasium space."""
-        return self.env_spec.observation_space
+        return self.obs_space
 
     @property
     def gymnasium_action_space(self) -> gymnasium.Space[Any]:
@@ -226,8 +243,8 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
     players = rest.pop("max_num_players", 1)
     if players != 1:
         raise ConfigError(
-            f"max_num_players expected 1 in the dm dialect and in make_spec(), got {players!r}; use env_type='gym' or "
-            "'gymnasium'"
+            f"max_num_players expected 1 in make_spec() and in a family's EnvSpec, got {players!r}; pass it to make(), "
+            "and read the spec of the pool"
         )
     if "base_path" in rest:  # where EnvPool keeps its assets; envfleet has them in their packages
         given["base_path"] = rest.pop("base_path")
@@ -235,6 +252,7 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
     if env_seed is not None and len(env_seed):
         given["env_seed"] = list(env_seed)
         rest["seed"] = [int(own) for own in env_seed]
+    rest.setdefault("seed", DEFAULT_SEED)
     returns_info = rest.pop("gym_reset_return_info", None)
     # EnvPool takes 0 and negative numbers as no limit.
     limit = rest.get("max_episode_steps")

@@ -57,16 +57,16 @@ def env_class_of(task_id: Any) -> EnvClass | None:
 
 @cache
 def _env_class_of(task_id: str) -> EnvClass | None:
+    family = registry.family_of(task_id).name
+    if family == "atari":  # first: Blackjack-v5 is a game of Atari's
+        return None if task_id.startswith("ALE/") else EnvClass("atari", "Atari")
     for module, prefix, pattern in _RULES:
         match = re.fullmatch(pattern, task_id)
         if match is not None:
             return EnvClass(module, prefix + (match[1] if match.groups() else ""))
-    family = registry.family_of(task_id).name
     if family == "dm_control":
         domain, _ = dm_control.tasks()[task_id]
         return EnvClass("mujoco.dmc", "Dmc" + dm_control.envpool_name(domain, "").removesuffix("-v1"))
-    if family == "atari" and not task_id.startswith("ALE/"):
-        return EnvClass("atari", "Atari")
     return EnvClass("vizdoom", "Vizdoom") if family == "vizdoom" else None
 
 
@@ -146,6 +146,8 @@ class _GenConfig:
                 raise ConfigError(f"{self._env_class.name} has no env in envfleet; see list_all_envs()")
             defaults = {**EnvPoolSpec.of_task(ids[0], {}).config_dict(), **_UNDECIDED, "task_id": ids[0]}
             defaults.update(_selectors(self._env_class, ids[0]))
+            if self._env_class.name == "FrozenLake":
+                defaults["size"] = 4
             self._type = namedtuple("Config", list(defaults), defaults=defaults.values())  # type: ignore[misc]
         return self._type
 

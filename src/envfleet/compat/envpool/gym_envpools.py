@@ -47,9 +47,9 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
             self._reopen()
             obs, info = GymnasiumPool.reset(self, env_id, seed=seed, options=options)
             self._was_reset(options["reset_mask"])
-            return obs, envpool_info(info, info["env_id"], info["elapsed_step"], self._info_arrays)
+            return self._spec.obs_of(obs), envpool_info(info, info["env_id"], info["elapsed_step"], self._info_arrays)
         batch = self._reset_rows(env_id, seed, options)
-        return batch.obs, self._envpool_info(batch)
+        return self._spec.obs_of(batch.obs), self._envpool_info(batch)
 
     def step(self, action: Any, env_id: Any = None, *, timeout: float | None = None) -> Any:
         """Step all envs, or those of env_id. On an asynchronous pool: send() and recv()."""
@@ -76,10 +76,11 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
         return self
 
     def _rows(self, batch: Batch) -> Any:
-        return batch.obs, batch.reward.astype(np.float32), batch.terminated, batch.truncated, self._envpool_info(batch)
+        obs, reward = self._spec.obs_of(batch.obs), batch.reward.astype(np.float32)
+        return obs, reward, batch.terminated, batch.truncated, self._envpool_info(batch)
 
     def _first_rows(self, batch: Batch, return_info: bool) -> Any:
-        return batch.obs, self._envpool_info(batch)
+        return self._spec.obs_of(batch.obs), self._envpool_info(batch)
 
     def _envpool_info(self, batch: Batch) -> EnvPoolInfo:
         info = envpool_info(batch.info, batch.env_id, batch.elapsed_step, self._info_arrays)
@@ -111,7 +112,8 @@ class GymEnvPool(GymnasiumEnvPool):
         return (obs, info) if self._has_new_api or self._spec.options.gym_reset_return_info else obs
 
     def _first_rows(self, batch: Batch, return_info: bool) -> Any:
-        return super()._first_rows(batch, True) if return_info or self._has_new_api else batch.obs
+        obs, info = super()._first_rows(batch, True)
+        return (obs, info) if return_info or self._has_new_api else obs
 
     def _rows(self, batch: Batch) -> Any:
         obs, reward, terminated, truncated, info = super()._rows(batch)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.making import make_pettingzoo
 from envfleet.apis.pettingzoo.pools import PlayerRowsPool
+from envfleet.compat.envpool.env_spec import DEFAULT_SEED
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
 from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
@@ -42,9 +43,10 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
         )
     rest = dict(options)
     rest["num_players"] = rest.pop("max_num_players")
+    rest.setdefault("seed", DEFAULT_SEED)
     if rest.get("max_episode_steps") is not None:
         rest["time_limit"] = rest.pop("max_episode_steps")
-    has_five_results = env_type == "gymnasium" or has_new_api()
+    has_five_results = env_type != "gym" or has_new_api()
     returns_info = bool(rest.pop("gym_reset_return_info", has_five_results))
     for name in ("base_path", "render_env_id", "render_width", "render_height", "render_camera_id", "from_pixels"):
         rest.pop(name, None)
@@ -54,6 +56,10 @@ def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) ->
         rows = make_pettingzoo(MultiplayerEnv if own is None else own, layout="rows", **rest)
     else:
         rows = make_pettingzoo(task_id, layout="rows", **rest)
+    if env_type == "dm":
+        from envfleet.compat.envpool.dm_player_pools import DMPlayersEnvPool  # needs dm_env
+
+        return DMPlayersEnvPool(rows)
     return PlayersEnvPool(rows, has_five_results, returns_info)
 
 

@@ -44,7 +44,7 @@ class EnvRegistry:
         """Make a pool with EnvPool's API."""
         if env_type not in _POOL_KINDS:
             raise ConfigError(f"env_type expected 'gym', 'gymnasium' or 'dm', got {env_type!r}")
-        if env_type != "dm" and wants_players(options):
+        if wants_players(options):
             return make_player_pool(task_id, env_type, options)
         spec = classes_for(task_id, "EnvSpec").of_task(task_id, options)
         return classes_for(task_id, _POOL_KINDS[env_type])(spec)

@@ -236,18 +236,21 @@ class OldCalls(Env):
 
 
 def make(env_id: str, **kwargs: Any) -> OldCalls:
-    """Make an env of Gymnasium's registry with gym 0.25's API, with render_mode="rgb_array" if it supports that."""
-    modes = _render_modes(env_id)
-    if "rgb_array" in modes:
-        kwargs.setdefault("render_mode", "rgb_array")
-    kwargs.setdefault("disable_env_checker", True)
-    return OldCalls(gymnasium.make(env_id, **kwargs))
+    """Make an env with gym 0.25's API, with render_mode="rgb_array" if it supports that.
 
-
-def _render_modes(env_id: str) -> list[str]:
+    env_id: of Gymnasium's registry, or one that Gymnasium has dropped and envfleet runs, such as Taxi-v3.
+    """
     from envfleet.making.builders import gymnasium_spec
 
-    entry = gymnasium_spec(env_id).entry_point
+    spec = gymnasium_spec(env_id)
+    if "rgb_array" in _render_modes(spec):
+        kwargs.setdefault("render_mode", "rgb_array")
+    kwargs.setdefault("disable_env_checker", True)
+    return OldCalls(gymnasium.make(spec, **kwargs))
+
+
+def _render_modes(spec: gymnasium.envs.registration.EnvSpec) -> list[str]:
+    entry = spec.entry_point
     creator = gymnasium.envs.registration.load_env_creator(entry) if isinstance(entry, str) else entry
     return list(getattr(creator, "metadata", {}).get("render_modes", []))
 

@@ -88,6 +88,11 @@ class MultiplayerEnv:
         """Return the action space, the same for every player."""
         return self._players[0][1].action_space
 
+    @property
+    def player_info_space(self) -> gymnasium.spaces.Dict:
+        """The space of a player's info, the same for every player."""
+        return self._players[0][1].info_space
+
     def reset(self, seed: int | None = None, options: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
         """Start a new game, with a seed or the first time; else the next episode of the current game."""
         if seed is not None:

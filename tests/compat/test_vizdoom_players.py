@@ -45,10 +45,39 @@ def test_the_old_gyms_dialect() -> None:
         assert info["TimeLimit.truncated"].tolist() == [True]
 
 
+def test_the_dm_dialect() -> None:
+    """step_type is per game; reward, discount, the players' infos and obs are per player, as in EnvPool's buffers."""
+    pytest.importorskip("vizdoom")
+    tree = pytest.importorskip("tree")
+    with envpool.make_dm("MultiDuel-v1", **OPTIONS) as envs:
+        spec = envs.observation_spec()
+        first = envs.reset()
+        tree.assert_same_structure(spec, first.observation)
+        assert first.step_type.tolist() == [0, 0]
+        assert first.reward.tolist() == [0.0] * 4
+        assert first.observation.obs.shape == (4, *spec.obs.shape)
+        assert first.observation.players.env_id.tolist() == [0, 0, 1, 1]
+        assert first.observation.players.id.tolist() == [0, 1, 0, 1]
+        assert first.observation.HEALTH.tolist() == [100.0] * 4
+        assert envs.action_spec().num_values == envs.action_space.n
+        for step in range(1, 4):
+            ts = envs.step(np.array([0, 1, 2, 3]))
+            tree.assert_same_structure(spec, ts.observation)
+            assert ts.step_type.tolist() == [2 if step == 3 else 1] * 2
+            assert ts.reward.shape == ts.discount.shape == (4,)
+            assert ts.reward.dtype == ts.discount.dtype == np.float32
+            assert ts.discount.tolist() == [1.0] * 4  # the time limit ends the games
+            assert ts.observation.env_id.tolist() == [0, 1]
+            assert ts.observation.elapsed_step.tolist() == [step] * 2
+        second = envs.reset(np.array([1]))
+        assert second.observation.env_id.tolist() == [1]
+        assert second.observation.players.env_id.tolist() == [1, 1]
+
+
 def test_what_has_one_player_is_refused() -> None:
     with pytest.raises(ConfigError, match="these have several players"):
         envpool.make("CartPole-v1", max_num_players=2)
-    with pytest.raises(ConfigError, match="max_num_players expected 1 in the dm dialect"):
-        envpool.make("MultiDuel-v1", env_type="dm", max_num_players=2)
+    with pytest.raises(ConfigError, match="max_num_players expected 1 in make_spec"):
+        envpool.make_spec("MultiDuel-v1", max_num_players=2)
     with pytest.raises(ConfigError, match="max_num_players expected an integer from 1 to 8"):
         envpool.make("MultiDuel-v1", max_num_players=9)
