@@ -6,6 +6,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NATIVE := $(shell find native -name '*.cc' -o -name '*.h') CMakeLists.txt pyproject.toml
 CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h')
 BENCH := .venv-bench
+# EnvPool 1.2.7 requires Python 3.12: the one on the PATH, or pyenv's. To use another: BENCH_PYTHON=/path/to/python3.12
+BENCH_PYTHON ?= $(or $(shell for python in python3.12 "$$HOME"/.pyenv/versions/3.12*/bin/python3.12; do \
+  "$$python" -c "" 2>/dev/null && echo "$$python" && break; done),python3.12)
 GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 GYM_PIP := .venv-gym/bin/python -m pip --disable-pip-version-check --quiet
@@ -172,11 +175,14 @@ else
 endif
 
 $(BENCH)/.peers:
-	$(PYTHON) -m venv $(BENCH)
+	@$(BENCH_PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 12))" || { \
+	  echo "make bench expected Python 3.12 or newer, which EnvPool 1.2.7 requires, got none as '$(BENCH_PYTHON)'."; \
+	  echo "Name one: make bench BENCH_PYTHON=/path/to/python3.12"; exit 1; }
+	$(BENCH_PYTHON) -m venv $(BENCH)
 	$(BENCH_PIP) install --upgrade "pip>=25.1"
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
-		"envpool==1.2.5" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
+		"envpool==1.2.7" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
 		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
 	touch $@
 

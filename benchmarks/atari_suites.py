@@ -1,45 +1,70 @@
-"""Suite `atari`: Pong on worker processes against EnvPool, ale-py's vector env and the bare emulator.
+"""Suite `atari`: Pong on worker processes against EnvPool, ale-py's vector env, the bare emulator and Python loops.
 
 All contenders have EnvPool's default settings: 84x84 grayscale, four stacked frames, frame skip 4 with the maximum of
 the last two, up to 30 no-ops and fire on reset, no sticky actions, unclipped rewards. Each runs in its own process.
+
+The Python loops are the baselines of EnvPool's paper: a for-loop over Gymnasium's wrapped envs (SyncVectorEnv), and one
+process per env (Gymnasium's AsyncVectorEnv and Stable-Baselines3's SubprocVecEnv). They do not press fire on reset. The
+paper's fourth, Sample Factory (2.1.1), requires NumPy < 2 and Gymnasium < 1 and cannot be installed next to the others.
+Rates are also given in frames per second, as in the paper: four frames per step.
 """
 
 from __future__ import annotations
 
+import heapq
 import multiprocessing
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 from harness import Case, Loop, Options, Target
 from isolated import isolated_contender
 from loops import actions_for, async_loop, sync_loop
 
 ENVFLEET, ENVPOOL, ALE = "envfleet", "EnvPool", "ale-py AtariVectorEnv"
+FOR_LOOP, ASYNC_VECTOR = "for-loop (Gymnasium SyncVectorEnv)", "Gymnasium AsyncVectorEnv"
+SUBPROC = "SB3 SubprocVecEnv"
 BARE, BARE_IN_BATCHES = "bare emulation", "bare emulation, in batches"
 _NUM_ACTIONS = 6
-_WORKERS = 2
+_FRAME_SKIP = 4
 # By num_envs: the minimum speedup over each peer. _BARE_TARGET is the minimum fraction of the emulator's own speed.
 _SYNC_TARGETS = {8: 1.1, 64: 1.15}
+_SYNC_TARGETS_ON_MANY_CORES = {16: 1.25, 64: 1.15, 256: 1.1}
+_MANY_CORES = 8
+_MAX_PROCESSES = 64  # of the peers with one process per env
+# In steps: what a reset without a seed costs (2026-11-16, AMD EPYC), and the length of an episode of random actions.
+_RESET_STEPS, _EPISODE_STEPS = 14, 900
 _BARE_TARGET = 0.9
 _ASYNC_ENVS, _ASYNC_TARGET = 64, 1.1
 
 
 def atari(options: Options) -> list[Case]:
-    return [*(_sync(num_envs, bound) for num_envs, bound in _SYNC_TARGETS.items()), _async()]
+    workers = options.num_threads
+    bounds = _SYNC_TARGETS_ON_MANY_CORES if workers >= _MANY_CORES else _SYNC_TARGETS
+    return [*(_sync(num_envs, workers, bound) for num_envs, bound in bounds.items()), _async(workers)]
 
 
-def _sync(num_envs: int, bound: float) -> Case:
+def _sync(num_envs: int, workers: int, bound: float) -> Case:
     contenders = [
-        (ENVFLEET, envfleet_sync),
-        (ENVPOOL, envpool_sync),
-        (ALE, ale_sync),
-        (BARE, bare_emulation),
-        (BARE_IN_BATCHES, bare_in_batches),
+        isolated_contender(name, function, num_envs=num_envs, workers=workers)
+        for name, function in (
+            (ENVFLEET, envfleet_sync),
+            (ENVPOOL, envpool_sync),
+            (ALE, ale_sync),
+            (BARE, bare_emulation),
+            (BARE_IN_BATCHES, bare_in_batches),
+        )
     ]
+    contenders.append(isolated_contender(FOR_LOOP, gymnasium_sync, num_envs=num_envs))
+    if num_envs <= _MAX_PROCESSES:
+        contenders += [
+            isolated_contender(name, function, num_envs=num_envs)
+            for name, function in ((ASYNC_VECTOR, gymnasium_async), (SUBPROC, sb3_subproc))
+        ]
     return Case(
-        f"Pong-v5, {num_envs} envs, {_WORKERS} workers, synchronous",
+        f"Pong-v5, {num_envs} envs, {workers} workers, synchronous",
         "steps/s",
-        [isolated_contender(name, function, num_envs=num_envs) for name, function in contenders],
+        contenders,
         ENVFLEET,
         [
             Target("ratio", ENVFLEET, bound, ENVPOOL),
@@ -47,51 +72,85 @@ def _sync(num_envs: int, bound: float) -> Case:
             Target("ratio", ENVFLEET, _BARE_TARGET, BARE),
             Target("ratio", ENVFLEET, _BARE_TARGET, BARE_IN_BATCHES),
         ],
-        facts={"num_envs": num_envs, "num_workers": _WORKERS},
+        facts={
+            "num_envs": num_envs,
+            "num_workers": workers,
+            "frames_per_step": _FRAME_SKIP,
+            "busy_share": busy_share(num_envs, workers, are_shared=False),
+            "busy_share_if_threads_shared_the_envs": busy_share(num_envs, workers, are_shared=True),
+        },
     )
 
 
-def _async() -> Case:
+def busy_share(num_envs: int, num_workers: int, are_shared: bool, num_batches: int = 1000) -> float:
+    """Return the part of the time that workers of a synchronous pool are busy, given what resets cost. Simulated.
+
+    A batch ends with its last worker. Worker processes own their envs, so a reset delays those of the same worker;
+    threads that share the envs, as EnvPool's and ale-py's do, take them over.
+    """
+    rng = np.random.default_rng(0)
+    steps_left = rng.integers(1, _EPISODE_STEPS, num_envs)
+    work = elapsed = 0.0
+    for _ in range(num_batches):
+        costs = np.where(steps_left > 0, rng.uniform(0.8, 1.2, num_envs), _RESET_STEPS)
+        steps_left = np.where(steps_left > 0, steps_left - 1, rng.normal(_EPISODE_STEPS, 100, num_envs).astype(int))
+        if are_shared:
+            busy_until = [0.0] * num_workers
+            for cost in costs:
+                heapq.heapreplace(busy_until, busy_until[0] + cost)
+        else:
+            busy_until = [float(own.sum()) for own in np.array_split(costs, num_workers)]
+        work += float(costs.sum())
+        elapsed += max(busy_until)
+    return round(work / num_workers / elapsed, 2)
+
+
+def _async(workers: int) -> Case:
     batch_size = _ASYNC_ENVS // 2
-    common = {"num_envs": _ASYNC_ENVS, "batch_size": batch_size}
+    common = {"num_envs": _ASYNC_ENVS, "batch_size": batch_size, "workers": workers}
     return Case(
-        f"Pong-v5, {_ASYNC_ENVS} envs, {_WORKERS} workers, batches of {batch_size}",
+        f"Pong-v5, {_ASYNC_ENVS} envs, {workers} workers, batches of {batch_size}",
         "steps/s",
         [
             isolated_contender(ENVFLEET, envfleet_async, **common),
             isolated_contender(ENVPOOL, envpool_async, **common),
-            isolated_contender(BARE, bare_emulation, num_envs=_ASYNC_ENVS),
+            isolated_contender(BARE, bare_emulation, num_envs=_ASYNC_ENVS, workers=workers),
         ],
         ENVFLEET,
         [Target("ratio", ENVFLEET, _ASYNC_TARGET, ENVPOOL), Target("ratio", ENVFLEET, _BARE_TARGET, BARE)],
-        facts={**common, "num_workers": _WORKERS},
+        facts={
+            "num_envs": _ASYNC_ENVS,
+            "batch_size": batch_size,
+            "num_workers": workers,
+            "frames_per_step": _FRAME_SKIP,
+        },
     )
 
 
-def envfleet_sync(num_envs: int) -> Loop:
+def envfleet_sync(num_envs: int, workers: int) -> Loop:
     import envfleet
 
-    pool = envfleet.make("Pong-v5", num_envs=num_envs, num_workers=_WORKERS, seed=0)
+    pool = envfleet.make("Pong-v5", num_envs=num_envs, num_workers=workers, seed=0)
     pool.reset()
     return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
 
 
-def envfleet_async(num_envs: int, batch_size: int) -> Loop:
+def envfleet_async(num_envs: int, batch_size: int, workers: int) -> Loop:
     import envfleet
 
-    pool = envfleet.make("Pong-v5", num_envs=num_envs, batch_size=batch_size, num_workers=_WORKERS, seed=0)
+    pool = envfleet.make("Pong-v5", num_envs=num_envs, batch_size=batch_size, num_workers=workers, seed=0)
     pool.async_reset()
     return async_loop(pool, batch_size, pool.close, actions=actions_for(batch_size, _NUM_ACTIONS))
 
 
-def envpool_sync(num_envs: int) -> Loop:
-    pool = _envpool(num_envs=num_envs)
+def envpool_sync(num_envs: int, workers: int) -> Loop:
+    pool = _envpool(num_envs=num_envs, num_threads=workers)
     pool.reset()
     return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
 
 
-def envpool_async(num_envs: int, batch_size: int) -> Loop:
-    pool = _envpool(num_envs=num_envs, batch_size=batch_size)
+def envpool_async(num_envs: int, batch_size: int, workers: int) -> Loop:
+    pool = _envpool(num_envs=num_envs, batch_size=batch_size, num_threads=workers)
     pool.async_reset()
     return async_loop(pool, batch_size, pool.close, actions=actions_for(batch_size, _NUM_ACTIONS))
 
@@ -99,18 +158,56 @@ def envpool_async(num_envs: int, batch_size: int) -> Loop:
 def _envpool(**options: Any) -> Any:
     import envpool
 
-    return envpool.make("Pong-v5", env_type="gymnasium", num_threads=_WORKERS, seed=0, **options)
+    return envpool.make("Pong-v5", env_type="gymnasium", seed=0, **options)
 
 
-def ale_sync(num_envs: int) -> Loop:
+def ale_sync(num_envs: int, workers: int) -> Loop:
     import ale_py
 
-    pool = ale_py.AtariVectorEnv("pong", num_envs, num_threads=_WORKERS, reward_clipping=False)
+    pool = ale_py.AtariVectorEnv("pong", num_envs, num_threads=workers, reward_clipping=False)
     pool.reset(seed=0)
     return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
 
 
-def bare_emulation(num_envs: int) -> Loop:
+def gymnasium_sync(num_envs: int) -> Loop:
+    from gymnasium.vector import SyncVectorEnv
+
+    pool = SyncVectorEnv([_make_pong] * num_envs)
+    pool.reset(seed=0)
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
+
+
+def gymnasium_async(num_envs: int) -> Loop:
+    from gymnasium.vector import AsyncVectorEnv
+
+    pool = AsyncVectorEnv([_make_pong] * num_envs, shared_memory=True)
+    pool.reset(seed=0)
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
+
+
+def sb3_subproc(num_envs: int) -> Loop:
+    from stable_baselines3.common.vec_env import SubprocVecEnv
+
+    # Otherwise each worker would import torch before its first step.
+    multiprocessing.set_forkserver_preload(["gymnasium", "ale_py", "stable_baselines3.common.vec_env"])
+    pool = SubprocVecEnv([_make_pong] * num_envs)
+    pool.seed(0)
+    pool.reset()
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_for(num_envs, _NUM_ACTIONS))
+
+
+def _make_pong() -> Any:
+    """Return Gymnasium's Pong with the wrappers that its documentation recommends, in the settings of this suite."""
+    import ale_py
+    import gymnasium
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("ALE/Pong-v5", frameskip=1, repeat_action_probability=0.0)
+    return FrameStackObservation(AtariPreprocessing(env, noop_max=30, frame_skip=_FRAME_SKIP), 4)
+
+
+def bare_emulation(num_envs: int, workers: int) -> Loop:
     """The same number of emulators and processes, which only call act() four times per step, and reset at the end.
 
     No process waits for another: they synchronize once per chunk of batches.
@@ -118,9 +215,9 @@ def bare_emulation(num_envs: int) -> Loop:
     context = multiprocessing.get_context("spawn")
     pipes = []
     processes = []
-    for _ in range(_WORKERS):
+    for _ in range(workers):
         near, far = context.Pipe()
-        process = context.Process(target=_emulate, args=(far, num_envs // _WORKERS), daemon=True)
+        process = context.Process(target=_emulate, args=(far, num_envs // workers), daemon=True)
         process.start()
         far.close()
         pipes.append(near)
@@ -143,9 +240,9 @@ def bare_emulation(num_envs: int) -> Loop:
     return Loop(run, num_envs, close)
 
 
-def bare_in_batches(num_envs: int) -> Loop:
+def bare_in_batches(num_envs: int, workers: int) -> Loop:
     """The same, but the processes synchronize after every batch: the limit for any synchronous step."""
-    bare = bare_emulation(num_envs)
+    bare = bare_emulation(num_envs, workers)
 
     def run(num_batches: int) -> None:
         for _ in range(num_batches):

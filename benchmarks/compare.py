@@ -1,6 +1,6 @@
 """Measure envfleet against its peers, all in one run, in alternating rounds.
 
-    python benchmarks/compare.py                                        run all suites
+    python benchmarks/compare.py                                        run all suites but native_table, the longest
     python benchmarks/compare.py cartpole --num-envs 64 --peers envpool
     python benchmarks/compare.py --markdown benchmarks/results/latest.json
     python benchmarks/compare.py --refresh docs/benchmarks              write the results into the documentation
@@ -68,9 +68,11 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         num_envs=tuple(args.num_envs),
         num_threads=args.num_threads,
         peers=None if args.peers is None else tuple(peer.lower() for peer in args.peers),
+        envs=None if args.envs is None else tuple(args.envs),
+        baseline=args.baseline,
     )
     results: dict[str, Any] = {}
-    for suite in args.suites or suites.SUITES:
+    for suite in args.suites or [name for name in suites.SUITES if name not in suites.ON_REQUEST]:
         try:
             cases = suites.build(suite, options)
         except harness.Skipped as reason:
@@ -88,10 +90,19 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
 def _parser() -> argparse.ArgumentParser:
     defaults = Options()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"one of {', '.join(suites.SUITES)}; default: all")
+    parser.add_argument(
+        "suites",
+        nargs="*",
+        metavar="SUITE",
+        help=f"one of {', '.join(suites.SUITES)}; default: all but {', '.join(suites.ON_REQUEST)}",
+    )
     parser.add_argument("--peers", nargs="*", metavar="NAME", help="prefixes of the peers to run; envfleet always runs")
     parser.add_argument(
         "--num-envs", nargs="+", type=int, default=defaults.num_envs, metavar="N", help="sizes of the suite cartpole"
+    )
+    parser.add_argument("--envs", nargs="+", metavar="PREFIX", help="ids of the suite native_table; default: all")
+    parser.add_argument(
+        "--baseline", metavar="PYTHON", help="suite workers: an interpreter with the build of envfleet to compare with"
     )
     parser.add_argument("--num-threads", type=int, default=harness.usable_cores(), metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")

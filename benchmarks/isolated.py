@@ -32,9 +32,10 @@ _MAKE_TIMEOUT_S, _CLOSE_TIMEOUT_S = 180.0, 30.0
 class Isolated:
     """A harness.Subject that measures in another process."""
 
-    def __init__(self, function: Callable[..., Any], **arguments: Any) -> None:
+    def __init__(self, function: Callable[..., Any], python: str = sys.executable, **arguments: Any) -> None:
+        """python: the interpreter to run it with; another environment may hold another version of a package."""
         self._process = subprocess.Popen(
-            [sys.executable, __file__],
+            [python, __file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,30 +1,43 @@
 """Measure native envs on a machine with many cores: by thread count, against EnvPool, and next to busy processes.
 
 python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5]
+python benchmarks/many_cores.py --scaling benchmarks/results/threads-16-cores.json
 
 EnvPool is measured if it is installed. All figures are millions of env steps per second. Ratios are taken between
 measurements close in time; the median over the rounds is shown.
+
+--scaling measures only throughput by thread count, of envfleet and EnvPool, for light and heavy envs, and writes a
+report of the form that compare.py writes; plot.py draws it.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import multiprocessing
 import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
+import harness
+import mujoco_suites
 import numpy as np
+import tables
+from harness import Case
+from isolated import isolated_contender
 
 import envfleet
 
 _BUSY_LOOPS = 4
 _WITH_BUSY_LOOPS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192))
 _WINDOW_SECONDS = 0.2
+_SCALING_THREADS = (1, 2, 4, 8, 16)
+_SCALING = (("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192), ("Ant-v5", 256))
 Step = Callable[[], Any]
 
 
@@ -147,11 +160,47 @@ def slow_windows(env_id: str, num_envs: int, seconds: float) -> None:
     pool.close()
 
 
+def scaling_cases(max_threads: int) -> list[Case]:
+    """Return one case per env: envfleet and EnvPool at each thread count up to max_threads."""
+    counts = [count for count in _SCALING_THREADS if count <= max_threads]
+    cases = []
+    for env, num_envs in _SCALING:
+        contenders = [
+            # In processes of their own: EnvPool contains another version of MuJoCo.
+            isolated_contender(scaling_name(package, count), make, env=env, num_envs=num_envs, num_threads=count)
+            for count in counts
+            for package, make in (("envfleet", mujoco_suites.envfleet_sync), ("EnvPool", mujoco_suites.envpool_sync))
+        ]
+        reference = scaling_name("envfleet", counts[-1])
+        facts = {"env_id": env, "num_envs": num_envs, "threads": counts}
+        cases.append(Case(f"{env}, {num_envs} envs, by threads", "steps/s", contenders, reference, facts=facts))
+    return cases
+
+
+def scaling_name(package: str, num_threads: int) -> str:
+    return f"{package}, {num_threads} thread{'s' * (num_threads > 1)}"
+
+
+def write_scaling(path: Path, args: argparse.Namespace) -> None:
+    results = []
+    for case in scaling_cases(os.cpu_count() or 1):
+        results.append(harness.run_case(case, args.rounds, args.seconds))
+        print(tables.text_of_case(results[-1]), flush=True)
+    options = {"rounds": args.rounds, "seconds": args.seconds}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(harness.report(options, {"threads": results}), indent=1) + "\n")
+    print(f"written to {path}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--scaling", type=Path, metavar="JSON", help="measure by thread count only, write this report")
     args = parser.parse_args()
+    if args.scaling is not None:
+        write_scaling(args.scaling, args)
+        return
     cores = os.cpu_count() or 1
     print("Threads")
     counts = sorted({1, *(count for count in (2, 4, 8, 12) if count < cores), cores})

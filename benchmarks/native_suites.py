@@ -21,14 +21,17 @@ from loops import sync_loop
 
 HERE = Path(__file__).resolve().parent
 ENVFLEET, ENVPOOL, ENVPOOL_1 = "envfleet", "EnvPool", "EnvPool, 1 thread"
+FAST_MATH = "envfleet, fast_math"
 NUMPY = "Gymnasium numpy CartPole"
 
 
 # --- cartpole: steps per second against the peers ----------------------------------------
 
-# By num_envs: the minimum speedup over EnvPool and over Gymnasium's numpy CartPole.
-_SYNC_TARGETS = {1: (10, 6), 64: (35, 8), 1024: (80, 4), 8192: (120, 4)}
-_ASYNC_TARGETS = {64: 12, 1024: 25}
+# By num_envs: the minimum speedup of the default, exact arithmetic over EnvPool, and of fast_math=True. For two cores.
+_SYNC_TARGETS = {1: 20, 64: 40, 1024: 50, 8192: 60}
+_FAST_MATH_TARGETS = {64: 50, 1024: 90, 8192: 130}
+_NUMPY_TARGET = 3  # over Gymnasium's numpy CartPole, at each of these sizes
+_ASYNC_TARGETS = {64: 12, 1024: 20}
 _PROCESSES_AT = 64  # where the peers with one process per env run
 
 
@@ -40,27 +43,34 @@ def cartpole(options: Options) -> list[Case]:
 def _cartpole_sync(num_envs: int, num_threads: int) -> Case:
     contenders = [
         Contender(ENVFLEET, partial(peers.envfleet_sync, num_envs, num_threads)),
+        Contender(FAST_MATH, partial(peers.envfleet_sync, num_envs, num_threads, fast_math=True)),
         Contender(ENVPOOL, partial(peers.envpool_sync, num_envs, num_threads)),
         Contender(NUMPY, partial(peers.gymnasium_numpy, num_envs)),
         Contender("Gymnasium SyncVectorEnv", partial(peers.gymnasium_sync, num_envs)),
     ]
     if num_threads > 1:
         # EnvPool's threads contend on light envs: one is often faster than two.
-        contenders.insert(2, Contender(ENVPOOL_1, partial(peers.envpool_sync, num_envs, 1)))
+        contenders.insert(3, Contender(ENVPOOL_1, partial(peers.envpool_sync, num_envs, 1)))
     if num_envs == _PROCESSES_AT:
         contenders += [
             Contender("Gymnasium AsyncVectorEnv", partial(peers.gymnasium_async, num_envs)),
             Contender("SB3 DummyVecEnv", partial(peers.sb3_dummy, num_envs)),
             Contender("SB3 SubprocVecEnv", partial(peers.sb3_subproc, num_envs)),
         ]
-    envpool_bound, numpy_bound = _SYNC_TARGETS.get(num_envs, (None, None))
-    bounds = ((ENVPOOL, envpool_bound), (NUMPY, numpy_bound))
+    targets = []
+    if num_envs in _SYNC_TARGETS:
+        targets += [
+            Target("ratio", ENVFLEET, _SYNC_TARGETS[num_envs], ENVPOOL),
+            Target("ratio", ENVFLEET, _NUMPY_TARGET, NUMPY),
+        ]
+    if num_envs in _FAST_MATH_TARGETS:
+        targets.append(Target("ratio", FAST_MATH, _FAST_MATH_TARGETS[num_envs], ENVPOOL))
     return Case(
         f"CartPole-v1, {num_envs} env{'s' * (num_envs > 1)}, synchronous",
         "steps/s",
         contenders,
         ENVFLEET,
-        [Target("ratio", ENVFLEET, bound, peer) for peer, bound in bounds if bound is not None],
+        targets,
         facts={"num_envs": num_envs, "mode": "sync", "num_threads": num_threads},
     )
 

@@ -1,6 +1,9 @@
-"""Draw docs/throughput.png, CartPole steps per second by num_envs, from a report of compare.py.
+"""Draw the pictures of the documentation from reports.
 
 python benchmarks/plot.py [benchmarks/results/latest.json] [docs/throughput.png]
+    CartPole steps per second by num_envs, from a report of compare.py
+python benchmarks/plot.py benchmarks/results/threads-16-cores.json docs/scaling.png
+    steps per second by thread count, from a report of many_cores.py --scaling
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")  # before pyplot, which would look for a display
 import matplotlib.pyplot as plt
+import matplotlib.ticker
 
 ROOT = Path(__file__).resolve().parent.parent
 Line = dict[int, Mapping[str, Any]]  # num_envs -> a contender's result
@@ -113,10 +117,78 @@ def _small_print(report: Mapping[str, Any]) -> str:
     )
 
 
+def draw_scaling(report: Mapping[str, Any], path: Path) -> None:
+    """Draw one panel per env: throughput by thread count, with one thread of envfleet times the count as a guide."""
+    cases = report["suites"]["threads"]
+    figure, panels = plt.subplots(1, len(cases), figsize=(3.1 * len(cases), 4.0), dpi=160, squeeze=False)
+    for axes, case in zip(panels[0], cases, strict=True):
+        _draw_threads(axes, case)
+    panels[0][0].set_ylabel("environment steps per second")
+    figure.suptitle(
+        f"Throughput by threads, on {report['machine']['usable_cores']} cores", x=0.01, ha="left", weight="bold"
+    )
+    figure.text(0.01, 0.012, _scaling_small_print(report), fontsize=6.2, color="#666666", linespacing=1.4)
+    figure.tight_layout(rect=(0, 0.06, 1, 1))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def threads_of(case: Mapping[str, Any]) -> dict[str, Line]:
+    """Return the results of a case by package and thread count."""
+    lines: dict[str, Line] = defaultdict(dict)
+    for result in case["contenders"]:
+        if result["status"] == "ok":
+            package, threads = result["name"].split(", ")
+            lines[package][int(threads.split()[0])] = result
+    return lines
+
+
+def _draw_threads(axes: Any, case: Mapping[str, Any]) -> None:
+    counts = case["facts"]["threads"]
+    lines = threads_of(case)
+    for package, line in lines.items():
+        shown = sorted(line)
+        medians = [line[count]["median"] for count in shown]
+        spread = [
+            [median - line[count]["min"] for count, median in zip(shown, medians, strict=True)],
+            [line[count]["max"] - median for count, median in zip(shown, medians, strict=True)],
+        ]
+        style = {"color": _COLOURS[package], "linewidth": 2.4 if package == "envfleet" else 1.6}
+        axes.errorbar(shown, medians, yerr=spread, marker="o", markersize=4, capsize=2, label=package, **style)
+    if 1 in lines.get("envfleet", {}):
+        alone = lines["envfleet"][1]["median"]
+        ideal = [count * alone for count in counts]
+        axes.plot(counts, ideal, color="#bbbbbb", linestyle="--", linewidth=1, label="1 thread, times threads")
+    axes.set(xscale="log", yscale="log", xlabel="threads")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(mpl.ticker.EngFormatter())
+    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(f"{case['facts']['env_id']}, {case['facts']['num_envs']:,} envs", loc="left", fontsize=9)
+    axes.legend(fontsize=6.5, frameon=False)
+
+
+def _scaling_small_print(report: Mapping[str, Any]) -> str:
+    machine, versions, options = report["machine"], report["versions"], report["options"]
+    busiest = max(case["others_cores"] for case in report["suites"]["threads"])
+    return (
+        f"Median of {options['rounds']} alternating rounds of {options['seconds']} s in one run; bars span the slowest "
+        f"to the fastest round. Other processes used up to {busiest:.2f} cores. {report['date'][:10]}\n"
+        f"{machine['cpu']}, {machine['usable_cores']} cores, {machine['kernel']}, Python {machine['python']}, "
+        + ", ".join(f"{name} {versions[name]}" for name in ("envfleet", "envpool", "mujoco", "numpy"))
+    )
+
+
 def main() -> None:
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results/latest.json"
-    target = Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / "docs/throughput.png"
-    draw(json.loads(source.read_text()), target)
+    report = json.loads(source.read_text())
+    is_scaling = "threads" in report["suites"]
+    target = (
+        Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / ("docs/scaling.png" if is_scaling else "docs/throughput.png")
+    )
+    (draw_scaling if is_scaling else draw)(report, target)
     print(f"wrote {target}")
 
 

@@ -7,6 +7,10 @@ where it is created.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness import Loop
@@ -19,6 +23,37 @@ def envfleet_sync(env: str, num_envs: int, backend: str, num_workers: int | None
     pool = _envfleet(env, num_envs, backend, num_workers)
     pool.reset()
     return sync_loop(pool.step, num_envs, pool.close, in_us, actions_of(pool.single_action_space, num_envs))
+
+
+def envfleet_cpu_time(env: str, num_envs: int, backend: str, num_workers: int) -> CpuTimeLoop:
+    """Measure the CPU time of the caller and its workers, in microseconds per env step, instead of a rate."""
+    pool = _envfleet(env, num_envs, backend, num_workers)
+    pool.reset()
+    loop = sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.single_action_space, num_envs))
+    return CpuTimeLoop(loop, [os.getpid(), *pool.pool.executor.worker_pids])
+
+
+@dataclass
+class CpuTimeLoop:
+    """A harness.Subject: the CPU time of some processes per env step."""
+
+    loop: Loop
+    pids: list[int]
+
+    def measure(self, seconds: float) -> float:
+        before_ns, num_batches = self._cpu_ns(), 0
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self.loop.run(1)
+            num_batches += 1
+        return (self._cpu_ns() - before_ns) / 1000 / (num_batches * self.loop.steps_per_batch)
+
+    def close(self) -> None:
+        self.loop.close()
+
+    def _cpu_ns(self) -> int:
+        # The first field of schedstat: nanoseconds on a CPU.
+        return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) for pid in self.pids)
 
 
 def envfleet_async(env: str, num_envs: int, backend: str, num_workers: int, batch_size: int) -> Loop:

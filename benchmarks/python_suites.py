@@ -157,6 +157,48 @@ def oversubscribed(options: Options) -> list[Case]:
     ]
 
 
+# --- workers: the same envs on ever more workers -----------------------------------------------------
+
+_WORKER_COUNTS = (2, 16, 64, 128)
+
+
+def workers(options: Options) -> list[Case]:
+    """256 CartPoles on 2 to 128 workers: what a worker costs by itself.
+
+    Steps per second depend on what else the machine does; the CPU time of the caller and its workers per step hardly
+    does. With --baseline, each worker count is measured with that other build of envfleet too, in alternation.
+    """
+    num_envs = 256
+    builds = {"envfleet": {}} | ({"baseline": {"python": options.baseline}} if options.baseline else {})
+    measured = (
+        ("steps per second", "steps/s", peers.envfleet_sync, True),
+        ("CPU time of all processes per step", "us", peers.envfleet_cpu_time, False),
+    )
+    return [
+        Case(
+            f"Python CartPole-v1, {num_envs} envs on {_WORKER_COUNTS[0]} to {_WORKER_COUNTS[-1]} workers: {what}",
+            unit,
+            [
+                _contender(
+                    f"{build}, {count} workers",
+                    function,
+                    _CARTPOLE,
+                    num_envs,
+                    backend="processes",
+                    num_workers=count,
+                    **arguments,
+                )
+                for count in _WORKER_COUNTS
+                for build, arguments in builds.items()
+            ],
+            f"envfleet, {_WORKER_COUNTS[0]} workers",
+            more_is_better=is_more_better,
+            facts={"num_envs": num_envs},
+        )
+        for what, unit, function, is_more_better in measured
+    ]
+
+
 # --- threads_freethreaded: Python envs on threads, in parallel -----------------------------------
 
 
@@ -209,6 +251,7 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     "ant": ant,
     "sleepy": sleepy,
     "oversubscribed": oversubscribed,
+    "workers": workers,
     "threads_freethreaded": threads_freethreaded,
     "serial_share": serial_share,
 }

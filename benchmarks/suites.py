@@ -10,6 +10,7 @@ import atari_suites
 import families_suites
 import mujoco_suites
 import native_suites
+import native_table
 import python_suites
 import ray_suites
 import sampling_suites
@@ -18,6 +19,7 @@ from harness import Case, Contender, Options
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **native_suites.SUITES,
+    **native_table.SUITES,
     **python_suites.SUITES,
     **ray_suites.SUITES,
     **api_suites.SUITES,
@@ -27,6 +29,9 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **vizdoom_suites.SUITES,
     **families_suites.SUITES,
 }
+
+# Run only if they are named: they take long.
+ON_REQUEST = frozenset({"native_table"})
 
 
 def build(suite: str, options: Options) -> list[Case]:

@@ -71,6 +71,8 @@ def _replace_between(document: str, begin: str, end: str, text: str) -> str:
 
 
 def _suite_parts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    if cases and all("row" in case["facts"] for case in cases):
+        return _one_table(cases)
     parts = []
     for case in cases:
         head, rows = _case_head(case), _case_rows(case)
@@ -83,6 +85,35 @@ def _suite_parts(cases: Sequence[Mapping[str, Any]]) -> list[str]:
             listed = ", ".join(f"{bound}x over {name}" for name, bound in ceilings.items())
             parts.append(f"Upper bound (no thread or worker is ever idle; simulated): {listed}.")
     return parts
+
+
+def _one_table(cases: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return cases of two contenders each as one table, placed by the row and column that their facts name."""
+    columns = list(dict.fromkeys(case["facts"]["column"] for case in cases))
+    rows = list(dict.fromkeys(case["facts"]["row"] for case in cases))
+    placed = {(case["facts"]["row"], case["facts"]["column"]): case for case in cases}
+    names = [result["name"] for result in cases[0]["contenders"]]
+    head = ["", *(f"{column}: {what}" for column in columns for what in (*names, "speedup"))]
+    body = []
+    for row in rows:
+        cells = [row]
+        for column in columns:
+            case = placed.get((row, column))
+            cells += [""] * (len(names) + 1) if case is None else _cells(case)
+        body.append(cells)
+    noise = max(case["others_cores"] for case in cases)
+    parts = [_markdown(head, body)]
+    if warning := _warning(noise):
+        parts.append(f"Other processes used up to {noise:.2f} cores during a case{warning}.")
+    return parts
+
+
+def _cells(case: Mapping[str, Any]) -> list[str]:
+    shown = [
+        quantity(result["median"], case["unit"]) if result["status"] == "ok" else result["status"]
+        for result in case["contenders"]
+    ]
+    return [*shown, _times(case["ratios"][0]["median"]) if case["ratios"] else ""]
 
 
 def _target_cells(case: Mapping[str, Any]) -> list[str]:
@@ -151,7 +182,13 @@ def _targets_table(report: Mapping[str, Any]) -> str:
 
 def _case_head(case: Mapping[str, Any]) -> Row:
     compared = f"speedup of {case['reference']}" if case["more_is_better"] else f"relative to {case['reference']}"
-    return ("", f"median, {case['unit']}", "min to max", compared)
+    frames = ("median, frames/s",) if _frames_per_step(case) else ()
+    return ("", f"median, {case['unit']}", *frames, "min to max", compared)
+
+
+def _frames_per_step(case: Mapping[str, Any]) -> int:
+    """Return how many frames of the simulator a step covers; 0 if the case does not say."""
+    return int(case["facts"].get("frames_per_step", 0))
 
 
 def _case_rows(case: Mapping[str, Any]) -> list[Row]:
@@ -159,12 +196,15 @@ def _case_rows(case: Mapping[str, Any]) -> list[Row]:
     rows = []
     for result in case["contenders"]:
         if result["status"] != "ok":
-            rows.append((result["name"], result["status"], _one_line(result["error"]), ""))
+            empty = ("",) if _frames_per_step(case) else ()
+            rows.append((result["name"], result["status"], *empty, _one_line(result["error"]), ""))
             continue
         low, high = (quantity(result[key], case["unit"]) for key in ("min", "max"))
         ratio = ratios.get(result["name"])
         times = "" if ratio is None else f"{_times(ratio['median'])} ({_times(ratio['min'])} to {_times(ratio['max'])})"
-        rows.append((result["name"], quantity(result["median"], case["unit"]), f"{low} to {high}", times))
+        median, per_step = result["median"], _frames_per_step(case)
+        frames = (quantity(median * per_step, case["unit"]),) if per_step else ()
+        rows.append((result["name"], quantity(median, case["unit"]), *frames, f"{low} to {high}", times))
     return rows
 
 

@@ -1,10 +1,13 @@
 // The native module: a table of contents.
 #define ENVFLEET_IMPORTS_NUMPY
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
 #include "bindings/numpy_arrays.h"
 #include "engine/cores.h"
+#include "engine/numa.h"
 
 namespace nb = nanobind;
 
@@ -37,6 +40,7 @@ NB_MODULE(_native, module) {
   module.doc() = "The C++ side of envfleet; not a public interface.";
   module.attr("abi_version") = ENVFLEET_ABI_VERSION;
   module.def("usable_cores", &engine::usable_cores);
+  module.def("cores_by_node", &engine::cores_by_node, nb::arg("cores"), nb::arg("root") = "/sys/devices/system/node");
   bindings::bind_env_types(module);
   bindings::bind_random(module);
   bindings::bind_call_guard(module);

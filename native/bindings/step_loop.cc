@@ -219,7 +219,7 @@ void StepLoop::run_next() {
   slot.statistics.busy_ns += now - start;
   slot.statistics.slowest_ns = std::max(slot.statistics.slowest_ns.get(), now - start);
   state.progress_ns.store(now, std::memory_order_relaxed);
-  is_inline_ ? queue_.finish_inline(env_id) : queue_.finish(env_id);
+  is_inline_ ? queue_.finish_inline(env_id, now) : queue_.finish(env_id, now);
   if (interrupt != nullptr && !is_inline_) Py_CLEAR(interrupt);  // Ctrl-C is for the main thread; in a worker it is a fault
   if (interrupt != nullptr) {
     PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt)), interrupt);

@@ -5,6 +5,9 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
+
+#include "engine/numa.h"
 
 #if defined(__linux__)
 #include <sched.h>
@@ -91,15 +94,14 @@ void pin_this_thread([[maybe_unused]] int index) {
   cpu_set_t allowed;
   CPU_ZERO(&allowed);
   if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0 || CPU_COUNT(&allowed) == 0) return;
-  int place = index % CPU_COUNT(&allowed);
+  std::vector<int> cores;
   for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || place-- > 0) continue;
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(core, &one);
-    sched_setaffinity(0, sizeof(one), &one);
-    return;
+    if (CPU_ISSET(core, &allowed)) cores.push_back(core);
   }
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(cores_by_node(cores)[static_cast<std::size_t>(index) % cores.size()], &one);
+  sched_setaffinity(0, sizeof(one), &one);
 #endif
 }
 

@@ -9,7 +9,8 @@ int usable_cores();
 // The core that the calling thread is on at this moment; -1 if the system does not tell.
 int this_core();
 
-// Pins the calling thread to core `index` of the affinity mask, modulo its size. Best effort.
+// Pins the calling thread to core `index` of the affinity mask, modulo its size, in the order of cores_by_node(). Best
+// effort.
 void pin_this_thread(int index);
 
 }  // namespace envfleet::engine

@@ -44,7 +44,10 @@ class CallerQueue {
   // once: the caller kills it, and mark_dead() follows.
   std::vector<std::int32_t> overdue();
   // For a worker that the caller could not kill: overdue() reports it once more.
-  void report_again(std::int32_t worker) { is_timed_out_[worker] = 0; }
+  void report_again(std::int32_t worker) {
+    is_timed_out_[worker] = 0;
+    next_deadline_ns_ = 0;
+  }
   void stop();
   // Ends a wait() of the caller's thread; called from another thread.
   void wake_caller();
@@ -55,11 +58,15 @@ class CallerQueue {
   Slot& slot(std::int32_t env_id) const { return layout_.slot(base_, env_id); }
 
  private:
+  void publish_requests();
+  void wake_touched();
+  // For workers that another worker was to wake and did not: it died, or it was stopped.
+  void wake_all_pending();
   void complete_as_lost(std::int32_t env_id);
   bool collect_from(std::int32_t worker);
-  std::int64_t ns_to_next_deadline() const;
+  void collect_or_give_up(std::int32_t worker);
   std::uint32_t num_requests_pending(std::int32_t worker) const { return posted_[worker] - num_seen_[worker]; }
-  bool has_new_death() const;
+  bool has_new_death() const { return num_deaths_.load(std::memory_order_seq_cst) != num_deaths_seen_; }
 
   std::byte* base_;
   SegmentLayout layout_;
@@ -69,12 +76,16 @@ class CallerQueue {
   std::vector<std::int32_t> worker_of_;
   std::vector<std::uint32_t> num_seen_;  // by worker: entries read from its ring buffer of finished rows
   std::vector<std::uint32_t> posted_;    // by worker: requests since it started
-  std::vector<std::uint8_t> touched_;
+  std::vector<std::uint64_t> touched_;   // sets of workers, as in WorkerSet: those that the current post() is about,
+  std::vector<std::uint64_t> beside_;    // and among them those that sleep on the caller's core
   std::deque<std::int32_t> completion_order_;
   std::vector<FinishedRow> new_rows_;
   std::int64_t num_in_flight_ = 0;
   std::int64_t num_collected_ = 0;
   std::vector<std::atomic<std::uint8_t>> dead_;
+  std::atomic<std::uint32_t> num_deaths_{0};
+  std::uint32_t num_deaths_seen_ = 0;
+  std::int64_t next_deadline_ns_ = 0;       // no worker is overdue before this time
   std::vector<std::uint8_t> is_timed_out_;  // reported by overdue()
   std::vector<std::uint8_t> is_given_up_;   // its rows in flight were completed as lost
 };

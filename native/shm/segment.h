@@ -1,12 +1,15 @@
 // The memory that a caller and the workers of Python envs share: what is in it, and where.
 //
-// One mapping holds, for num_envs envs on num_workers workers, in this order: a header, the state of each worker, one
-// slot per env, and two ring buffers per worker (requests and finished rows). Columns of observations and actions
-// follow; executors/python/layout.py places them. Between processes this is shared memory, in one process plain memory.
-// Nothing in it is a pointer or a lock.
+// One mapping holds, for num_envs envs on num_workers workers, in this order: a header, three sets of workers, the state
+// of each worker, one slot per env, and two ring buffers per worker (requests and finished rows). Columns of observations
+// and actions follow; executors/python/layout.py places them. Between processes this is shared memory, in one process
+// plain memory. Nothing in it is a pointer or a lock.
+//
+// The sets are bitmaps, so that neither side reads the state of every worker to find the few that matter: those that are
+// asleep, those that have requests and must be woken, and those that have finished rows.
 //
 // Thread safety: a ring buffer has one writer and one reader. A slot belongs to the caller while its env is idle, and to
-// the env's worker from the request until its row is finished.
+// the env's worker from the request until its row is finished. Any side may add to and remove from a set.
 // Invariants: an env has at most one pending request, so a ring buffer with one entry per env of its worker never
 // overflows. A worker that dies at any instruction leaves the state of the others intact.
 #pragma once
@@ -33,12 +36,9 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> caller_wakeups;
   std::atomic<std::uint32_t> is_caller_waiting;
   std::atomic<std::uint32_t> wanted;  // the value of num_finished at which the caller wants to be woken
-  // The workers sleep on this futex, each with its own bit: one call wakes exactly those that have requests.
-  alignas(64) std::atomic<std::uint32_t> worker_wakeups;
   // Workers that spin before they sleep, one bit each: the count stays right if one of them dies at any instruction.
-  std::atomic<std::uint64_t> spinners;
+  alignas(64) std::atomic<std::uint64_t> spinners;
   alignas(64) std::atomic<std::uint32_t> num_finished;
-  std::atomic<std::uint32_t> next_ticket;  // numbers the finished rows of all workers in order of completion
   alignas(64) std::atomic<std::uint32_t> stop;
   // The version of the info schema. Each version travels in a message of its own that never changes: a worker may still
   // read an older one while the next is written.
@@ -67,9 +67,10 @@ struct alignas(64) WorkerState {
   // Written by the caller.
   std::atomic<std::uint32_t> request_head;
   std::atomic<std::int64_t> posted_ns;
+  // The worker sleeps on this futex, which is its own: whoever wakes it, the caller or another worker, adds one first.
+  std::atomic<std::uint32_t> wakeups;
   // Written by the worker.
   alignas(64) std::atomic<std::uint32_t> request_tail;
-  std::atomic<std::uint32_t> is_sleeping;
   std::atomic<std::uint32_t> done_head;
   std::atomic<std::int32_t> core;         // where it went to sleep; -1: unknown
   std::atomic<std::int32_t> current_env;  // -1: none
@@ -78,8 +79,6 @@ struct alignas(64) WorkerState {
   Published<std::int64_t> wait_ns;        // for requests
 };
 
-// A worker's bit in worker_wakeups. With more than 32 workers some share a bit and may wake up without a request.
-constexpr std::uint32_t wake_bit_of(std::int32_t worker) { return 1u << (worker % 32); }
 // A worker's bit among the spinners. With more than 64 workers those that share a bit are counted once.
 constexpr std::uint64_t spin_bit_of(std::int32_t worker) { return std::uint64_t{1} << (worker % 64); }
 
@@ -119,7 +118,46 @@ struct alignas(64) Slot {
 // An entry of a worker's ring buffer of finished rows.
 struct FinishedRow {
   std::int32_t env_id;
-  std::uint32_t ticket;
+  std::uint32_t position;  // among the finished rows of this worker
+  std::int64_t finished_ns;
+};
+
+// A set of workers in shared memory, one bit each.
+//
+// Thread safety: any thread of any process. All operations are sequentially consistent.
+class WorkerSet {
+ public:
+  static constexpr std::int32_t kWordBits = 64;
+  using Word = std::atomic<std::uint64_t>;
+
+  WorkerSet(Word* words, std::int32_t num_workers) : words_(words), num_words_(num_words_for(num_workers)) {}
+  static constexpr std::int32_t num_words_for(std::int32_t num_workers) { return (num_workers + kWordBits - 1) / kWordBits; }
+  static constexpr std::uint64_t bit_of(std::int32_t worker) { return std::uint64_t{1} << (worker % kWordBits); }
+
+  std::int32_t num_words() const { return num_words_; }
+  // Bit b of word w stands for worker w * kWordBits + b.
+  Word& word(std::int32_t index) const { return words_[index]; }
+  bool has(std::int32_t worker) const { return (word_of(worker).load() & bit_of(worker)) != 0; }
+  bool is_empty() const {
+    for (std::int32_t index = 0; index < num_words_; ++index) {
+      if (words_[index].load() != 0) return false;
+    }
+    return true;
+  }
+  // Written only if that changes it: others read the same cache line all the time.
+  void add(std::int32_t worker) const {
+    if (!has(worker)) word_of(worker).fetch_or(bit_of(worker));
+  }
+  // Returns whether it was in the set: of several threads, one removes it.
+  bool remove(std::int32_t worker) const {
+    return has(worker) && (word_of(worker).fetch_and(~bit_of(worker)) & bit_of(worker)) != 0;
+  }
+
+ private:
+  Word& word_of(std::int32_t worker) const { return words_[worker / kWordBits]; }
+
+  Word* words_;
+  std::int32_t num_words_;
 };
 
 // Computes every address from the counts alone, so that both sides agree without exchanging pointers.
@@ -142,8 +180,14 @@ class SegmentLayout {
   }
 
   Header& header(std::byte* base) const { return *reinterpret_cast<Header*>(base); }
+  // Workers that sleep, or are about to, until their futex changes.
+  WorkerSet asleep(std::byte* base) const { return set(base, 0); }
+  // Workers that have requests and sleep: whoever removes one from the set wakes it.
+  WorkerSet to_wake(std::byte* base) const { return set(base, 1); }
+  // Workers whose ring buffer of finished rows has grown since the caller last removed them.
+  WorkerSet ready(std::byte* base) const { return set(base, 2); }
   WorkerState& worker(std::byte* base, std::int32_t index) const {
-    return reinterpret_cast<WorkerState*>(base + sizeof(Header))[index];
+    return reinterpret_cast<WorkerState*>(base + workers_offset())[index];
   }
   Slot& slot(std::byte* base, std::int32_t env_id) const { return reinterpret_cast<Slot*>(base + slots_offset())[env_id]; }
   std::int32_t* requests(std::byte* base, std::int32_t worker) const {
@@ -158,8 +202,14 @@ class SegmentLayout {
 
  private:
   std::int64_t ring_entries() const { return static_cast<std::int64_t>(num_workers) * ring_size; }
+  WorkerSet set(std::byte* base, std::int32_t index) const {
+    return {reinterpret_cast<WorkerSet::Word*>(base + sizeof(Header) + index * set_bytes()), num_workers};
+  }
+  // In cache lines of their own.
+  std::int64_t set_bytes() const { return (WorkerSet::num_words_for(num_workers) * 8 + 63) / 64 * 64; }
+  std::int64_t workers_offset() const { return static_cast<std::int64_t>(sizeof(Header)) + 3 * set_bytes(); }
   std::int64_t slots_offset() const {
-    return static_cast<std::int64_t>(sizeof(Header)) + static_cast<std::int64_t>(sizeof(WorkerState)) * num_workers;
+    return workers_offset() + static_cast<std::int64_t>(sizeof(WorkerState)) * num_workers;
   }
   std::int64_t requests_offset() const { return slots_offset() + static_cast<std::int64_t>(sizeof(Slot)) * num_envs; }
   std::int64_t finished_offset() const { return requests_offset() + ring_entries() * 8; }

@@ -5,12 +5,14 @@
 #include <thread>
 
 #include "engine/cores.h"
+#include "shm/waking.h"
 
 namespace envfleet::shm {
 
 namespace {
 
 constexpr std::int64_t kSpinNs = 50'000;
+constexpr std::int32_t kMaxWokenPerWorker = 4;
 
 }  // namespace
 
@@ -19,16 +21,20 @@ void WorkerQueue::sleep(std::int64_t start_ns) {
   const auto has_work = [&] {
     return state_->request_head.load(std::memory_order_seq_cst) != tail_ || header.stop.load(std::memory_order_seq_cst) != 0;
   };
-  if (spin_until(has_work, start_ns)) return;
-  state_->core.store(engine::this_core(), std::memory_order_relaxed);
-  state_->is_sleeping.store(1, std::memory_order_seq_cst);
-  for (;;) {
-    const std::uint32_t seen = header.worker_wakeups.load(std::memory_order_seq_cst);
-    // Checked after the futex was read: a request from here on changes it, and the wait does not begin.
-    if (has_work()) break;
-    engine::wait_shared_while_equal(header.worker_wakeups, seen, -1, wake_bit_of(worker_));
+  if (!spin_until(has_work, start_ns)) {
+    const WorkerSet asleep = layout_.asleep(base_);
+    state_->core.store(engine::this_core(), std::memory_order_relaxed);
+    for (;;) {
+      const std::uint32_t seen = state_->wakeups.load(std::memory_order_seq_cst);
+      asleep.add(worker_);
+      // Checked after the futex was read: a request from here on changes it, and the wait does not begin.
+      if (has_work()) break;
+      engine::wait_shared_while_equal(state_->wakeups, seen, -1);
+    }
+    asleep.remove(worker_);
+    layout_.to_wake(base_).remove(worker_);
   }
-  state_->is_sleeping.store(0, std::memory_order_seq_cst);
+  wake_sleepers(layout_, base_, kMaxWokenPerWorker);
 }
 
 // An idle core takes long to wake up, so as many workers as there are cores spin for a while first. They yield at once

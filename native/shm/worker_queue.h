@@ -41,14 +41,17 @@ class WorkerQueue {
     state_->request_tail.store(tail_, std::memory_order_relaxed);
     return env_id;
   }
-  // Returns when there is a request or the pool is stopped. start_ns: the present time. Called without the GIL.
+  // Returns when there is a request or the pool is stopped, and wakes a few other workers that have requests. start_ns: the
+  // present time. Called without the GIL.
   void sleep(std::int64_t start_ns);
 
-  // The env's row is complete.
-  void finish(std::int32_t env_id) {
+  // The env's row is complete. finished_ns: the present time.
+  void finish(std::int32_t env_id, std::int64_t finished_ns) {
     Header& header = this->header();
-    next_finished() = {env_id, header.next_ticket.fetch_add(1)};
+    next_finished() = {env_id, done_, finished_ns};
     state_->done_head.store(++done_, std::memory_order_seq_cst);
+    layout_.ready(base_).add(worker_);
+    // Last: a row that is counted and not collected yet has its worker in the set.
     const std::uint32_t completed = header.num_finished.fetch_add(1, std::memory_order_seq_cst) + 1;
     if (header.is_caller_waiting.load(std::memory_order_seq_cst) != 0 &&
         static_cast<std::int32_t>(completed - header.wanted.load(std::memory_order_seq_cst)) >= 0) {
@@ -57,9 +60,10 @@ class WorkerQueue {
     }
   }
   // The same in the caller's own thread: there is no other thread to wake.
-  void finish_inline(std::int32_t env_id) {
-    next_finished() = {env_id, done_};
+  void finish_inline(std::int32_t env_id, std::int64_t finished_ns) {
+    next_finished() = {env_id, done_, finished_ns};
     state_->done_head.store(++done_, std::memory_order_relaxed);
+    layout_.ready(base_).add(worker_);
   }
 
  private:

@@ -26,7 +26,7 @@ void serve_by_hand(WorkerQueue& worker, SharedMemory& memory, std::int32_t env_i
   CHECK_EQUAL(worker.take_request(), env_id);
   memory.rows[env_id].write(memory.requests[env_id].token, 0);
   worker.slot(env_id).kind = kGoodRow;
-  worker.finish(env_id);
+  worker.finish(env_id, envfleet::engine::now_ns());
 }
 
 void take_good(CallerQueue& queue, SharedMemory& memory, std::int32_t env_id, std::uint64_t token) {
@@ -45,6 +45,8 @@ struct Caller {
   void post_to_other() {
     post(queue, memory, {2, 3}, 100);
     serve_by_hand(other, memory, 2);
+    // As if it had fallen asleep before it saw the second request: the stepped worker is to wake it.
+    memory.layout.to_wake(memory.base).add(1);
   }
   void post_to_stepped() { post(queue, memory, {1, 0}, 200); }
 
@@ -64,7 +66,8 @@ bool check_death(const SharedMemory& stepped, bool is_posted) {
   queue.mark_dead(0);
   queue.wait(4, -1, true);  // returns: the death is news
   queue.collect();
-  // The other worker goes on.
+  // The other worker goes on, and was woken, also if the stepped one died just before it woke it.
+  CHECK(memory.layout.worker(memory.base, 1).wakeups.load() > 0);
   serve_by_hand(caller.other, memory, 3);
   queue.collect();
   CHECK_EQUAL(queue.num_collected(), is_posted ? 4 : 2);
@@ -141,9 +144,9 @@ TEST(a_worker_may_die_at_any_instruction) {
   bool is_posted = false;
   while (step_once(pid)) {
     ++num_steps;
-    if (memory.layout.worker(memory.base, 0).is_sleeping.load() != 0 && !is_posted) {
-      // Another bell each time: the worker looks again instead of falling asleep for good.
-      header.worker_wakeups.fetch_add(1);
+    if (memory.layout.asleep(memory.base).has(0) && !is_posted) {
+      // Another wake-up each time: the worker looks again instead of falling asleep for good.
+      memory.layout.worker(memory.base, 0).wakeups.fetch_add(1);
       if (++num_steps_asleep == 1000) {
         caller.post_to_stepped();
         is_posted = true;

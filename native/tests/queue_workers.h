@@ -127,8 +127,9 @@ void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation,
     envfleet::shm::count_step(queue.slot(env_id), 0, 1.0, request.token % 5 == 0, false);
     queue.state().busy_ns += 1;
     if (disturb(Moment::written)) return;
-    queue.state().progress_ns.store(envfleet::engine::now_ns(), std::memory_order_relaxed);
-    queue.finish(env_id);
+    const std::int64_t finished_ns = envfleet::engine::now_ns();
+    queue.state().progress_ns.store(finished_ns, std::memory_order_relaxed);
+    queue.finish(env_id, finished_ns);
     memory.num_finished[worker].fetch_add(1);
     if (disturb(Moment::finished)) return;
   }

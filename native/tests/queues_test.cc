@@ -236,7 +236,7 @@ struct ByHand {
     CHECK(worker.has_request());
     const std::int32_t env_id = worker.take_request();
     worker.state().progress_ns.store(now_ns());
-    worker.finish(env_id);
+    worker.finish(env_id, now_ns());
     return env_id;
   }
   // What arrived, in its order; kind by kind.
@@ -286,6 +286,74 @@ TEST(every_request_comes_back_once_when_processes_are_killed) {
   options.disturbance.hangs_per_10000 = 10;
   options.step_timeout_ns = 2'000'000;
   run_at_random<ProcessWorkers>(options, 50);
+}
+
+TEST(every_request_comes_back_once_with_more_workers_than_a_word_has_bits) {
+  RunOptions options;
+  options.num_workers = 70;
+  options.num_envs = 140;
+  options.disturbance.deaths_per_10000 = 5;
+  options.disturbance.max_spinners = 2;
+  for (const std::int32_t batch_size : {140, 3}) {
+    options.batch_size = batch_size;
+    RandomRun<ThreadWorkers>(options, seed()).run(60 * scale());
+  }
+}
+
+TEST(a_worker_that_wakes_up_wakes_others) {
+  SharedMemory memory(70, 70);
+  CallerQueue queue(memory.base, memory.layout, false, -1);
+  WorkerQueue first(memory.base, memory.layout, 0, 0);
+  const WorkerSet to_wake = memory.layout.to_wake(memory.base);
+  const auto num_wakeups = [&](std::int32_t worker) { return memory.layout.worker(memory.base, worker).wakeups.load(); };
+  to_wake.add(1);
+  to_wake.add(69);
+  const std::int32_t env_id = 0;
+  queue.post(&env_id, 1);
+  first.sleep(now_ns());
+  CHECK(to_wake.is_empty());
+  CHECK_EQUAL(num_wakeups(0), 0u);
+  CHECK_EQUAL(num_wakeups(1), 1u);
+  CHECK_EQUAL(num_wakeups(69), 1u);
+}
+
+TEST(a_post_wakes_some_workers_and_a_wait_the_rest) {
+  constexpr std::int32_t kNumWorkers = 70;
+  SharedMemory memory(kNumWorkers, kNumWorkers);
+  CallerQueue queue(memory.base, memory.layout, false, -1);
+  for (std::int32_t worker = 0; worker < kNumWorkers; ++worker) memory.layout.asleep(memory.base).add(worker);
+  const auto num_woken = [&] {
+    std::int32_t count = 0;
+    for (std::int32_t worker = 0; worker < kNumWorkers; ++worker) {
+      count += static_cast<std::int32_t>(memory.layout.worker(memory.base, worker).wakeups.load());
+    }
+    return count;
+  };
+  queue.post(nullptr, kNumWorkers);
+  CHECK(num_woken() > 0 && num_woken() < kNumWorkers);
+  CHECK(memory.layout.asleep(memory.base).is_empty());
+  queue.wait(kNumWorkers, 1000, true);
+  CHECK(memory.layout.to_wake(memory.base).is_empty());
+  // Those that did not answer in time were woken once more.
+  CHECK_EQUAL(num_woken(), 2 * kNumWorkers);
+}
+
+TEST(a_worker_that_nobody_woke_is_woken_when_another_dies) {
+  SharedMemory memory(2, 2);
+  CallerQueue queue(memory.base, memory.layout, false, -1);
+  queue.post(nullptr, 2);
+  const std::uint32_t before = memory.layout.worker(memory.base, 1).wakeups.load();
+  queue.mark_dead(0);
+  queue.collect();
+  CHECK(memory.layout.worker(memory.base, 1).wakeups.load() > before);
+}
+
+TEST(a_sleeping_worker_is_woken_once_for_several_requests) {
+  SharedMemory memory(2, 1);
+  CallerQueue queue(memory.base, memory.layout, false, -1);
+  memory.layout.asleep(memory.base).add(0);
+  for (const std::int32_t env_id : {0, 1}) queue.post(&env_id, 1);
+  CHECK_EQUAL(memory.layout.worker(memory.base, 0).wakeups.load(), 1u);
 }
 
 TEST(a_worker_revived_before_its_rows_were_collected_loses_none) {
@@ -339,9 +407,10 @@ TEST(nonsense_from_a_worker_is_its_death) {
     ByHand bench(4);
     bench.post({0, 1, 2});
     for (std::uint32_t i = 0; i < bench.memory.layout.ring_size; ++i) {
-      bench.memory.layout.finished(bench.memory.base, 0)[i] = {nonsense.env_id, i};
+      bench.memory.layout.finished(bench.memory.base, 0)[i] = {nonsense.env_id, i, 0};
     }
     bench.worker.state().done_head.store(nonsense.head);
+    bench.memory.layout.ready(bench.memory.base).add(0);
     bench.queue.wait(3, -1, true);
     bench.queue.collect();
     CHECK(bench.queue.is_dead(0));

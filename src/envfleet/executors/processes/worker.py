@@ -36,6 +36,7 @@ class ProcessContext:
     sys_path: tuple[str, ...]
     environ: dict[str, str]
     cwd: str | None
+    affinity: frozenset[int]  # the cores of the thread that makes the pool; empty: this system does not tell
     authkey: bytes  # for factories that hold the proxy of a multiprocessing manager
     registered: bytes  # envs registered with Gymnasium
 
@@ -46,8 +47,9 @@ class ProcessContext:
             cwd = os.getcwd()
         except OSError:  # it was deleted
             cwd = None
+        affinity = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         authkey = bytes(multiprocessing.current_process().authkey)
-        return ProcessContext(tuple(map(str, sys.path)), dict(os.environ), cwd, authkey, registered_envs())
+        return ProcessContext(tuple(map(str, sys.path)), dict(os.environ), cwd, affinity, authkey, registered_envs())
 
     def apply(self) -> None:
         """Apply the context to this process."""
@@ -58,6 +60,10 @@ class ProcessContext:
         if self.cwd is not None:
             with contextlib.suppress(OSError):
                 os.chdir(self.cwd)
+        if self.affinity:
+            # The fork server, which this process may come from, was started with the mask of an earlier moment.
+            with contextlib.suppress(OSError):  # a core was taken offline
+                os.sched_setaffinity(0, self.affinity)
         adopt_registered(self.registered)
 
 
