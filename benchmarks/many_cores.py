@@ -1,10 +1,12 @@
 """Measure native envs on a machine with many cores: by thread count, against EnvPool, and next to busy processes.
 
-python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5]
+python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5] [--only threads peers busy growth]
 python benchmarks/many_cores.py --scaling benchmarks/results/threads-16-cores.json
 
 EnvPool is measured if it is installed. All figures are millions of env steps per second. Ratios are taken between
-measurements close in time; the median over the rounds is shown.
+measurements close in time; the median over the rounds is shown. "separate processes" is what the machine has to give:
+one process per core, each with a pool of its own, one thread and its share of the envs, so that nothing is shared and
+nobody waits for anybody.
 
 --scaling measures only throughput by thread count, of envfleet and EnvPool, for light and heavy envs, and writes a
 report of the form that compare.py writes; plot.py draws it.
@@ -17,6 +19,7 @@ import importlib.util
 import json
 import multiprocessing
 import os
+import resource
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +41,8 @@ _WITH_BUSY_LOOPS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1
 _WINDOW_SECONDS = 0.2
 _SCALING_THREADS = (1, 2, 4, 8, 16)
 _SCALING = (("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192), ("Ant-v5", 256))
+_SECTIONS = ("threads", "peers", "busy", "growth")
+_GROWTH = (1024, 4096, 16384, 65536, 262144)
 Step = Callable[[], Any]
 
 
@@ -77,13 +82,59 @@ def show(label: str, samples: Mapping[str, Sequence[float]]) -> None:
     print(f"{label}: {', '.join(shown)}", flush=True)
 
 
+class SeparateProcesses:
+    """One process per core, each with a pool of one thread and its share of the envs."""
+
+    def __init__(self, env_id: str, num_envs: int, count: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._num_envs = num_envs // count
+        self._connections = []
+        self._processes = []
+        for _ in range(count):
+            connection, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, env_id, self._num_envs), daemon=True)
+            process.start()
+            self._connections.append(connection)
+            self._processes.append(process)
+        for connection in self._connections:
+            connection.recv()
+
+    def millions_per_second(self, seconds: float) -> float:
+        for connection in self._connections:
+            connection.send(seconds)
+        return sum(connection.recv() for connection in self._connections)
+
+    def close(self) -> None:
+        for connection in self._connections:
+            connection.send(None)
+        for process in self._processes:
+            process.join()
+
+
+def _serve(connection: Any, env_id: str, num_envs: int) -> None:
+    actions = actions_for(env_id, num_envs)
+    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=1)
+    pool.reset(seed=0)
+    connection.send("ready")
+    while (seconds := connection.recv()) is not None:
+        connection.send(millions_per_second(lambda: pool.step(actions), num_envs, seconds))
+    pool.close()
+
+
 def by_threads(env_id: str, num_envs: int, counts: Sequence[int], args: argparse.Namespace) -> None:
     actions = actions_for(env_id, num_envs)
     pools = {f"{count} threads": envfleet.make(env_id, num_envs=num_envs, num_threads=count) for count in counts}
     for pool in pools.values():
         pool.reset(seed=0)
     steps = {name: (lambda pool=pool: pool.step(actions)) for name, pool in reversed(pools.items())}
-    show(f"{env_id} n={num_envs}", alternate(steps, num_envs, args))
+    separate = SeparateProcesses(env_id, num_envs, max(counts))
+    samples: dict[str, list[float]] = {name: [] for name in (*steps, "separate processes")}
+    for _ in range(args.rounds):
+        for name, step in steps.items():
+            samples[name].append(millions_per_second(step, num_envs, args.seconds))
+        samples["separate processes"].append(separate.millions_per_second(args.seconds))
+    show(f"{env_id} n={num_envs}", samples)
+    separate.close()
     for pool in pools.values():
         pool.close()
 
@@ -143,6 +194,38 @@ def next_to_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> 
     pool.close()
 
 
+def growth(num_envs: int, connection: Any) -> None:
+    """Send the seconds to make a pool of CartPoles and to reset it, the memory it takes, and its speed."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    pool = envfleet.make("CartPole-v1", num_envs=num_envs, num_threads=os.cpu_count())
+    made = time.perf_counter()
+    pool.reset(seed=0)
+    has_reset = time.perf_counter()
+    actions = np.random.default_rng(0).integers(0, 2, num_envs)
+    pool.step(actions)
+    megabytes = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    speeds = [millions_per_second(lambda: pool.step(actions), num_envs, 0.3) for _ in range(5)]
+    connection.send((made - start, has_reset - made, megabytes, statistics.median(speeds)))
+    pool.close()
+
+
+def show_growth() -> None:
+    # A process per size: the peak of the memory never falls.
+    context = multiprocessing.get_context("spawn")
+    for num_envs in _GROWTH:
+        connection, theirs = context.Pipe()
+        process = context.Process(target=growth, args=(num_envs, theirs))
+        process.start()
+        make_s, reset_s, megabytes, speed = connection.recv()
+        process.join()
+        print(
+            f"CartPole-v1 n={num_envs}: make {1e3 * make_s:.1f} ms, reset {1e3 * reset_s:.1f} ms, "
+            f"{megabytes:.0f} MB, {speed:.1f}",
+            flush=True,
+        )
+
+
 def _burn() -> None:
     while True:
         pass
@@ -197,27 +280,34 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scaling", type=Path, metavar="JSON", help="measure by thread count only, write this report")
+    parser.add_argument("--only", nargs="+", choices=_SECTIONS, default=_SECTIONS)
     args = parser.parse_args()
     if args.scaling is not None:
         write_scaling(args.scaling, args)
         return
     cores = os.cpu_count() or 1
-    print("Threads")
-    counts = sorted({1, *(count for count in (2, 4, 8, 12) if count < cores), cores})
-    for env_id, num_envs in (("CartPole-v1", 1024), ("CartPole-v1", 8192), ("CartPole-v1", 65536)):
-        by_threads(env_id, num_envs, counts, args)
-    for env_id in ("Pendulum-v1", "Acrobot-v1"):
-        by_threads(env_id, 8192, [1, cores], args)
-    print("Peers")
-    for num_envs in (64, 1024, 8192, 65536):
-        against_peers("CartPole-v1", num_envs, args)
-    for env_id in ("Pendulum-v1", "Acrobot-v1"):
-        against_peers(env_id, 8192, args)
-    asynchronous(8192, 4096, args)
-    print("Next to busy processes")
-    for env_id, num_envs in _WITH_BUSY_LOOPS:
-        next_to_busy_loops(env_id, num_envs, args)
-    slow_windows("CartPole-v1", 8192, 20)
+    if "threads" in args.only:
+        print("Threads")
+        counts = sorted({1, *(count for count in (4, 8) if count < cores), cores})
+        for env_id, num_envs in (("CartPole-v1", 1024), ("CartPole-v1", 8192), ("CartPole-v1", 65536)):
+            by_threads(env_id, num_envs, counts, args)
+        for env_id in ("Pendulum-v1", "Acrobot-v1"):
+            by_threads(env_id, 8192, [1, cores], args)
+    if "peers" in args.only:
+        print("Peers")
+        for num_envs in (64, 1024, 8192, 65536):
+            against_peers("CartPole-v1", num_envs, args)
+        for env_id in ("Pendulum-v1", "Acrobot-v1"):
+            against_peers(env_id, 8192, args)
+        asynchronous(8192, 4096, args)
+    if "busy" in args.only:
+        print("Next to busy processes")
+        for env_id, num_envs in _WITH_BUSY_LOOPS:
+            next_to_busy_loops(env_id, num_envs, args)
+        slow_windows("CartPole-v1", 8192, 20)
+    if "growth" in args.only:
+        print("Growth")
+        show_growth()
 
 
 if __name__ == "__main__":

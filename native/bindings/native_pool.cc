@@ -269,24 +269,30 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
     return run(Request::step, ids, timeout_s);
   }
   if (!actions_->accepts(actions.data, actions.dtype, ids.count)) return nb::bool_(false);
-  struct Context {
-    const engine::ActionStore& store;
-    const engine::ActionSlots slots;
-    const ActionArray& actions;
-    const Ids& ids;
-    const std::int64_t row_bytes;
-  } const context{*actions_, engine_->action_slots(), actions, ids, actions_->row_bytes(actions.dtype)};
+  // Values and no references, in one cache line: every thread reads it.
+  struct alignas(64) Context {
+    const engine::ActionStore* store;
+    engine::ActionSlots slots;
+    const char* actions;
+    const std::int32_t* env_ids;
+    std::int64_t row_bytes;
+    std::int32_t dtype;
+  } const context{&*actions_,
+                  engine_->action_slots(),
+                  static_cast<const char*>(actions.data),
+                  ids.data,
+                  actions_->row_bytes(actions.dtype),
+                  actions.dtype};
   const auto store_rows = [](const void* raw, std::int64_t begin, std::int64_t end) {
     const Context& own = *static_cast<const Context*>(raw);
     engine::ActionSlots slots = own.slots;
-    const std::int32_t* env_ids = own.ids.data;
+    const std::int32_t* env_ids = own.env_ids;
     if (env_ids != nullptr) {
       env_ids += begin;
     } else {
       slots.base += begin * slots.slot_bytes;
     }
-    const auto* rows = static_cast<const char*>(own.actions.data) + begin * own.row_bytes;
-    own.store.store_accepted(slots, rows, own.actions.dtype, env_ids, end - begin);
+    own.store->store_accepted(slots, own.actions + begin * own.row_bytes, own.dtype, env_ids, end - begin);
   };
   const engine::DeferredActions deferred{store_rows, &context};
   return run_at_once(Request::step, ids, &deferred);

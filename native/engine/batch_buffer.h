@@ -84,8 +84,9 @@ class BatchBuffer {
   PageLock page_lock_;  // after the memory: unlocked before it is freed
   std::vector<void*> columns_;
   std::int64_t env_id_column_;
-  ef_rows rows_{};
-  std::shared_ptr<BufferPool> home_;  // set while the buffer is in use, so that a pool outlives its arrays
+  // Apart from what changes with every batch: all threads read the rows.
+  alignas(64) ef_rows rows_{};
+  alignas(64) std::shared_ptr<BufferPool> home_;  // set while the buffer is in use, so that a pool outlives its arrays
 };
 
 class BufferPool : public std::enable_shared_from_this<BufferPool> {

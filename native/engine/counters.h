@@ -86,9 +86,10 @@ class Counters {
   std::vector<Record> records_;
   std::vector<Rare> rare_;
   std::unique_ptr<double[], Free> returns_;  // of the episodes in progress
-  std::int64_t num_whole_ = 0;               // number of batches of all envs
   std::vector<std::int64_t> num_single_;     // by env: its rows in other batches
-  std::mutex drops_;
+  // The number of batches of all envs. In a cache line of its own: it changes with every batch.
+  alignas(64) std::int64_t num_whole_ = 0;
+  alignas(64) std::mutex drops_;
   std::vector<Shard> shards_;
 };
 

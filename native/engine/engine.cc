@@ -15,13 +15,24 @@ namespace envfleet::engine {
 
 namespace {
 
-constexpr double kBlockNs = 2'000;        // a block large enough to be worth a claim
-constexpr double kAsyncBlockNs = 10'000;  // the same for asynchronous blocks, whose rows are copied afterwards
-constexpr double kInlinePostNs = 20'000;  // shorter work is done before a thread would be awake
+constexpr double kBlockNs = 2'000;       // a block large enough to be worth a claim
+constexpr double kLongBlockNs = 10'000;  // a block long enough to make claims cheap
+constexpr double kBlocksPerPart = 8;
+constexpr int kBlocksToLeave = 1;            // to the thread of a part, by the others; see SyncJob
+constexpr std::int64_t kPatienceNs = 8'000;  // for that long: then the caller takes them
+constexpr double kAsyncBlockNs = 10'000;     // the same for asynchronous blocks, whose rows are copied afterwards
+constexpr double kInlinePostNs = 20'000;     // shorter work is done before a thread would be awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
 constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
+constexpr int kAllParts = -1;               // all threads of a batch measure what its rows cost
 constexpr int kCallerShard = 0;             // of the counters; worker i has shard i + 1
+
+// Writes only what differs: a line that is written leaves the caches of all threads that read it.
+template <class T>
+void assign(T& field, const T& value) {
+  if (field != value) field = value;
+}
 
 }  // namespace
 
@@ -78,13 +89,14 @@ Engine::~Engine() {
 // Sets the fields of a batch's rows other than its columns and ids.
 void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options) {
   const bool takes_options = request == Request::reset;
-  rows.actions = actions_.data();
-  rows.options = takes_options ? options->raw.data() : nullptr;
-  rows.num_options = takes_options ? static_cast<std::int64_t>(options->raw.size()) : 0;
-  rows.on_fault = &Engine::on_fault<Request::step>;
-  if (request == Request::reset) rows.on_fault = &Engine::on_fault<Request::reset>;
-  if (request == Request::observe) rows.on_fault = &Engine::on_fault<Request::observe>;
-  rows.fault_context = this;
+  decltype(rows.on_fault) on_fault = &Engine::on_fault<Request::step>;
+  if (request == Request::reset) on_fault = &Engine::on_fault<Request::reset>;
+  if (request == Request::observe) on_fault = &Engine::on_fault<Request::observe>;
+  assign<const void*>(rows.actions, actions_.data());
+  assign<const ef_option*>(rows.options, takes_options ? options->raw.data() : nullptr);
+  assign<std::int64_t>(rows.num_options, takes_options ? static_cast<std::int64_t>(options->raw.size()) : 0);
+  assign(rows.on_fault, on_fault);
+  assign<void*>(rows.fault_context, this);
 }
 
 void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
@@ -93,24 +105,28 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
     throw std::logic_error("expected no other batch in flight, got one that was started; finish() or abandon() it first");
   }
   BatchBuffer* buffer = sync_buffers_->acquire();
-  buffer->num_rows = num_rows;
-  buffer->is_whole = env_ids == nullptr;
+  assign(buffer->num_rows, num_rows);
+  assign(buffer->is_whole, env_ids == nullptr);
   ef_rows& rows = buffer->rows();
   if (env_ids != nullptr) std::memcpy(buffer->env_ids(), env_ids, num_rows * sizeof(std::int32_t));
-  rows.env_ids = env_ids != nullptr ? buffer->env_ids() : nullptr;
-  started_options_ = reset_options_;  // shared: a late batch may still read them after the next set_reset_options()
+  assign<const std::int32_t*>(rows.env_ids, env_ids != nullptr ? buffer->env_ids() : nullptr);
+  assign(started_options_, reset_options_);  // shared: a late batch may still read them after set_reset_options()
   fill_in(rows, request, started_options_.get());
   if (request == Request::step && env_ids == nullptr) counters_.begin_whole();
   started_request_ = request;
   started_ = buffer;
 }
 
-void Engine::publish(double ns_per_row, int threads) {
+void Engine::publish(double ns_per_row, int threads, int num_to_leave) {
   const std::int64_t rows = started_->num_rows;
   // If the cost is unknown: blocks small enough to balance a slow env, large enough to keep the overhead low.
-  std::int64_t block = ns_per_row > 0 ? static_cast<std::int64_t>(kBlockNs / ns_per_row) : rows / (threads * 16);
-  block = std::clamp<std::int64_t>(block, 1, std::max<std::int64_t>((rows + threads - 1) / threads, 1));
-  job_.publish(rows, block, threads);
+  std::int64_t block = rows / (threads * 16);
+  if (ns_per_row > 0) {
+    const double share_ns = ns_per_row * static_cast<double>(rows) / threads;
+    block = static_cast<std::int64_t>(std::clamp(share_ns / kBlocksPerPart, kBlockNs, kLongBlockNs) / ns_per_row);
+  }
+  measured_part_ = ns_per_row > 0 ? static_cast<int>(++num_published_ % threads) : kAllParts;
+  job_.publish(rows, block, threads, num_to_leave);
 }
 
 void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t num_rows, bool may_run_here) {
@@ -149,31 +165,34 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   const int num_threads = pool_size() <= 0 || num_rows == 1 ? 1 : thread_counts_.choose(num_rows, ns_per_row);
   if (num_threads > 1) start_threads();  // may throw, so before the batch exists; see start()
   prepare(request, env_ids, num_rows);
-  started_actions_ = actions;
+  if (actions != nullptr) started_actions_ = *actions;
   const std::int64_t begin_ns = now_ns();
   if (num_threads == 1) {
-    run_range(request, started_->rows(), 0, num_rows, kCallerShard, actions);
+    run_range(request, started_->rows(), 0, num_rows, kCallerShard, started_actions_);
   } else {
-    publish(ns_per_row, num_threads);
+    // An expensive env may change cores, and a caller that may not spin cannot wait for a few microseconds.
+    const bool leaves_blocks = may_spin_ && ns_per_row > 0 && ns_per_row < kBlockNs / 2;
+    publish(ns_per_row, num_threads, leaves_blocks ? kBlocksToLeave : 0);
     thread_pool_.notify(num_threads - 1);
     run_part(0);
+    if (leaves_blocks && !job_.wait(kPatienceNs, true)) run_part(0, true);
     job_.wait(-1, may_spin_);
   }
   const std::int64_t end_ns = now_ns();
-  started_actions_ = nullptr;
+  started_actions_ = {};
   if (num_threads == 1) meter(request).add(num_rows, end_ns - begin_ns);
   if (request == Request::step) thread_counts_.record(num_rows, num_threads, end_ns - begin_ns, end_ns);
   return hand_over();
 }
 
 void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                       const DeferredActions* actions) {
+                       const DeferredActions& actions) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
       for (std::int64_t next = begin; begin < end; begin = next) {
         next = std::min(begin + kCountedRows, end);
-        if (actions != nullptr) actions->store(actions->context, begin, next);
+        if (actions.store != nullptr) actions.store(actions.context, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
         counters_.count_steps(shard, rows, begin, next);
       }
@@ -194,21 +213,29 @@ void Engine::run_measured(Request request, ef_rows& rows, std::int64_t begin, st
   meter(request).add(end - begin, now_ns() - start);
 }
 
-bool Engine::run_part(int own_part) {
-  // Measured once and not per block: two clock reads and two shared counters cost as much as a few envs.
+bool Engine::run_part(int own_part, bool leaves_none) {
+  // Measured once and not per block: two clock reads cost as much as a few envs.
   std::int64_t num_rows = 0, start = 0;
   Request request = Request::step;
-  job_.run_blocks(own_part, [&](std::int64_t begin, std::int64_t end) {
+  bool is_metered = false;
+  __builtin_prefetch(&started_);  // while the first block is being claimed
+  const auto run = [&](std::int64_t begin, std::int64_t end) {
     if (num_rows == 0) {
       thread_pool_.wake_more();
       start = now_ns();
       request = started_request_;
+      // One thread per batch, each in its turn: if all did, the meter's counters would travel through every core.
+      is_metered = measured_part_ == own_part || measured_part_ == kAllParts;
     }
     run_range(started_request_, started_->rows(), begin, end, own_part, started_actions_);
     num_rows += end - begin;
-  });
-  if (num_rows > 0) meter(request).add(num_rows, now_ns() - start);
-  return num_rows > 0;
+  };
+  job_.run_blocks(own_part, run, leaves_none);
+  if (num_rows == 0) return false;
+  const std::int64_t duration_ns = now_ns() - start;
+  if (!leaves_none) job_.note_speed(own_part, num_rows, duration_ns);
+  if (is_metered) meter(request).add(num_rows, duration_ns);
+  return true;
 }
 
 // ----------------------------------------------------------------------- asynchronous

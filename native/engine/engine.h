@@ -56,8 +56,8 @@ struct ActionSlots {
 // stored them, each cache line of the slots would travel from the other threads' caches and back.
 struct DeferredActions {
   // Stores the actions of rows begin to end - 1 of the batch.
-  void (*store)(const void* context, std::int64_t begin, std::int64_t end);
-  const void* context;
+  void (*store)(const void* context, std::int64_t begin, std::int64_t end) = nullptr;
+  const void* context = nullptr;
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
@@ -142,15 +142,15 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool is_async() const { return options_.batch_size < options_.num_envs; }
   void fill_in(ef_rows& rows, Request request, const ResetOptions* options);
   void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
-  void publish(double ns_per_row, int num_threads);
+  void publish(double ns_per_row, int num_threads, int num_to_leave = 0);
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
   // shard: the thread's shard of the counters.
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                 const DeferredActions* actions = nullptr);
+                 const DeferredActions& actions = {});
   void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard);
-  // Runs blocks of the started batch, those of this part first. Returns true if there were any.
-  bool run_part(int own_part);
+  // Runs blocks of the started batch, those of this part first; see SyncJob::run_blocks(). Returns true if there were any.
+  bool run_part(int own_part, bool leaves_none = false);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
   void start_threads();
@@ -173,16 +173,21 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t action_bytes_ = 0;
   std::vector<std::uint8_t> in_flight_;
   ThreadCountController thread_counts_;
+  std::int64_t num_published_ = 0;
   std::shared_ptr<const ResetOptions> reset_options_ = std::make_shared<ResetOptions>();
   std::vector<std::int32_t> entries_;
 
-  // The batch that start() began; read by threads that have claimed a block of it.
-  BatchBuffer* started_ = nullptr;
   std::shared_ptr<const ResetOptions> started_options_;
-  Request started_request_ = Request::step;
-  const DeferredActions* started_actions_ = nullptr;  // of a batch that run() runs
 
-  std::shared_ptr<BufferPool> sync_buffers_, async_buffers_;
+  // The batch that start() began; read by threads that have claimed a block of it. In one cache line: it changes with
+  // every batch, and every thread then waits for it.
+  alignas(64) BatchBuffer* started_ = nullptr;
+  DeferredActions started_actions_{};  // of a batch that run() runs; store is null if there are none
+  Request started_request_ = Request::step;
+  int measured_part_ = 0;  // the part whose thread measures what a row costs
+
+  alignas(64) std::shared_ptr<BufferPool> sync_buffers_;
+  std::shared_ptr<BufferPool> async_buffers_;
   SyncJob job_;
   std::unique_ptr<AsyncQueue> queue_;
   std::vector<std::shared_ptr<const ResetOptions>> posted_options_;  // by env: the options of the last reset that was posted

@@ -33,6 +33,13 @@ ENVFLEET_VECTOR_CLONES bool all_below_narrow(const std::int32_t* values, std::in
   return all_below_plain(values, num_values, start, last);
 }
 
+// False for NaN.
+ENVFLEET_VECTOR_CLONES bool all_within(const float* values, std::int64_t num_values, float low, float high) {
+  std::uint32_t num_outside = 0;
+  for (std::int64_t i = 0; i < num_values; ++i) num_outside |= !(values[i] >= low) | !(values[i] <= high);
+  return num_outside == 0;
+}
+
 bool all_below(const std::int64_t* values, std::int64_t num_values, std::int64_t start, std::int64_t count) {
   return all_below_wide(values, num_values, static_cast<std::uint64_t>(start), static_cast<std::uint64_t>(count) - 1);
 }
@@ -165,6 +172,10 @@ bool ActionStore::accepts(const void* actions, std::int32_t dtype, std::int64_t 
     const auto* source = static_cast<const Source*>(actions);
     if constexpr (std::is_same_v<Source, std::int64_t> || std::is_same_v<Source, std::int32_t>) {
       if (kind_ == EF_DISCRETE) return all_below(source, count, start_, count_);
+    }
+    // The bounds of a float32 space are float32 values, so comparing without conversion gives the same.
+    if constexpr (std::is_same_v<Source, float> && std::is_same_v<Target, float>) {
+      if (size_ == 1) return all_within(source, count, static_cast<float>(low_[0]), static_cast<float>(high_[0]));
     }
     bool all_in_range = true;
     for (std::int64_t i = 0; i < count; ++i) {

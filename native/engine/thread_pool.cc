@@ -24,10 +24,11 @@ class AdaptiveSpin {
   template <class Concerns>
   bool watch(const std::atomic<std::uint64_t>& word, std::uint64_t seen, Concerns&& concerns) {
     if (!allowed_) return false;
+    idle_since_ns_ = now_ns();
     // A thread that stopped spinning tries again now and then: the caller's pace may have changed.
     const std::int64_t budget = budget_ns_ > 0 ? budget_ns_ : (++skipped_ % kRetryEvery == 0 ? kLongest : 0);
     if (budget == 0) return false;
-    const std::int64_t deadline = now_ns() + budget;
+    const std::int64_t deadline = idle_since_ns_ + budget;
     do {
       for (int i = 0; i < 32; ++i) {
         const std::uint64_t now = word.load(std::memory_order_acquire);
@@ -43,16 +44,22 @@ class AdaptiveSpin {
   }
 
   // After a wake-up another may follow at once: a trial of more threads would otherwise find them asleep every time and
-  // never show their speed.
-  void woken() { budget_ns_ = std::max(budget_ns_, kAfterWake); }
+  // never show their speed. If this one came so soon that a longer spin would have seen it, the next spin is longer.
+  void woken() {
+    if (!allowed_) return;
+    const bool came_soon = now_ns() - idle_since_ns_ < kLongest + kWakeUpTakes;
+    budget_ns_ = came_soon ? kLongest : std::max(budget_ns_, kAfterWake);
+  }
 
  private:
   static constexpr std::int64_t kLongest = 50'000;
   static constexpr std::int64_t kAfterWake = 20'000;
+  static constexpr std::int64_t kWakeUpTakes = 15'000;
   static constexpr std::int64_t kShortest = 5'000;
   static constexpr int kRetryEvery = 64;
   std::int64_t budget_ns_;
   const bool allowed_;
+  std::int64_t idle_since_ns_ = 0;
   int skipped_ = 0;
 };
 

@@ -4,6 +4,7 @@
 // and cosine. An upright pole amplifies a difference in the last bit to the size of the observation within an
 // episode, so nothing less stays on Gymnasium's trajectory. fast_math trades that for speed.
 #include <cmath>
+#include <memory>
 #include <numbers>
 
 #include "envfleet/env.h"
@@ -123,14 +124,16 @@ class CartPole {
   }
 
   void step(int action, Out& out) {
+    static constexpr Physics standard;
+    const Physics& physics = own_physics_ == nullptr ? standard : *own_physics_;
     const double theta = state_[2];
     if (is_fast_ && std::abs(theta) < kSeriesLimit) {
-      move<Arithmetic::fast>(physics_, series(theta), action, state_[0], state_[1], state_[2], state_[3]);
+      move<Arithmetic::fast>(physics, series(theta), action, state_[0], state_[1], state_[2], state_[3]);
     } else {
       const SineAndCosine lean{envfleet::numpy::sin(theta), envfleet::numpy::cos(theta)};
-      move<Arithmetic::exact>(physics_, lean, action, state_[0], state_[1], state_[2], state_[3]);
+      move<Arithmetic::exact>(physics, lean, action, state_[0], state_[1], state_[2], state_[3]);
     }
-    out.terminated = std::abs(state_[0]) > physics_.x_threshold || std::abs(state_[2]) > physics_.theta_threshold;
+    out.terminated = std::abs(state_[0]) > physics.x_threshold || std::abs(state_[2]) > physics.theta_threshold;
     out.reward = reward(out.terminated);
     observe(out);
   }
@@ -145,7 +148,7 @@ class CartPole {
       poles.x_dot[i] = env.state_[1];
       poles.theta[i] = env.state_[2];
       poles.theta_dot[i] = env.state_[3];
-      all_are_standard &= env.is_standard_;
+      all_are_standard &= env.own_physics_ == nullptr;
       all_are_fast &= env.is_fast_ & (std::abs(env.state_[2]) < kSeriesLimit);
       any_is_fast |= env.is_fast_;
     }
@@ -179,19 +182,19 @@ class CartPole {
   template <class Visitor>
   void fields(Visitor& visit) {
     visit("state", state_);
-    visit("gravity", physics_.gravity);
-    visit("masscart", physics_.masscart);
-    visit("masspole", physics_.masspole);
-    visit("total_mass", physics_.total_mass);
-    visit("length", physics_.length);
-    visit("polemass_length", physics_.polemass_length);
-    visit("force_mag", physics_.force_mag);
-    visit("tau", physics_.tau);
-    visit("theta_threshold_radians", physics_.theta_threshold);
-    visit("x_threshold", physics_.x_threshold);
+    Physics physics = own_physics_ == nullptr ? Physics{} : *own_physics_;
+    visit("gravity", physics.gravity);
+    visit("masscart", physics.masscart);
+    visit("masspole", physics.masspole);
+    visit("total_mass", physics.total_mass);
+    visit("length", physics.length);
+    visit("polemass_length", physics.polemass_length);
+    visit("force_mag", physics.force_mag);
+    visit("tau", physics.tau);
+    visit("theta_threshold_radians", physics.theta_threshold);
+    visit("x_threshold", physics.x_threshold);
+    own_physics_ = physics == Physics{} ? nullptr : std::make_unique<Physics>(physics);
   }
-
-  void fields_changed() { is_standard_ = physics_ == Physics{}; }
 
  protected:
   static void describe(Spec& spec, int max_episode_steps, double reward_threshold) {
@@ -209,11 +212,11 @@ class CartPole {
     return 1.0;
   }
 
-  double state_[4] = {0, 0, 0, 0};  // first: with the flags all that most steps touch
-  bool is_standard_ = true;
+  double state_[4] = {0, 0, 0, 0};
+  // Null: the standard ones. Elsewhere, because a step that reads only its state is faster the closer the states are.
+  std::unique_ptr<const Physics> own_physics_;
   bool sutton_barto_reward_;
   bool is_fast_;
-  Physics physics_;
 };
 
 class CartPoleV0 : public CartPole {

@@ -86,6 +86,9 @@ struct ThreeBits {
 struct FloatPair {
   Space operator()() const { return envfleet::box<float>({-0.1, 0.0}, {0.1, envfleet::infinity}); }
 };
+struct FloatOne {
+  Space operator()() const { return envfleet::box<float>({1}, -0.1, 2); }
+};
 struct DoubleOne {
   Space operator()() const { return envfleet::box<double>({1}, -1, 1); }
 };
@@ -97,6 +100,7 @@ using Discrete = Acting<int, FiveFromMinusOne>;
 using MultiDiscrete = Acting<const std::int32_t*, ThreeAndTwo>;
 using MultiBinary = Acting<const std::int8_t*, ThreeBits>;
 using FloatBox = Acting<const float*, FloatPair>;
+using FloatOneBox = Acting<const float*, FloatOne>;
 using DoubleBox = Acting<const double*, DoubleOne>;
 using ByteBox = Acting<const std::uint8_t*, ByteOne>;
 
@@ -169,6 +173,26 @@ TEST(box_actions) {
   CHECK((!stores<DoubleBox, double, float>({1.0f})));
   CHECK((stores<ByteBox, u8, u8>({9})));
   CHECK((!stores<ByteBox, u8, u8>({10})));
+}
+
+TEST(one_float_per_action) {
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
+  for (const float inside : {-0.1f, 0.0f, 2.0f}) CHECK((stores<FloatOneBox, float, float>({inside})));
+  const float outside[] = {std::nextafter(-0.1f, -1.0f), std::nextafter(2.0f, 3.0f), nan, inf, -inf};
+  for (const float value : outside) CHECK((!stores<FloatOneBox, float, float>({value})));
+  // In a batch of any size, at any place: vector code has remainders.
+  static const ef_env_type* type = envfleet::detail::make_type<FloatOneBox>("Acting-v1");
+  const auto engine = Engine::make(*type, options_of(), {nullptr});
+  const ActionStore store(engine->spec().action);
+  for (int count = 0; count <= 70; ++count) {
+    std::vector<float> actions(count, 2.0f);
+    CHECK(store.accepts(actions.data(), EF_FLOAT32, count));
+    for (int place = 0; place < count; ++place) {
+      actions[place] = outside[(place + count) % 5];
+      CHECK(!store.accepts(actions.data(), EF_FLOAT32, count));
+      actions[place] = -0.1f;
+    }
+  }
 }
 
 TEST(envs_that_may_step) {

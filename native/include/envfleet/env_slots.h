@@ -1,6 +1,9 @@
 // EnvSlots<Env>: the envs of a fleet, and what is done with one of them between batches: seeding it, rebuilding it after a
 // fault, saving, loading, rendering.
 //
+// Envs, generators and numbers of steps are in arrays of their own: a step touches the env and its number of steps, and a
+// generator between them would be loaded into the cache as well, as neighbours are.
+//
 // Thread safety: as in abi.h; a slot is used by one thread at a time.
 // Invariant: a slot is never moved, and empty only after a rebuild that threw.
 #pragma once
@@ -37,23 +40,21 @@ class EnvSlots {
   EnvSlots(const EnvSlots&) = delete;
   EnvSlots& operator=(const EnvSlots&) = delete;
 
-  void seed(std::int32_t env_id, const std::uint32_t words[4]) { slots_[env_id].rng.seed(words); }
+  void seed(std::int32_t env_id, const std::uint32_t words[4]) { rngs_[env_id].seed(words); }
 
   // A constructor that throws leaves the slot empty and the env broken; the next rebuild tries again.
   void rebuild(std::int32_t env_id) {
     phases_[env_id] = EF_BROKEN;
-    Slot& slot = slots_[env_id];
-    slot.env.reset();
-    emplace(slot, env_id);
-    slot.elapsed_step = 0;
+    envs_[env_id].env.reset();
+    emplace(env_id);
+    elapsed_steps_[env_id] = 0;
     phases_[env_id] = EF_UNSTARTED;
   }
 
   void get_state(std::int32_t env_id, StateWriter& writer) {
     if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
-      Slot& slot = slots_[env_id];
-      writer.put(slot.rng.save());
-      writer.put(slot.elapsed_step);
+      writer.put(rngs_[env_id].save());
+      writer.put(elapsed_steps_[env_id]);
       writer.put(phases_[env_id]);
       for (std::size_t k = 0; k < last_obs_.size(); ++k) {
         writer.put_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
@@ -71,15 +72,14 @@ class EnvSlots {
   // If this throws, the env is left broken: part of it has the new state.
   void set_state(std::int32_t env_id, StateReader& reader) {
     if constexpr (HasFields<Env> || HasSaveLoad<Env>) {
-      Slot& slot = slots_[env_id];
       phases_[env_id] = EF_BROKEN;
-      slot.rng.load(reader.get<typename RandomOf<Env>::State>());
+      rngs_[env_id].load(reader.get<typename RandomOf<Env>::State>());
       const auto elapsed_step = reader.get<std::int32_t>();
       // The next step counts on from here.
       if (elapsed_step < 0 || elapsed_step == std::numeric_limits<std::int32_t>::max()) {
         throw std::invalid_argument("the state holds no valid number of steps");
       }
-      slot.elapsed_step = elapsed_step;
+      elapsed_steps_[env_id] = elapsed_step;
       const auto phase = reader.get<std::uint8_t>();
       if (phase > EF_BROKEN) throw std::invalid_argument("the state holds no valid phase");
       for (std::size_t k = 0; k < last_obs_.size(); ++k) {
@@ -122,13 +122,15 @@ class EnvSlots {
     Slot() = default;
     // Never moved once the fleet is built, but std::vector's constructor requires it.
     Slot(Slot&&) { std::terminate(); }
-    std::int32_t elapsed_step = 0;  // first, to share a cache line with the env's first members
-    std::optional<Env> env;         // empty only after a rebuild that threw
-    RandomOf<Env> rng;
+    std::optional<Env> env;  // empty only after a rebuild that threw
   };
 
   explicit EnvSlots(const ef_fleet_options& options)
-      : num_envs_(options.num_envs), phases_(options.phases), slots_(options.num_envs) {
+      : num_envs_(options.num_envs),
+        phases_(options.phases),
+        envs_(options.num_envs),
+        rngs_(options.num_envs),
+        elapsed_steps_(options.num_envs, 0) {
     engine_host.store(options.host, std::memory_order_relaxed);
     const auto num_params = static_cast<std::int32_t>(params_of<Env>().size());
     for (std::int32_t i = 0; i < options.num_configs; ++i) configs_.emplace_back(options.configs[i], num_params);
@@ -142,15 +144,15 @@ class EnvSlots {
       for (const Column& column : obs_columns_) last_obs_.emplace_back(column.row_bytes * num_envs_);
     }
     for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-      slots_[env_id].rng.set_host(options.host);
-      emplace(slots_[env_id], env_id);
+      rngs_[env_id].set_host(options.host);
+      emplace(env_id);
     }
   }
   ~EnvSlots() = default;
 
   Env& built(std::int32_t env_id) {
-    if (!slots_[env_id].env) throw std::logic_error("this env could not be rebuilt; reset it first");
-    return *slots_[env_id].env;
+    if (!envs_[env_id].env) throw std::logic_error("this env could not be rebuilt; reset it first");
+    return *envs_[env_id].env;
   }
 
   void remember_obs(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
@@ -166,14 +168,16 @@ class EnvSlots {
   std::vector<Column> obs_columns_, info_columns_;
   std::int64_t action_bytes_ = 0;
   std::vector<std::vector<char>> last_obs_;  // empty if the env has observe()
-  std::vector<Slot> slots_;
+  std::vector<Slot> envs_;
+  std::vector<RandomOf<Env>> rngs_;
+  std::vector<std::int32_t> elapsed_steps_;
 
  private:
-  void emplace(Slot& slot, std::int32_t env_id) {
+  void emplace(std::int32_t env_id) {
     if constexpr (std::constructible_from<Env, const Config&>) {
-      slot.env.emplace(config_of<Env>(config_values(env_id)));
+      envs_[env_id].env.emplace(config_of<Env>(config_values(env_id)));
     } else {
-      slot.env.emplace();
+      envs_[env_id].env.emplace();
     }
   }
 

@@ -33,12 +33,13 @@ template <class Env>
 class Fleet : public EnvSlots<Env> {
   using Base = EnvSlots<Env>;
   using Base::action_bytes_;
+  using Base::elapsed_steps_;
+  using Base::envs_;
   using Base::info_columns_;
   using Base::last_obs_;
   using Base::obs_columns_;
   using Base::phases_;
-  using Base::slots_;
-  using typename Base::Slot;
+  using Base::rngs_;
 
  public:
   explicit Fleet(const ef_fleet_options& options)
@@ -104,27 +105,25 @@ class Fleet : public EnvSlots<Env> {
   }
 
   void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
-    Slot& slot = slots_[env_id];
     clear_outputs(rows, row);
     Out out(&rows, &obs_columns_, &info_columns_, row);
-    this->built(env_id).reset(slot.rng, out);
-    slot.elapsed_step = 0;
+    this->built(env_id).reset(rngs_[env_id], out);
+    elapsed_steps_[env_id] = 0;
     phases_[env_id] = EF_RUNNING;
     rows.elapsed_step[row] = 0;
     if constexpr (!HasObserve<Env>) this->remember_obs(rows, row, env_id);
   }
 
   void step_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
-    Slot& slot = slots_[env_id];
     clear_outputs(rows, row);
     Out out(&rows, &obs_columns_, &info_columns_, row);
-    act(slot, rows, env_id, out);
+    act(rows, env_id, out);
     finish_row(rows, row, env_id, out.reward, out.terminated, out.truncated);
   }
 
   void finish_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id, double reward, bool terminated,
                   bool truncated) noexcept {
-    const std::int32_t elapsed_step = ++slots_[env_id].elapsed_step;
+    const std::int32_t elapsed_step = ++elapsed_steps_[env_id];
     truncated |= elapsed_step >= step_limit_;
     rows.reward[row] = reward;
     rows.terminated[row] = terminated ? 1 : 0;
@@ -147,7 +146,7 @@ class Fleet : public EnvSlots<Env> {
     Env* envs[kLanes];
     for (int lane = 0; lane < kLanes; ++lane) {
       ids[lane] = env_of(rows, first_row + lane);
-      envs[lane] = &*slots_[ids[lane]].env;
+      envs[lane] = &*envs_[ids[lane]].env;
       actions[lane] = static_cast<const std::int32_t*>(rows.actions)[ids[lane]];
     }
     clear_outputs(rows, first_row, kLanes);
@@ -179,11 +178,11 @@ class Fleet : public EnvSlots<Env> {
     }
     copy_row(obs_columns_, rows.final_obs, rows.obs, row);
     copy_row(info_columns_, rows.final_info, rows.info, row);
-    rows.final_elapsed_step[row] = slots_[env_id].elapsed_step;
+    rows.final_elapsed_step[row] = elapsed_steps_[env_id];
     guard_rows(rows, row, 1, EF_IN_RESET, [&] { start_episode(rows, row, env_id); });
   }
 
-  void act(Slot& slot, const ef_rows& rows, std::int32_t env_id, Out& out) {
+  void act(const ef_rows& rows, std::int32_t env_id, Out& out) {
     using Action = ActionOf<Env>;
     Action action;
     if constexpr (std::is_pointer_v<Action>) {
@@ -192,9 +191,9 @@ class Fleet : public EnvSlots<Env> {
       action = static_cast<const std::int32_t*>(rows.actions)[env_id];
     }
     if constexpr (StepsWithRng<Env, Action>) {
-      slot.env->step(action, slot.rng, out);
+      envs_[env_id].env->step(action, rngs_[env_id], out);
     } else {
-      slot.env->step(action, out);
+      envs_[env_id].env->step(action, out);
     }
   }
 
@@ -227,7 +226,7 @@ class Fleet : public EnvSlots<Env> {
       rows.reward[row] = 0.0;
       rows.terminated[row] = 0;
       rows.truncated[row] = 0;
-      rows.elapsed_step[row] = method == EF_IN_RESET ? 0 : slots_[env_id].elapsed_step;
+      rows.elapsed_step[row] = method == EF_IN_RESET ? 0 : elapsed_steps_[env_id];
     }
     rows.on_fault(rows.fault_context, row, env_id, method, what);
   }
