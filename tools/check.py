@@ -72,6 +72,10 @@ def checks() -> list[Check]:
         ),
         Check("rllib", ["make", "test-rllib"]),
         Check("gym", ["make", "test-gym"]),
+        Check("docs", ["make", "docs"]),
+        Check("portable", ["make", "test-portable"]),
+        Check("wheels", ["make", "wheels"]),
+        Check("docker", ["make", "docker-check"]),
         Check("foreign", ["make", "foreign"]),
         Check("soak", ["make", "soak"]),
     ]
