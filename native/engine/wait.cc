@@ -1,19 +1,19 @@
 #include "engine/wait.h"
 
+#include <time.h>
+
 #include <chrono>
 #include <climits>
 
-#if defined(__linux__)
+#if ENVFLEET_HAS_FUTEX
 #include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 #else
 #include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <mutex>
-#include <thread>
 #endif
 
 namespace envfleet::engine {
@@ -22,7 +22,7 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-#if defined(__linux__)
+#if ENVFLEET_HAS_FUTEX
 
 static_assert(sizeof(std::atomic<std::uint32_t>) == sizeof(std::uint32_t));
 
@@ -85,16 +85,20 @@ void wake(std::atomic<std::uint32_t>& word, int) {
   place.woken.notify_all();
 }
 
-// A condition variable of one process cannot be reached from another: polls with short sleeps, until the platform's own
-// call (os_sync_wait_on_address on macOS 14.4) is used here.
+// A condition variable of one process cannot be reached from another: polls. The naps grow with the time waited, so that
+// an idle worker takes little of a core, and a short wait is not prolonged much.
 void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
                              std::uint32_t) {
-  constexpr std::int64_t kNap = 50'000;
+  constexpr std::int64_t kShortestNap = 20'000, kLongestNap = 1'000'000;
   const std::int64_t start = now_ns();
   while (word.load() == expected) {
-    const std::int64_t rest = timeout_ns < 0 ? kNap : timeout_ns - (now_ns() - start);
-    if (rest <= 0) return;
-    std::this_thread::sleep_for(std::chrono::nanoseconds(std::min(rest, kNap)));
+    const std::int64_t waited = now_ns() - start;
+    std::int64_t nap = std::clamp(waited / 8, kShortestNap, kLongestNap);
+    if (timeout_ns >= 0) nap = std::min(nap, timeout_ns - waited);
+    if (nap <= 0) return;
+    const timespec duration{nap / 1'000'000'000, nap % 1'000'000'000};
+    // A signal: the caller may have to handle it. std::this_thread::sleep_for would sleep on.
+    if (nanosleep(&duration, nullptr) != 0) return;
   }
 }
 

@@ -1,4 +1,4 @@
-// Waiting on a 32-bit word: a futex on Linux, a condition variable elsewhere.
+// Waiting on a 32-bit word: a futex on Linux; elsewhere a condition variable, and polling between processes.
 //
 // Thread safety: any thread may wait on or wake any word.
 // Invariant: a waiter that saw the old value never misses a change of the word that is followed by wake().

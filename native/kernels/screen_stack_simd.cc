@@ -1,6 +1,6 @@
 #include "kernels/screen_stack_simd.h"
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#if ENVFLEET_HAS_AVX2
 
 #include <immintrin.h>
 

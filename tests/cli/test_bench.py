@@ -90,6 +90,39 @@ def test_plot_is_a_png(tmp_path: Path) -> None:
     assert picture.min() < picture.max()
 
 
+def compare(names: str, tmp_path: Path) -> tuple[list[str], list[dict[str, Any]]]:
+    chart, report = tmp_path / "bench.png", tmp_path / "bench.json"
+    files = ["--plot", str(chart), "--json", str(report)]
+    assert main([*QUICK, "--num-envs", "2", "--compare", names, *files]) == 0
+    assert chart.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    peers = json.loads(report.read_text())["peers"]
+    return [peer["backend"] for peer in peers], peers
+
+
+def test_compare_with_gymnasium(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names, peers = compare("sync,async", tmp_path)
+    assert names == ["Gymnasium Sync", "Gymnasium Async"]
+    assert all(len(peer["steps_per_s"]) == 3 and peer["envfleet_is"] > 0 for peer in peers)
+    table = capsys.readouterr().out
+    assert "envfleet is" in table
+    for peer in peers:
+        assert re.search(rf"^{peer['backend']} .* {peer['envfleet_is']:.1f}x$", table, re.MULTILINE), table
+
+
+@pytest.mark.soak  # starts processes that import torch
+def test_compare_with_sb3(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3", reason="needs stable-baselines3")
+    assert compare("sb3", tmp_path)[0] == ["SB3 Subproc"]
+
+
+def test_a_peer_that_cannot_run_is_a_note(capsys: pytest.CaptureFixture[str]) -> None:
+    # Gymnasium's async envs have one process per env.
+    assert main([*QUICK, "--num-envs", "300", "--compare", "async"]) == 0
+    output = capsys.readouterr().out
+    assert "Gymnasium Async was not measured with 300 envs" in output
+    assert len(rows_of(output)) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -97,6 +130,7 @@ def test_plot_is_a_png(tmp_path: Path) -> None:
         (["bench", "CartPole-v1", "--num-envs", "1,,4"], "expected an integer above 0, got ''"),
         (["bench", "CartPole-v1", "--batch-fraction", "1"], "between 0 and 1, got '1'"),
         (["bench", "CartPole-v1", "--backends", "auto,abacus"], "'abacus'"),
+        (["bench", "CartPole-v1", "--compare", "envpool"], "--compare expected names from sync, async, sb3"),
         (["bench", "CartPole-v1", "--plot", "chart.svg"], "expected a .png file"),
         (["bench", "CartPole-v1", "--json", "/no/such/x.json"], "a folder that exists"),
     ],

@@ -87,12 +87,30 @@ def test_missing_extra_names_its_command_and_is_no_fault(
         return version_of(package)
 
     monkeypatch.setattr(metadata, "version", version)
+    for extra in ("dm", "render"):
+        monkeypatch.setitem(doctor._MODULES, extra, ("no_such_module",))  # what the missing packages would provide
     assert main(["doctor"]) == 0
     found = findings_of(capsys.readouterr().out)
     assert found["extra dm"] == ("--", 'dm-env not installed; run: pip install "envfleet[dm]"')
     # gymnasium itself is there; what its own extras add is not.
     assert found["extra render"][0] == "--"
     assert 'pip install "envfleet[render]"' in found["extra render"][1]
+
+
+def test_an_extra_counts_as_installed_if_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    # gymnasium[box2d] names box2d-py and swig; LunarLander runs with any distribution that provides Box2D.
+    pytest.importorskip("Box2D", reason="needs Box2D")
+
+    version_of = metadata.version
+
+    def version(package: str) -> str:
+        if package in ("box2d-py", "swig"):
+            raise metadata.PackageNotFoundError(package)
+        return version_of(package)
+
+    monkeypatch.setattr(metadata, "version", version)
+    found = {subject: (state, detail) for state, subject, detail in doctor._extras()}
+    assert found["extra box2d"] == ("ok", "Box2D can be imported, without box2d-py, swig")
 
 
 def test_missing_compiler_is_no_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

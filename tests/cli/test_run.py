@@ -161,6 +161,13 @@ def test_record_writes_a_moving_picture(tmp_path: Path, capsys: pytest.CaptureFi
     assert (frames[0, -height:, -width:] == frames[0, -1, -1]).all(), "the fourth tile is empty"
 
 
+def test_record_as_mp4(tmp_path: Path) -> None:
+    path = tmp_path / "cartpole.mp4"
+    picture = ["--record", str(path), "--record-envs", "1", "--record-steps", "4", "--seed", "0"]
+    assert main(["run", "CartPole-v1", "--num-envs", "1", "--steps", "8", *picture]) == 0
+    assert path.read_bytes()[4:8] == b"ftyp"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -175,7 +182,7 @@ def test_record_writes_a_moving_picture(tmp_path: Path, capsys: pytest.CaptureFi
         (["run", "no_such_module:Env-v0"], "cannot be imported"),
         (["run", "CartPole-v1", "--backend", "abacus"], "'abacus'"),
         (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
-        (["run", "CartPole-v1", "--record", "x.mp4"], "expected a .gif file, got 'x.mp4'"),
+        (["run", "CartPole-v1", "--record", "x.avi"], "expected a .gif or .mp4 file, got 'x.avi'"),
         (["run", "CartPole-v1", "--record", "/no/such/x.gif"], "a folder that exists"),
         (["run", "CartPole-v1", "--plugin", "/no/such.cc"], "which is missing"),
         (["run", "CartPole-v1", "--seconds", "1", "--steps", "1"], "not allowed with"),

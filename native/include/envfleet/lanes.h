@@ -16,7 +16,7 @@
 // Compiles a function for several generations of x86 and selects one at load time. All of them round alike, as long as
 // nothing is contracted into fused multiply-adds.
 #if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
-    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && (!defined(ENVFLEET_HAS_AVX2) || ENVFLEET_HAS_AVX2)
 #define ENVFLEET_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define ENVFLEET_VECTOR_CLONES

@@ -143,13 +143,13 @@ def names(text: str) -> list[str]:
     return list(dict.fromkeys(part.strip() for part in text.split(",")))
 
 
-def output_file(suffix: str) -> Callable[[str], Path]:
+def output_file(*suffixes: str) -> Callable[[str], Path]:
     """Return a parser of an output path, which checks that it can be written before the work starts."""
 
     def check(text: str) -> Path:
         path = Path(text)
-        if path.suffix.lower() != suffix:
-            raise argparse.ArgumentTypeError(f"expected a {suffix} file, got {text!r}")
+        if path.suffix not in suffixes:
+            raise argparse.ArgumentTypeError(f"expected a {' or '.join(suffixes)} file, got {text!r}")
         if not path.parent.is_dir():
             raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
         return path

@@ -6,14 +6,18 @@ import argparse
 import itertools
 import json
 import shlex
+import statistics
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import envfleet
 from envfleet.cli import arguments as args
+from envfleet.cli import peers as peers_of
 from envfleet.cli.machine import describe_machine
-from envfleet.tuning.report import Case
-from envfleet.tuning.throughput import RandomStepper, measure
+from envfleet.errors import ConfigError
+from envfleet.tuning.report import Case, one_line
+from envfleet.tuning.throughput import RandomStepper, Stepper, measure
 
 if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
@@ -62,6 +66,14 @@ def add_parser(commands: args.Subparsers) -> None:
         metavar="F",
         help="also measure asynchronous pools with batches of F times num_envs, such as 0.5",
     )
+    add(
+        "--compare",
+        nargs="?",
+        const="sync,async,sb3",
+        metavar="NAME,...",
+        help="also measure the same env with Gymnasium's SyncVectorEnv (sync) and AsyncVectorEnv (async) and "
+        "Stable-Baselines3's SubprocVecEnv (sb3), and print how many times as fast envfleet is (default: all three)",
+    )
     add("--rounds", type=args.positive_int, default=5, metavar="N", help="default: %(default)s")
     add(
         "--seconds",
@@ -83,30 +95,34 @@ def bench(arguments: argparse.Namespace) -> int:
         # Before measuring, so that a missing matplotlib is reported at once.
         from envfleet.cli import plotting
     args.prepare(arguments)
+    notes: list[str] = []
     with ExitStack() as open_pools, console.ProgressBar(arguments.env_id) as bar:
-        cases = _open_cases(arguments, open_pools)
-        _measure(cases, arguments, bar)
-    results = [case for case, _ in cases]
+        # The peers first: theirs fork, and a fork of a process with threads may hang.
+        peers = _open_peers(arguments, open_pools, notes)
+        pools = _open_cases(arguments, open_pools)
+        _measure([*pools, *peers], arguments, bar)
+    results = [case for case, _ in pools]
+    ratios = [(case, ratio(results, case)) for case, _ in peers]
     rounds = f"{arguments.rounds} rounds of {arguments.seconds:g} s"
     console.print_rows(
         f"{arguments.env_id}: median of {rounds}, with the slowest and fastest relative to it",
-        _COLUMNS,
-        map(_row, results),
+        _COLUMNS if arguments.compare is None else {**_COLUMNS, "envfleet is": "number"},
+        [*map(_row, results), *([*_row(case), f"{times:.1f}x"] for case, times in ratios)],
     )
+    for note in notes:
+        console.say(note)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(_report(arguments, results), indent=2) + "\n")
+        arguments.json.write_text(json.dumps(_report(arguments, results, ratios), indent=2) + "\n")
         console.say(f"wrote {arguments.json}")
     if arguments.plot is not None:
-        plotting.plot(arguments.plot, arguments.env_id, results, rounds)
+        plotting.plot(arguments.plot, arguments.env_id, results, rounds, ratios)
         console.say(f"wrote {arguments.plot}")
     return 0
 
 
 def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, RandomStepper]]:
     cases: dict[tuple[str, int, int], tuple[Case, RandomStepper]] = {}
-    are_native = all(args.runs_natively(arguments.env_id, backend) for backend in arguments.backends)
-    sizes = arguments.num_envs or (_NATIVE_SIZES if are_native else _PYTHON_SIZES)
-    for requested, num_envs in itertools.product(arguments.backends, sizes):
+    for requested, num_envs in itertools.product(arguments.backends, _sizes(arguments)):
         for batch_size in _batch_sizes(num_envs, arguments.batch_fraction):
             pool = envfleet.make_pool(
                 arguments.env_id,
@@ -126,13 +142,56 @@ def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tu
     return list(cases.values())
 
 
+def _open_peers(
+    arguments: argparse.Namespace, open_peers: ExitStack, notes: list[str]
+) -> list[tuple[Case, peers_of.PeerStepper]]:
+    if arguments.compare is None:
+        return []
+    names = args.names(arguments.compare)
+    for name in names:
+        if name not in peers_of.PEERS:
+            raise ConfigError(
+                f"--compare expected names from {', '.join(peers_of.PEERS)}, got {name!r}; write the env's id before it"
+            )
+    make_env = peers_of.env_factory(arguments.module, arguments.env_id, dict(arguments.params))
+    opened: list[tuple[Case, peers_of.PeerStepper]] = []
+    for name, num_envs in itertools.product(names, _sizes(arguments)):
+        title, _, has_processes, make_peer = peers_of.PEERS[name]
+        if not peers_of.is_installed(name):
+            notes.append(f'{title} was not measured: not installed; run: pip install "envfleet[{name}]"')
+        elif has_processes and num_envs > peers_of.MAX_PROCESSES:
+            notes.append(f"{title} was not measured with {num_envs:,} envs, for which it starts as many processes")
+        else:
+            try:
+                stepper = make_peer(make_env, num_envs)
+            except Exception as error:  # the env may not work there; envfleet's figures are still of use
+                notes.append(f"{title} was not measured: {one_line(error)}")
+                continue
+            open_peers.callback(stepper.close)
+            opened.append((Case(title, num_envs, num_envs, num_envs if has_processes else 1), stepper))
+    notes[:] = dict.fromkeys(notes)
+    return opened
+
+
+def ratio(pools: Sequence[Case], peer: Case) -> float:
+    """Return how many times as fast as a peer the fastest pool of that size is: the median over the rounds."""
+    fastest = max((case for case in pools if case.num_envs == peer.num_envs), key=lambda case: case.median)
+    return statistics.median(ours / its for ours, its in zip(fastest.steps_per_s, peer.steps_per_s, strict=True))
+
+
+def _sizes(arguments: argparse.Namespace) -> list[int]:
+    are_native = all(args.runs_natively(arguments.env_id, backend) for backend in arguments.backends)
+    default = _NATIVE_SIZES if are_native and arguments.compare is None else _PYTHON_SIZES
+    return list(arguments.num_envs or default)
+
+
 def _batch_sizes(num_envs: int, fraction: float | None) -> list[int]:
     if fraction is None or num_envs == 1:
         return [num_envs]
     return [num_envs, min(max(1, round(num_envs * fraction)), num_envs - 1)]
 
 
-def _measure(cases: list[tuple[Case, RandomStepper]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
+def _measure(cases: Sequence[tuple[Case, Stepper]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
     for number in range(arguments.rounds):
         for position, (case, stepper) in enumerate(cases):
             fraction = (number + position / len(cases)) / arguments.rounds
@@ -146,12 +205,15 @@ def _row(case: Case) -> list[str]:
     return [case.backend, case.mode, *sizes, f"{case.median:,.0f}", *spread]
 
 
-def _report(arguments: argparse.Namespace, cases: list[Case]) -> dict[str, object]:
+def _report(
+    arguments: argparse.Namespace, cases: Sequence[Case], ratios: Sequence[tuple[Case, float]]
+) -> dict[str, object]:
     return {
         "env": arguments.env_id,
         "command": shlex.join(["envfleet", *arguments.argv]),
         "machine": describe_machine(),
         "cases": [_figures(case) for case in cases],
+        "peers": [{**_figures(case), "envfleet_is": times} for case, times in ratios],
     }
 
 

@@ -14,7 +14,7 @@ import shlex
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from typing import Any, Literal
 
@@ -30,6 +30,26 @@ from envfleet.making import compiling, options
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"
 Finding = tuple[str, str, str]  # state, subject, detail
 
+# What envfleet imports for an extra. If a package of it is not installed, these decide.
+_MODULES = {
+    "atari": ("ale_py",),
+    "box2d": ("Box2D",),
+    "cli": ("rich", "matplotlib", "imageio", "imageio_ffmpeg"),
+    "dm": ("dm_env",),
+    "dm-control": ("dm_control",),
+    "minigrid": ("minigrid",),
+    "mujoco": ("mujoco",),
+    "pettingzoo": ("pettingzoo",),
+    "progress": ("tqdm",),
+    "ray": ("ray",),
+    "render": ("pygame",),
+    "rllib": ("ray.rllib",),
+    "sb3": ("stable_baselines3",),
+    "tianshou": ("tianshou",),
+    "torch": ("torch",),
+    "torchrl": ("torchrl", "tensordict"),
+    "vizdoom": ("vizdoom",),
+}
 _TIME_LIMIT_S = 60.0
 _PROGRAM = "doctor.time_processes()"
 
@@ -62,6 +82,7 @@ def _findings() -> Iterator[Finding]:
     yield OK, "numpy", np.__version__
     yield OK, "gymnasium", gymnasium.__version__
     yield OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
+    yield OK, "features", ", ".join(_native.features) or "none; portable code instead"
     yield _compiler()
     yield OK, "cache", str(compiling.cache_folder())
     yield from _backends()
@@ -114,11 +135,27 @@ def _extras() -> Iterator[Finding]:
                 found.append(f"{package} {metadata.version(package)}")
             except metadata.PackageNotFoundError:
                 missing.append(package)
-        if missing:
+        if missing and _imports(_MODULES.get(extra, ())):
+            # Another distribution provides the same module, such as Box2D's own instead of box2d-py.
+            yield OK, f"extra {extra}", f"{', '.join(_MODULES[extra])} can be imported, without {', '.join(missing)}"
+        elif missing:
             remedy = f'pip install "envfleet[{extra}]"'
             yield MISSING, f"extra {extra}", f"{', '.join(missing)} not installed; run: {remedy}"
         else:
             yield OK, f"extra {extra}", ", ".join(found)
+
+
+def _imports(modules: Sequence[str]) -> bool:
+    """Return whether all of these modules can be imported; False for none."""
+    if not modules:
+        return False
+    # In a process of its own: a package that is installed in part may crash.
+    program = f"import sys; sys.path[:] = {sys.path!r}; import {', '.join(modules)}"
+    try:
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=_TIME_LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
 
 
 def _packages_of(distribution: str, extra: str) -> set[str]:
@@ -192,8 +229,8 @@ def step_tiny(pool: envfleet.Pool) -> None:
 
 
 def _memfd() -> Finding:
-    if sys.platform != "linux":
-        return MISSING, "memfd", "only Linux has it; shared memory is an unlinked temporary file instead"
+    if "memfd" not in _native.features:
+        return MISSING, "memfd", "not in this build; shared memory is an unlinked temporary file instead"
     try:
         os.close(os.memfd_create("envfleet"))
     except OSError as error:

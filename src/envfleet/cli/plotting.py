@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from envfleet.cli.machine import describe_machine
 from envfleet.errors import MissingExtraError
@@ -22,12 +22,22 @@ if TYPE_CHECKING:
 _COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
 
 
-def plot(path: Path, env_id: str, cases: Sequence[Case], rounds: str) -> None:
-    """Plot medians as one line per backend and mode, with bars from the slowest to the fastest round."""
-    figure = Figure(figsize=(7.2, 4.5), dpi=150, layout="constrained")
+def plot(
+    path: Path, env_id: str, cases: Sequence[Case], rounds: str, ratios: Sequence[tuple[Case, float]] = ()
+) -> None:
+    """Plot medians as one line per backend and mode, with bars from the slowest to the fastest round.
+
+    ratios: the cases of peers, each with how many times as fast envfleet is, which are plotted below.
+    """
+    figure = Figure(figsize=(7.2, 7.2 if ratios else 4.5), dpi=150, layout="constrained")
     # Not pyplot, which may look for a display, depending on MPLBACKEND.
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    if ratios:
+        axes, below_axes = figure.subplots(2, height_ratios=(3, 2))
+        _plot_ratios(below_axes, ratios)
+        cases = [*cases, *(case for case, _ in ratios)]
+    else:
+        axes = figure.add_subplot()
     series = dict.fromkeys((case.backend, case.mode) for case in cases)
     for color, (backend, mode) in zip(_COLORS * len(series), series, strict=False):
         own = sorted((c for c in cases if (c.backend, c.mode) == (backend, mode)), key=lambda c: c.num_envs)
@@ -46,21 +56,39 @@ def plot(path: Path, env_id: str, cases: Sequence[Case], rounds: str) -> None:
             capsize=3,
             label=f"{backend}, {mode}",
         )
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
+    axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.set_ylabel("steps/s")
+    axes.set_title(f"{env_id}: steps/s by pool size", loc="left", fontweight="bold")
+    _style(axes, cases)
+    figure.text(0.01, -0.02, _footnote(rounds), fontsize=7, color="#666666", va="top")
+    figure.savefig(path, bbox_inches="tight")
+
+
+def _plot_ratios(axes: Any, ratios: Sequence[tuple[Case, float]]) -> None:
+    for color, name in zip(_COLORS[1:], dict.fromkeys(case.backend for case, _ in ratios), strict=False):
+        own = sorted((case.num_envs, times) for case, times in ratios if case.backend == name)
+        axes.plot(*zip(*own, strict=True), color=color, marker="o", markersize=5, linewidth=1.8, label=name)
+        for num_envs, times in own:
+            axes.annotate(f"{times:.1f}x", (num_envs, times), (0, 5), textcoords="offset points", ha="center", size=8)
+    axes.axhline(1.0, color="#888888", linewidth=0.8)
+    axes.set_ylim(bottom=0)
+    axes.margins(y=0.2)
+    axes.set_ylabel("times as fast")
+    axes.set_title("envfleet's fastest pool, relative to each", loc="left", fontweight="bold")
+    _style(axes, [case for case, _ in ratios])
+
+
+def _style(axes: Any, cases: Sequence[Case]) -> None:
+    axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sorted({case.num_envs for case in cases})))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
     axes.set_xlabel("num_envs")
-    axes.set_ylabel("steps/s")
-    axes.set_title(f"{env_id}: steps/s by pool size", loc="left", fontweight="bold")
     axes.grid(True, which="major", color="#dddddd", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    figure.text(0.01, -0.02, _footnote(rounds), fontsize=7, color="#666666", va="top")
-    figure.savefig(path, bbox_inches="tight")
 
 
 def _footnote(rounds: str) -> str:

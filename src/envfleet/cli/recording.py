@@ -1,7 +1,8 @@
-"""Recorder: writes an animated GIF of a grid of envs."""
+"""Recorder: writes a GIF or an MP4 of a grid of envs."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from collections.abc import Sequence
@@ -12,13 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import envfleet
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.errors import ConfigError
 from envfleet.tuning.throughput import sample_batches
-
-try:
-    import imageio.v3 as imageio
-except ImportError as error:
-    raise MissingExtraError("imageio", "cli", "--record") from error
+from envfleet.wrappers.video import Video, writer_of
 
 Frame = NDArray[np.uint8]
 
@@ -32,7 +29,9 @@ _GAP_GRAY = 64
 class Recorder:
     """A pool of a few envs, for the recording alone."""
 
-    def __init__(self, env_id: str, num_envs: int, options: dict[str, Any]) -> None:
+    def __init__(self, path: Path, env_id: str, num_envs: int, options: dict[str, Any]) -> None:
+        writer_of(path)  # so that a missing package is reported before the run
+        self._path = path
         # Without it, SDL looks for a display, and complains on stderr if there is none.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         self._envs = envfleet.make(env_id, num_envs=num_envs, render_mode="rgb_array", **options)
@@ -44,15 +43,14 @@ class Recorder:
             self._envs.close()
             raise
 
-    def write(self, path: Path, num_frames: int, fps: float | None) -> None:
+    def write(self, num_frames: int, fps: float | None) -> None:
         """Run a rollout and write the file."""
-        frames = [self._first]
-        with self._envs:
+        video = Video(self._path, fps or self._envs.metadata.get("render_fps") or _DEFAULT_FPS)
+        with self._envs, contextlib.closing(video):
+            video.append(self._first)
             for step in range(num_frames - 1):
                 self._envs.step(self._actions[step % len(self._actions)])
-                frames.append(self._grid())
-        duration_ms = 1000 / (fps or self._envs.metadata.get("render_fps") or _DEFAULT_FPS)
-        imageio.imwrite(path, np.stack(frames), extension=".gif", duration=duration_ms, loop=0)
+                video.append(self._grid())
 
     def _grid(self) -> Frame:
         return tile([self._frame(env_id) for env_id in range(self._envs.num_envs)])

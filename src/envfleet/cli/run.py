@@ -56,7 +56,12 @@ def add_parser(commands: args.Subparsers) -> None:
     add("--autoreset-mode", choices=("next_step", "same_step"), default="next_step", help="default: %(default)s")
     add("--backend", default="auto", help="native, serial, threads, processes or auto (default: %(default)s)")
     add("--stats", action="store_true", help="also print pool.stats(): the time in the envs, per worker")
-    add("--record", type=args.output_file(".gif"), metavar="FILE.gif", help="also record a short rollout of a few envs")
+    add(
+        "--record",
+        type=args.output_file(".gif", ".mp4"),
+        metavar="FILE",
+        help="also record a short rollout of a few envs, as FILE.gif or FILE.mp4",
+    )
     add(
         "--record-envs",
         type=args.positive_int,
@@ -117,7 +122,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.stats:
             console.say(str(pool.stats()))
     if recorder is not None and not progress.interrupted:
-        recorder.write(arguments.record, arguments.record_steps, arguments.fps)
+        recorder.write(arguments.record_steps, arguments.fps)
         console.say(f"recorded {arguments.record}")
     return 130 if progress.interrupted else 0
 
@@ -195,7 +200,7 @@ def _recorder(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
         return None
     from envfleet.cli.recording import Recorder
 
-    return Recorder(arguments.env_id, arguments.record_envs, options)
+    return Recorder(arguments.record, arguments.env_id, arguments.record_envs, options)
 
 
 def _progress_text(progress: Progress) -> str:

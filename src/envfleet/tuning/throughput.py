@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -85,7 +85,25 @@ def sample_batches(space: gymnasium.Space[Any], num_rows: int, seed: int | None)
     return [batched.sample() for _ in range(max(_MIN_BATCHES, _NUM_NESTED_ACTIONS // num_rows))]
 
 
-def measure(stepper: RandomStepper, seconds: float) -> float:
+class Stepper(Protocol):
+    """What measure() steps: a pool, or another library's vector env."""
+
+    @property
+    def batch_size(self) -> int:
+        """Rows per step."""
+
+    @property
+    def batches_per_round(self) -> int:
+        """How many batches have as many rows as there are envs."""
+
+    def start(self) -> None:
+        """Reset all envs."""
+
+    def step(self) -> object:
+        """Step one batch."""
+
+
+def measure(stepper: Stepper, seconds: float) -> float:
     """Return the steps per second over at least this time, after a reset and one step of all envs as a warm-up.
 
     If the warm-up itself takes the time, it is what is measured.

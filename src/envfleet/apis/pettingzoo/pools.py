@@ -193,10 +193,10 @@ ByAgent = dict[AgentId, Any]
 
 
 class AgentsPool(PlayersPool[ByAgent]):
-    """obs, reward, terminated, truncated: dicts by agent of arrays, row i of env i (or info["env_id"][i]).
+    """obs, reward, terminated, truncated: dicts by agent of arrays, row i of env i (or `info["env_id"][i]`).
 
-    info["present"][agent] tells in which rows the agent has values; all others are zeros.
-    info["alive"][agent] tells where its next action counts. info["agents"][agent] holds its infos.
+    `info["present"][agent]` tells in which rows the agent has values; all others are zeros.
+    `info["alive"][agent]` tells where its next action counts. `info["agents"][agent]` holds its infos.
     """
 
     def _to_step(self, batch: Batch, reading: Reading) -> Step[ByAgent]:

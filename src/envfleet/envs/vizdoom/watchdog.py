@@ -72,7 +72,7 @@ def main(owner_pid: int) -> None:
         os._exit(0)  # the owner waits for this process; the one that stays has no parent
     poll = select.poll()
     poll.register(0, select.POLLIN)
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(AttributeError, OSError):  # AttributeError: only Linux has pidfds
         # The pipe alone is not enough: a fork of the owner may hold its other end.
         poll.register(os.pidfd_open(owner_pid), select.POLLIN)
     folders: set[str] = set()

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 _HEADER = struct.Struct("<QI")
 _MAX_FDS = 8
+_CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # 0: macOS, which has no such flag
 _FD_BYTES = array.array("i").itemsize
 
 
@@ -58,11 +59,14 @@ class Channel:
             self._await_data(deadline)
             # Close-on-exec: a program started by an env must not keep a pool's memory alive.
             header, ancillary, _, _ = self._socket.recvmsg(
-                _HEADER.size, socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES), socket.MSG_CMSG_CLOEXEC
+                _HEADER.size, socket.CMSG_SPACE(_MAX_FDS * _FD_BYTES), _CLOSE_ON_EXEC
             )
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
+            if not _CLOSE_ON_EXEC:
+                for fd in fds:
+                    os.set_inheritable(fd, False)
             if not header:
                 return None
             header += self._exactly(_HEADER.size - len(header), deadline)

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from envfleet import _native
 from envfleet.executors.processes import worker
 from envfleet.executors.processes.channel import Channel
 
@@ -53,20 +54,24 @@ class ForkServer:
         os.set_blocking(self._wake_write, False)
         signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._parent = _pidfd_of(parent_pid)
+        self._parent_pid = parent_pid
+        self._parent = worker.open_pidfd(parent_pid)
 
     def run(self) -> None:
         """Handle requests until the caller is gone."""
         poll = select.poll()
         poll.register(self._control.fileno(), select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        # The control channel is not enough: a fork of the parent may hold its other end.
+        interval_ms = None
         if self._parent is not None:
-            # The control channel is not enough: a fork of the parent may hold its other end.
             poll.register(self._parent, select.POLLIN)
+        else:
+            interval_ms = 1000 * worker.PARENT_POLL_S
         try:
             while True:
-                ready = {fd for fd, _ in poll.poll()}
-                if self._parent in ready:
+                ready = {fd for fd, _ in poll.poll(interval_ms)}
+                if self._parent in ready or (self._parent is None and os.getppid() != self._parent_pid):
                     break
                 if self._wake_read in ready:
                     self._drain_wake_ups()
@@ -81,7 +86,7 @@ class ForkServer:
         except BaseException:
             traceback.print_exc()
         finally:
-            # The kernel kills the workers when this process ends.
+            # Which ends the workers too: see die_with_parent().
             os._exit(0)
 
     def _drain_wake_ups(self) -> None:
@@ -163,15 +168,10 @@ class ForkServer:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent_pid:  # it ended before the call
-            os._exit(1)
-
-
-def _pidfd_of(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):  # another system, or already gone: the control channel shows it
-        return None
+    """Have the kernel kill this process when its parent ends; a thread ends it where the kernel cannot."""
+    if "pdeathsig" not in _native.features:
+        worker.exit_with_parent(parent_pid)
+        return
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent_pid:  # it ended before the call
+        os._exit(1)

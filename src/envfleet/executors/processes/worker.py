@@ -14,6 +14,7 @@ import select
 import signal
 import sys
 import threading
+import time
 import traceback
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,9 @@ from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import FileSideChannel, dump
 from envfleet.making.builders import adopt_registered, registered_envs
+
+# How often a process without pidfds checks whether its parent has ended: workers must end within a second.
+PARENT_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -195,11 +199,22 @@ def exit_with_parent(parent_pid: int) -> None:
 
 
 def _exit_with_parent(parent_pid: int) -> None:
-    try:
-        pidfd = os.pidfd_open(parent_pid)
-    except (AttributeError, OSError):
-        return
-    poll = select.poll()
-    poll.register(pidfd, select.POLLIN)  # readable when the process has ended
-    poll.poll()
+    pidfd = open_pidfd(parent_pid)
+    if pidfd is not None:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)  # readable when the process has ended
+        poll.poll()
+    else:
+        while os.getppid() == parent_pid:
+            time.sleep(PARENT_POLL_S)
     os._exit(1)
+
+
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that is readable when the process has ended; None if it has, or if there is no such thing."""
+    if "pidfd" not in _native.features:
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):  # AttributeError: a Python built for an older kernel
+        return None

@@ -213,10 +213,12 @@ def _file_error(error: OSError, end: int, num_bytes: int) -> EnvfleetError:
 
 
 _KEEP_SIZE_PUNCH_HOLE = 0x01 | 0x02
-_fallocate = ctypes.CDLL(None, use_errno=True).fallocate
-_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+_fallocate = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)  # None: only Linux has it
+if _fallocate is not None:
+    _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def _free(fd: int, offset: int, num_bytes: int) -> None:
     """Free the pages of a part of a file. Best effort: otherwise the next message there reuses them."""
-    _fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, offset, num_bytes)
+    if _fallocate is not None:
+        _fallocate(fd, _KEEP_SIZE_PUNCH_HOLE, offset, num_bytes)
