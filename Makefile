@@ -8,6 +8,7 @@ CPP := $(shell find native benchmarks tests examples -name '*.cc' -o -name '*.h'
 BENCH := .venv-bench
 GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
+FAMILIES_PIP := .venv-families/bin/python -m pip --disable-pip-version-check --quiet
 GYM_PIP := .venv-gym/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
@@ -15,7 +16,7 @@ TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
 TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
+.PHONY: help demo test test-freethreaded test-rllib test-gym test-families soak build lint format bench clean
 .PHONY: check foreign sanitize sanitize-python sanitize-freethreaded
 
 help:
@@ -29,6 +30,7 @@ help:
 	@echo "make foreign   run other projects' test suites on envfleet's classes; SUITES=\"sb3 ale\" selects some"
 	@echo "make test-freethreaded PYTHON=python3.13t   run the conformance tests without the GIL"
 	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
+	@echo "make test-families  compare the families whose packages pin older dependencies with these packages"
 	@echo "make test-gym  run scripts written for predecessors with gym 0.26.2"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
@@ -78,6 +80,16 @@ test-gym:
 	$(GYM_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(GYM_PIP) install --no-build-isolation -C build-dir=build/gym ".[ray,render]" "gym==0.26.2" pytest pytest-timeout psutil
 	.venv-gym/bin/python -m pytest -m "soak or not soak" tests/compat/test_scripts.py
+
+# In its own environment: nle pins an older Gymnasium, metaworld an older MuJoCo.
+test-families:
+	$(PYTHON) -m venv .venv-families
+	$(FAMILIES_PIP) install --upgrade "pip>=25.1"
+	$(FAMILIES_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(FAMILIES_PIP) install --no-build-isolation -C build-dir=build/families \
+	  ".[nle,minihack]" pytest pytest-timeout psutil
+	.venv-families/bin/python -m pytest tests/families
+	.venv-families/bin/python -m pytest tests/test_docs.py -k nethack
 
 build: $(VENV)/.built
 
@@ -181,4 +193,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-gym .venv-sanitize .venv-tsan
+	rm -rf build $(VENV) .venv-bench .venv-freethreaded .venv-rllib .venv-gym .venv-families .venv-sanitize .venv-tsan

@@ -72,6 +72,7 @@ def checks() -> list[Check]:
         ),
         Check("rllib", ["make", "test-rllib"]),
         Check("gym", ["make", "test-gym"]),
+        Check("families", ["make", "test-families"]),
         Check("foreign", ["make", "foreign"]),
         Check("soak", ["make", "soak"]),
     ]

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from envfleet.envs import atari, box2d, bsuite, classic_control, dm_control, minigrid, mujoco, toy_text, vizdoom
+from envfleet.envs import (
+    atari,
+    box2d,
+    bsuite,
+    classic_control,
+    dm_control,
+    minigrid,
+    mujoco,
+    nethack,
+    toy_text,
+    vizdoom,
+)
 from envfleet.envs.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -16,6 +27,8 @@ FAMILIES: tuple[Family, ...] = (
     atari.FAMILY,
     vizdoom.FAMILY,
     box2d.FAMILY,
+    nethack.FAMILY,
+    nethack.MINIHACK_FAMILY,
 )
 
 
