@@ -22,6 +22,13 @@ def row_of(batch: Any, row: int) -> Any:
     return batch[row]
 
 
+def stacked(actions: list[Any]) -> Any:
+    """Return one action per env as a batch."""
+    if isinstance(actions[0], tuple):
+        return tuple(np.stack(own) for own in zip(*actions, strict=True))
+    return np.stack(actions)
+
+
 def equal(one: Any, other: Any) -> bool:
     """Return whether two observations are equal to the last bit."""
     if isinstance(one, dict):
@@ -85,7 +92,7 @@ def _compare(envs: Any, plain: list[Any], steps: int) -> list[list[Any]]:
         for k in range(len(plain)):
             assert equal(wanted[k], row_of(obs, k)), f"observation of env {k} before step {step}"
         chosen = [actions.sample() for _ in plain]
-        obs, reward, terminated, truncated, _ = envs.step(np.stack(chosen))
+        obs, reward, terminated, truncated, _ = envs.step(stacked(chosen))
         for k, env in enumerate(plain):
             seen, own_reward, own_terminated, own_truncated, _ = env.step(chosen[k])
             assert (reward[k], terminated[k], truncated[k]) == (own_reward, own_terminated, own_truncated), (k, step)

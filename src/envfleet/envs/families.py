@@ -8,9 +8,11 @@ from envfleet.envs import (
     bsuite,
     classic_control,
     dm_control,
+    highway,
     minigrid,
     mujoco,
     nethack,
+    robotics,
     toy_text,
     vizdoom,
 )
@@ -27,6 +29,8 @@ FAMILIES: tuple[Family, ...] = (
     atari.FAMILY,
     vizdoom.FAMILY,
     box2d.FAMILY,
+    robotics.FAMILY,
+    highway.FAMILY,
     nethack.FAMILY,
     nethack.MINIHACK_FAMILY,
 )
