@@ -11,6 +11,7 @@ BENCH_PYTHON ?= $(or $(shell for python in python3.12 "$$HOME"/.pyenv/versions/3
   "$$python" -c "" 2>/dev/null && echo "$$python" && break; done),python3.12)
 GAMES := $(wildcard tests/*/test_vizdoom*.py)
 RLLIB_PIP := .venv-rllib/bin/python -m pip --disable-pip-version-check --quiet
+FAMILIES_PIP := .venv-families/bin/python -m pip --disable-pip-version-check --quiet
 GYM_PIP := .venv-gym/bin/python -m pip --disable-pip-version-check --quiet
 FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --quiet
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
@@ -19,7 +20,7 @@ TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
 TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
+.PHONY: help demo test test-freethreaded test-rllib test-gym test-families soak build lint format bench clean
 .PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded
 .PHONY: wheels docs docs-serve docker-check test-portable
 
@@ -34,6 +35,7 @@ help:
 	@echo "make foreign   run other projects' test suites on envfleet's classes; SUITES=\"sb3 ale\" selects some"
 	@echo "make test-freethreaded PYTHON=python3.13t   run the conformance tests without the GIL"
 	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
+	@echo "make test-families  compare the families whose packages pin older dependencies with these packages"
 	@echo "make test-gym  run scripts written for predecessors with gym 0.26.2"
 	@echo "make train-check  train CartPole and InvertedPendulum with examples/train/ppo.py until they are solved"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
@@ -142,6 +144,16 @@ docker-check:
 docs-serve: .venv-docs/.tools
 	.venv-docs/bin/mkdocs serve --livereload
 
+# In its own environment: nle pins an older Gymnasium, metaworld an older MuJoCo.
+test-families:
+	$(PYTHON) -m venv .venv-families
+	$(FAMILIES_PIP) install --upgrade "pip>=25.1"
+	$(FAMILIES_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	$(FAMILIES_PIP) install --no-build-isolation -C build-dir=build/families \
+	  ".[robotics,highway,nle,minihack]" pytest pytest-timeout psutil
+	.venv-families/bin/python -m pytest tests/families
+	.venv-families/bin/python -m pytest tests/test_docs.py -k "nethack or python_families"
+
 build: $(VENV)/.built
 
 # The build tools are installed into the venv. With build isolation, pip would install them into a new temporary
@@ -248,4 +260,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build dist $(VENV) .venv-bench .venv-docs .venv-wheels .venv-portable .venv-freethreaded .venv-rllib .venv-gym .venv-sanitize .venv-tsan
+	rm -rf build dist $(VENV) .venv-bench .venv-docs .venv-wheels .venv-portable .venv-freethreaded .venv-rllib .venv-gym .venv-families .venv-sanitize .venv-tsan

@@ -22,6 +22,8 @@ NEEDS = {
     "environments.md": "dm_control",
     "vizdoom.md": "vizdoom",
     "mujoco.md": "mujoco",
+    "nethack.md": "nle",
+    "python_families.md": "metaworld",  # and the other packages of make test-families
     "ray.md": "ray",
     "from_ray_env_wrapper.md": "ray",
     "rllib.md": "ormsgpack",  # comes with ray[rllib], but not with ray alone

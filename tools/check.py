@@ -76,6 +76,7 @@ def checks() -> list[Check]:
         Check("portable", ["make", "test-portable"]),
         Check("wheels", ["make", "wheels"]),
         Check("docker", ["make", "docker-check"]),
+        Check("families", ["make", "test-families"]),
         Check("foreign", ["make", "foreign"]),
         Check("train", ["make", "train-check"]),
         Check("soak", ["make", "soak"]),

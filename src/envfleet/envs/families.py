@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from envfleet.envs import atari, box2d, bsuite, classic_control, dm_control, minigrid, mujoco, toy_text, vizdoom
+from envfleet.envs import (
+    atari,
+    box2d,
+    bsuite,
+    classic_control,
+    dm_control,
+    highway,
+    minigrid,
+    mujoco,
+    nethack,
+    robotics,
+    toy_text,
+    vizdoom,
+)
 from envfleet.envs.family import Family
 
 FAMILIES: tuple[Family, ...] = (
@@ -16,6 +29,10 @@ FAMILIES: tuple[Family, ...] = (
     atari.FAMILY,
     vizdoom.FAMILY,
     box2d.FAMILY,
+    robotics.FAMILY,
+    highway.FAMILY,
+    nethack.FAMILY,
+    nethack.MINIHACK_FAMILY,
 )
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
@@ -21,6 +24,14 @@ Renderer = Callable[[Mapping[str, Any]], NDArray[np.uint8]]
 def is_installed(package: str) -> bool:
     """Return whether a package can be found, without importing it."""
     return find_spec(package) is not None
+
+
+def imported_spec(package: str, env_id: str) -> GymnasiumSpec:
+    """Import a package that registers its envs with Gymnasium, and return a copy of its spec of an id."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the package's own dependencies
+        importlib.import_module(package)
+    return deepcopy(gymnasium.registry[env_id])
 
 
 @dataclass(frozen=True)

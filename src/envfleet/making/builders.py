@@ -28,7 +28,7 @@ from envfleet.making.native_envs import python_spec_of_native
 from envfleet.making.options import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
-_MUJOCO_ENVS = "gymnasium.envs.mujoco"
+_MUJOCO_ENVS = ("gymnasium.envs.mujoco", "gymnasium_robotics.")
 
 
 @dataclass(frozen=True)
