@@ -261,3 +261,17 @@ def _inexact_in_float64(value: Any) -> bool:
 
 def _mixable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
     return (one.kind in "biufc" and other.kind in "biufc") or (one.kind == other.kind and one.kind in "US")
+
+
+def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
+    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
+    column = columns.get(array.name)
+    # Columns of a traced batch are complete, in the dtype that jax has for theirs.
+    if column is not None and (column.dtype == array.space.dtype or not isinstance(column, np.ndarray)):
+        return column
+    whole = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
+    if column is not None:
+        has_value = np.broadcast_to(columns.get(f"_{array.name}", True), num_rows)
+        for row in np.flatnonzero(has_value):
+            whole[row] = column[row]
+    return whole
