@@ -24,8 +24,8 @@ using engine::Request;
 
 namespace {
 
-constexpr double kHoldGilNs = 10'000;      // shorter work keeps the GIL
-constexpr double kPatientNs = 20'000'000;  // longer work is left to the thread pool, so that Ctrl-C is handled
+constexpr double kHoldGilNs = 10'000;          // shorter work keeps the GIL
+constexpr double kPatientNs = 20'000'000;      // longer work is left to the thread pool, so that Ctrl-C is handled
 constexpr std::int64_t kSliceNs = 50'000'000;  // how long a wait without the GIL lasts until it looks for close()
 constexpr const char* kCapsuleName = "envfleet.batch";
 

@@ -86,6 +86,12 @@ Port::~Port() {
   calls.reset();
 }
 
+LockedArray::~LockedArray() {
+  lock.reset();  // before the memory is freed
+  const GilAcquire gil;
+  if (gil.is_held()) Py_XDECREF(array);
+}
+
 Batch::~Batch() {
   if (buffer != nullptr) engine::BufferPool::release(buffer);
   if (arrays == nullptr) return;
@@ -99,9 +105,9 @@ namespace {
 
 // The exception in flight as "ActionError: step() expected ...".
 std::string describe(nb::python_error& error) {
-  const nb::handle type = error.type();
-  const std::string name = nb::cast<std::string>(type.attr("__name__"));
-  return name + ": " + nb::cast<std::string>(nb::str(error.value()));
+  // Text that decoding broken bytes has left is no UTF-8.
+  const auto text = nb::cast<nb::bytes>(nb::str(error.value()).attr("encode")("utf-8", "backslashreplace"));
+  return nb::cast<std::string>(error.type().attr("__name__")) + ": " + std::string(text.c_str(), text.size());
 }
 
 nb::object to_array(const Array& array, std::int64_t num_rows) {
@@ -113,13 +119,22 @@ nb::object to_array(const Array& array, std::int64_t num_rows) {
 
 // (leaves, env_ids): copies, each leaf with one row per env.
 nb::tuple to_python(const Port& port, const Actions& actions) {
-  const auto num_rows =
-      actions.env_ids != nullptr ? actions.num_env_ids : static_cast<std::int64_t>(port.all_ids.size());
+  const auto num_rows = actions.env_ids != nullptr ? actions.num_env_ids : static_cast<std::int64_t>(port.all_ids.size());
   nb::list leaves;
   for (std::int64_t i = 0; i < actions.num_leaves; ++i) leaves.append(to_array(actions.leaves[i], num_rows));
   if (actions.env_ids == nullptr) return nb::make_tuple(leaves, nb::none());
-  const Array ids{actions.env_ids, EF_INT32, actions.num_env_ids};
+  const Array ids{actions.env_ids, EF_INT32, actions.num_env_ids, false};
   return nb::make_tuple(leaves, to_array(ids, actions.num_env_ids).attr("reshape")(-1));
+}
+
+// The array whose memory this one is a part of, or null if it has its own.
+PyObject* shared_owner(PyArrayObject* array) {
+  PyObject* owner = reinterpret_cast<PyObject*>(array);
+  for (PyObject* base = PyArray_BASE(array); base != nullptr && PyArray_Check(base);
+       base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(base))) {
+    owner = base;
+  }
+  return owner == reinterpret_cast<PyObject*>(array) ? nullptr : owner;
 }
 
 Batch* to_batch(nb::object arrays) {
@@ -128,7 +143,8 @@ Batch* to_batch(nb::object arrays) {
     PyArrayObject* array = bindings::as_plain_array(own.ptr());
     const std::int32_t dtype = array == nullptr ? -1 : bindings::dtype_of_array(array);
     if (dtype < 0) throw nb::type_error("expected contiguous numeric arrays as the columns of a batch");
-    batch->columns.push_back({PyArray_DATA(array), dtype, PyArray_SIZE(array)});
+    batch->columns.push_back({PyArray_DATA(array), dtype, PyArray_SIZE(array), false});
+    batch->owners.push_back(shared_owner(array));
   }
   batch->arrays = arrays.release().ptr();
   return batch.release();
@@ -166,16 +182,15 @@ Batch* wrap(const Port& port, BatchBuffer* buffer) {
     const std::int64_t column = port.columns[i];
     const bool is_whole_id = buffer->is_whole && column == layout.env_id();
     batch->columns.push_back({is_whole_id ? port.all_ids.data() : buffer->column(column), layout.columns[column].dtype,
-                              port.num_elements[i] * buffer->num_rows});
+                              port.num_elements[i] * buffer->num_rows, false});
   }
   return batch.release();
 }
 
 // A batch with an env that raised: Python raises, or rebuilds the env.
 Batch* settle(Port& port, BatchBuffer* buffer, Message& message) {
-  return in_python<Batch*>(message, nullptr, [&] {
-    return to_batch(port.calls.attr("settle")(port.native->wrap_batch(buffer)));
-  });
+  return in_python<Batch*>(message, nullptr,
+                           [&] { return to_batch(port.calls.attr("settle")(port.native->wrap_batch(buffer))); });
 }
 
 Batch* finished(Port& port, BatchBuffer* buffer, Message& message) {
@@ -184,8 +199,7 @@ Batch* finished(Port& port, BatchBuffer* buffer, Message& message) {
 
 bool is_plain(const Port& port, const Actions& actions) {
   if (port.native == nullptr || actions.num_leaves != 1) return false;
-  const auto num_rows =
-      actions.env_ids != nullptr ? actions.num_env_ids : static_cast<std::int64_t>(port.all_ids.size());
+  const auto num_rows = actions.env_ids != nullptr ? actions.num_env_ids : static_cast<std::int64_t>(port.all_ids.size());
   return num_rows > 0 && actions.leaves[0].num_elements == num_rows * port.row_elements;
 }
 
@@ -250,8 +264,7 @@ Batch* step(Port* holder, const Actions* actions, Message* message) {
     BatchBuffer* buffer = port.native->step_without_gil(plain.get(), actions->env_ids, actions->num_env_ids);
     if (buffer != nullptr) return finished(port, buffer, *message);
   }
-  return in_python<Batch*>(*message, nullptr,
-                           [&] { return to_batch(port.calls.attr("step")(*to_python(port, *actions))); });
+  return in_python<Batch*>(*message, nullptr, [&] { return to_batch(port.calls.attr("step")(*to_python(port, *actions))); });
 }
 
 const Array* columns(const Batch* batch, std::int64_t* count) {
@@ -259,12 +272,47 @@ const Array* columns(const Batch* batch, std::int64_t* count) {
   return batch->columns.data();
 }
 
-bool lock_pages(Batch* batch) { return batch->buffer != nullptr && batch->buffer->lock_pages(); }
+// Locks the memory in which Python workers write their rows, once. Returns null where it cannot be locked.
+std::shared_ptr<LockedArray> lock_shared_rows(Port& port, PyObject* owner) {
+  const std::lock_guard guard(port.locks_mutex);
+  std::shared_ptr<LockedArray>& locked = port.locks[owner];
+  if (locked == nullptr) {
+    locked = std::make_shared<LockedArray>();
+    {
+      const GilAcquire gil;
+      if (!gil.is_held()) return nullptr;
+      locked->array = Py_NewRef(owner);
+    }
+    auto* array = reinterpret_cast<PyArrayObject*>(owner);
+    locked->lock->lock(PyArray_DATA(array), static_cast<std::size_t>(PyArray_NBYTES(array)));
+  }
+  return locked->lock->is_locked() ? locked : nullptr;
+}
+
+bool lock_pages(Port* holder, Batch* batch) {
+  Port& port = port_of(holder);
+  if (batch->buffer != nullptr) {
+    const bool is_locked = batch->buffer->lock_pages();
+    for (Array& column : batch->columns) column.is_locked = is_locked && column.data != port.all_ids.data();
+    return false;
+  }
+  // Below this, a copy to page-locked memory costs less than a lock and a wait.
+  constexpr std::int64_t kSmall = 16 * 1024;
+  bool has_shared_rows = false;
+  for (std::size_t i = 0; i < batch->columns.size(); ++i) {
+    Array& column = batch->columns[i];
+    if (batch->owners[i] == nullptr || column.num_elements * size_of(column.dtype) < kSmall) continue;
+    if (auto locked = lock_shared_rows(port, batch->owners[i])) {
+      column.is_locked = has_shared_rows = true;
+      batch->locks.push_back(std::move(locked));
+    }
+  }
+  return has_shared_rows;
+}
 
 void release_batch(Batch* batch) { delete batch; }
 
-const PoolFunctions functions{kPoolFunctionsVersion, acquire, release,    send,         recv,
-                              step,                  columns, lock_pages, release_batch};
+const PoolFunctions functions{kPoolFunctionsVersion, acquire, release, send, recv, step, columns, lock_pages, release_batch};
 
 // ------------------------------------------------------------------------------------------------------- bindings
 
@@ -291,8 +339,7 @@ std::shared_ptr<Port> make_port(std::int64_t num_envs, nb::object calls, nb::obj
     const engine::BatchLayout& layout = port->native->layout();
     for (nb::handle own : columns) {
       const auto pair = nb::cast<nb::tuple>(own);
-      const std::int64_t column =
-          column_of(layout, nb::cast<std::string>(pair[0]), nb::cast<std::int64_t>(pair[1]));
+      const std::int64_t column = column_of(layout, nb::cast<std::string>(pair[0]), nb::cast<std::int64_t>(pair[1]));
       port->columns.push_back(column);
       const engine::ColumnLayout& found = layout.columns.at(static_cast<std::size_t>(column));
       port->num_elements.push_back(found.row_bytes / size_of(found.dtype));

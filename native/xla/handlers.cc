@@ -186,7 +186,7 @@ bool has_right_arguments(Operation operation, const Call& call, std::int64_t num
 Actions actions_of(const Call& call, std::int64_t num_leaves, std::vector<Array>& leaves) {
   for (std::int64_t i = 0; i < num_leaves; ++i) {
     const Buffer& leaf = call.arguments[i + 1];
-    leaves.push_back({leaf.data, leaf.dtype, leaf.num_elements});
+    leaves.push_back({leaf.data, leaf.dtype, leaf.num_elements, false});
   }
   Actions actions{leaves.data(), num_leaves, nullptr, 0};
   if (static_cast<std::int64_t>(call.arguments.size()) == num_leaves + 2) {
@@ -217,8 +217,8 @@ BatchPointer run(Operation operation, Port* port, const Call& call, std::int64_t
 
 // ------------------------------------------------------------------------------------------------------------- CPU
 
-ffi::Error handle_on_cpu(Operation operation, std::int64_t token, std::int64_t num_leaves, const ffi::RemainingArgs& arguments,
-                         const ffi::RemainingRets& results) {
+ffi::Error handle_on_cpu(Operation operation, std::int64_t token, std::int64_t num_leaves,
+                         const ffi::RemainingArgs& arguments, const ffi::RemainingRets& results) {
   Call call;
   if (!read_call(arguments, results, call) || !has_right_arguments(operation, call, num_leaves)) {
     return failure("expected the arguments of envfleet.apis.jax, got others");
@@ -257,6 +257,7 @@ struct Driver {
   int (*event_create)(void**, unsigned) = nullptr;
   int (*event_record)(void*, void*) = nullptr;
   int (*event_query)(void*) = nullptr;
+  int (*event_synchronize)(void*) = nullptr;
   int (*host_allocate)(void**, std::size_t, unsigned) = nullptr;
   int (*host_free)(void*) = nullptr;
 };
@@ -283,8 +284,9 @@ const Driver* cuda_driver() {
            find(library, "cuMemcpyDtoDAsync_v2", driver.on_device) &&
            find(library, "cuStreamSynchronize", driver.stream_synchronize) &&
            find(library, "cuEventCreate", driver.event_create) && find(library, "cuEventRecord", driver.event_record) &&
-           find(library, "cuEventQuery", driver.event_query) && find(library, "cuMemHostAlloc", driver.host_allocate) &&
-           find(library, "cuMemFreeHost", driver.host_free);
+           find(library, "cuEventQuery", driver.event_query) &&
+           find(library, "cuEventSynchronize", driver.event_synchronize) &&
+           find(library, "cuMemHostAlloc", driver.host_allocate) && find(library, "cuMemFreeHost", driver.host_free);
   }();
   return is_loaded ? &driver : nullptr;
 }
@@ -320,7 +322,8 @@ struct Pending {
   void* context = nullptr;
   void* event = nullptr;
   Staging staging;
-  BatchPointer batch;  // null: everything was staged
+  BatchPointer batch;               // null: everything was staged
+  std::int64_t shared_rows_of = 0;  // the pool that writes its next rows to the memory that is read; 0: none
 };
 
 constexpr std::size_t kAlignment = 64;
@@ -364,8 +367,23 @@ class CopyMemory {
     free_.push_back(staging);
   }
 
+  // Waits for copies from memory to which this pool writes its next rows.
+  void wait_for_shared_rows(const Driver& driver, std::int64_t token) {
+    std::vector<void*> events;
+    {
+      const std::lock_guard lock(mutex_);
+      for (const Pending& own : pending_) {
+        if (own.shared_rows_of == token) events.push_back(own.event);
+      }
+    }
+    // One that another thread uses again by now is waited for longer than needed.
+    for (void* event : events) driver.event_synchronize(event);
+  }
+
   // Keeps the memory until what was started on the stream is done.
-  void keep(const Driver& driver, void* context, void* stream, const Staging& staging, BatchPointer batch) {
+  void keep(const Driver& driver, void* context, void* stream, const Staging& staging, BatchPointer batch,
+            std::int64_t shared_rows_of) {
+    BatchPointer done;  // released after the lock
     const std::lock_guard lock(mutex_);
     void* event = nullptr;
     for (std::size_t i = 0; i < events_.size() && event == nullptr; ++i) {
@@ -377,9 +395,10 @@ class CopyMemory {
     if (!has_event || driver.event_record(event, stream) != 0) {
       driver.stream_synchronize(stream);
       free_.push_back(staging);
+      done = std::move(batch);
       return;
     }
-    pending_.push_back({context, event, staging, std::move(batch)});
+    pending_.push_back({context, event, staging, std::move(batch), shared_rows_of});
   }
 
  private:
@@ -411,33 +430,38 @@ ffi::Error driver_failure(const char* what, int error) {
   return failure(std::string("the CUDA driver failed to ") + what + ": error " + std::to_string(error));
 }
 
-ffi::Error upload(const Driver& driver, void* context, void* stream, BatchPointer batch, const Call& call) {
+ffi::Error upload(const Driver& driver, void* context, void* stream, std::int64_t token, Port* port, BatchPointer batch,
+                  const Call& call) {
+  const bool has_shared_rows = pools->lock_pages(port, batch.get());
   std::int64_t count = 0;
   const Array* columns = pools->columns(batch.get(), &count);
   if (const std::string problem = check_columns(columns, count, call); !problem.empty()) return failure(problem);
-  const bool is_locked = pools->lock_pages(batch.get());
-  const auto is_direct = [&](std::int64_t i) { return is_locked && columns[i].dtype == call.results[i + 1].dtype; };
-  std::size_t num_bytes = 0;
+  const auto is_direct = [&](std::int64_t i) {
+    return columns[i].is_locked && columns[i].dtype == call.results[i + 1].dtype;
+  };
+  std::size_t num_bytes = 1;
   for (std::int64_t i = 0; i < count; ++i) num_bytes += is_direct(i) ? 0 : aligned(call.results[i + 1].num_bytes());
   CopyMemory& memory = CopyMemory::instance();
-  const Staging staging = memory.take(driver, context, num_bytes == 0 ? 1 : num_bytes);
+  const Staging staging = memory.take(driver, context, num_bytes);
   if (staging.data == nullptr) return failure("the CUDA driver has no page-locked memory for a batch");
   int error = 0;
+  bool is_read = false;  // by copies, after this call
   char* next = staging.data;
   for (std::int64_t i = 0; i < count && error == 0; ++i) {
     const Buffer& target = call.results[i + 1];
     const void* source = columns[i].data;
-    if (!is_direct(i)) {
+    if (is_direct(i)) {
+      is_read = true;
+    } else {
       copy_elements(columns[i], target.dtype, next);
       source = next;
       next += aligned(target.num_bytes());
     }
     if (target.num_bytes() != 0) error = driver.to_device(address(target.data), source, target.num_bytes(), stream);
   }
-  // Also after an error: some copies may have started. Without page locks everything was staged, and the rows can be used
-  // again at once.
-  if (!is_locked) batch.reset();
-  memory.keep(driver, context, stream, staging, std::move(batch));
+  // Also after an error: some copies may have started.
+  if (!is_read) batch.reset();
+  memory.keep(driver, context, stream, staging, std::move(batch), is_read && has_shared_rows ? token : 0);
   return error == 0 ? ffi::Error::Success() : driver_failure("start a copy to the device", error);
 }
 
@@ -454,7 +478,8 @@ ffi::Error handle_on_cuda(Operation operation, void* stream, std::int64_t token,
   const PortPointer port(pools->acquire(token));
   if (port == nullptr) return failure(kNoPool);
   if (call.results[0].data != call.arguments[0].data) {
-    const int error = driver->on_device(address(call.results[0].data), address(call.arguments[0].data), sizeof(token), stream);
+    const int error =
+        driver->on_device(address(call.results[0].data), address(call.arguments[0].data), sizeof(token), stream);
     if (error != 0) return driver_failure("copy a handle", error);
   }
   // The arguments in host memory. The handle of a recv() is not looked at: that would be the only wait of the call.
@@ -487,12 +512,15 @@ ffi::Error handle_on_cuda(Operation operation, void* stream, std::int64_t token,
       return failure(kWrongHandle);
     }
   }
+  // After the wait for the actions they are done, unless another stream makes them.
+  if (operation != Operation::recv) memory.wait_for_shared_rows(*driver, token);
   Message message;
   bool is_done = false;
   BatchPointer batch = run(operation, port.get(), host, num_leaves, is_done, message);
   if (staging.data != nullptr) memory.give_back(staging);
   if (!is_done) return failure(message.text);
-  return batch == nullptr ? ffi::Error::Success() : upload(*driver, current.context(), stream, std::move(batch), call);
+  if (batch == nullptr) return ffi::Error::Success();
+  return upload(*driver, current.context(), stream, token, port.get(), std::move(batch), call);
 }
 
 // No exception may leave a handler: XLA is built without them.
@@ -522,12 +550,12 @@ ffi::Error on_cuda(void* stream, std::int64_t token, std::int64_t num_leaves, ff
 
 #define ENVFLEET_CPU_BINDING \
   ffi::Ffi::Bind().Attr<std::int64_t>("token").Attr<std::int64_t>("num_leaves").RemainingArgs().RemainingRets()
-#define ENVFLEET_CUDA_BINDING                       \
-  ffi::Ffi::Bind()                                  \
-      .Ctx<ffi::PlatformStream<void*>>()            \
-      .Attr<std::int64_t>("token")                  \
-      .Attr<std::int64_t>("num_leaves")             \
-      .RemainingArgs()                              \
+#define ENVFLEET_CUDA_BINDING            \
+  ffi::Ffi::Bind()                       \
+      .Ctx<ffi::PlatformStream<void*>>() \
+      .Attr<std::int64_t>("token")       \
+      .Attr<std::int64_t>("num_leaves")  \
+      .RemainingArgs()                   \
       .RemainingRets()
 
 #pragma GCC visibility push(default)

@@ -22,6 +22,7 @@ struct Array {
   const void* data;
   std::int32_t dtype;  // ef_dtype in abi.h
   std::int64_t num_elements;
+  bool is_locked = false;  // in page-locked memory
 };
 
 // Actions of some envs. env_ids null: all envs.
@@ -51,9 +52,10 @@ struct PoolFunctions {
 
   // The columns of a batch, in the order that its port was made with. They are valid until it is released.
   const Array* (*columns)(const Batch* batch, std::int64_t* count);
-  // Page-locks the memory of the columns for a copy to a GPU. False: they must be copied to other memory first. For a
-  // thread with a current CUDA context.
-  bool (*lock_pages)(Batch* batch);
+  // Page-locks the memory of the columns for copies to a GPU where all batches use the same memory, and sets is_locked;
+  // the other columns must be copied to other memory first. For a thread with a current CUDA context. Returns true if
+  // the next send() or step() overwrites what is locked.
+  bool (*lock_pages)(Port* port, Batch* batch);
   void (*release_batch)(Batch* batch);
 };
 

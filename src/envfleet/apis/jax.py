@@ -235,7 +235,7 @@ class TracedPool:
 
         def obs(source: str) -> list[_Column]:
             return [
-                _Column(source, index, position, leaf.shape, leaf.dtype)
+                _Column(source, index, position, leaf.shape, _handled_dtype(leaf.dtype))
                 for index, (position, leaf) in zip(obs_indices, obs_leaves, strict=True)
             ]
 
@@ -260,22 +260,17 @@ class TracedPool:
                 jax.ShapeDtypeStruct((num_rows, *column.shape), _jax_dtype(column.dtype)) for column in self._columns
             ]
         # A side effect: otherwise two steps with the same actions would become one.
-        call = jax.ffi.ffi_call(
-            f"envfleet_{operation}", results, has_side_effect=True, input_output_aliases={0: 0}
-        )
+        call = jax.ffi.ffi_call(f"envfleet_{operation}", results, has_side_effect=True, input_output_aliases={0: 0})
         made: Sequence[jax.Array] = call(
             *arguments, token=np.int64(self._port.token), num_leaves=np.int64(len(self._action_leaves))
         )
         return made
 
-    def _arguments(
-        self, call: str, handle: Any, actions: Arrays, env_ids: Any
-    ) -> tuple[list[Any], Any, int]:
+    def _arguments(self, call: str, handle: Any, actions: Arrays, env_ids: Any) -> tuple[list[Any], Any, int]:
         """Return the arguments of the handler, the ids and the number of rows. Raises unless they fit the pool."""
+        handle = _checked_handle(call, handle)
         ids = None if env_ids is None else _checked_ids(call, env_ids, self.pool.num_envs)
         num_rows = self.pool.num_envs if ids is None else ids.shape[0]
-        if call == "step()" and self.pool.config.is_async is False and num_rows == 0:
-            raise EnvIdError("step() expected at least one env id, got none; leave the call out")
         try:
             given = self._split_actions(actions)
         except ValueError as error:
@@ -283,7 +278,7 @@ class TracedPool:
         leaves = [
             _checked_action(call, leaf, value, num_rows) for leaf, value in zip(self._action_leaves, given, strict=True)
         ]
-        return [_checked_handle(call, handle), *leaves, *([] if ids is None else [ids])], ids, num_rows
+        return [handle, *leaves, *([] if ids is None else [ids])], ids, num_rows
 
     def _batch(self, arrays: Sequence[jax.Array], ids: Any) -> Batch:
         found: dict[str, Any] = {}
@@ -434,6 +429,11 @@ def _action_leaves(space: Any) -> tuple[Leaf, ...]:
     return leaves
 
 
+def _handled_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype of a column: float16, which no native env has, is float32."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
 def _jax_dtype(dtype: Any) -> Any:
     """Return the dtype that jax has for this one: without jax_enable_x64, float64 is float32 and int64 is int32."""
     return jax.dtypes.canonicalize_dtype(dtype)
@@ -468,9 +468,7 @@ def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
     where = f"actions{path_text(leaf.path)}"
     expected = (num_rows, *leaf.shape)
     if array.shape != expected:
-        raise ActionError(
-            f"{call} expected {where} of shape {expected}, got {array.shape}; pass one row per env"
-        )
+        raise ActionError(f"{call} expected {where} of shape {expected}, got {array.shape}; pass one row per env")
     is_float = jnp.issubdtype(array.dtype, jnp.floating)
     is_integer = jnp.issubdtype(array.dtype, jnp.integer)
     if leaf.dtype.kind == "f":
@@ -482,9 +480,7 @@ def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
     if isinstance(leaf.space, spaces.MultiBinary) and array.dtype == np.bool_:
         return array.astype(np.int8)
     if not is_integer:
-        raise ActionError(
-            f"{call} expected {where} of integers, got {array.dtype}; convert them with astype(int)"
-        )
+        raise ActionError(f"{call} expected {where} of integers, got {array.dtype}; convert them with astype(int)")
     if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)) and array.dtype not in (np.int32, np.int64):
         return array.astype(np.int32)
     return array
