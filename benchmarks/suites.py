@@ -14,6 +14,7 @@ import python_suites
 import ray_suites
 import sampling_suites
 import vizdoom_suites
+import xla_suites
 from harness import Case, Contender, Options
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {
@@ -26,6 +27,7 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **sampling_suites.SUITES,
     **vizdoom_suites.SUITES,
     **families_suites.SUITES,
+    **xla_suites.SUITES,
 }
 
 

@@ -7,10 +7,13 @@ columns itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from envfleet.spec import ArraySpec
 
 # The shape and dtype of one row. None: the rows are Python objects.
 _Form = tuple[tuple[int, ...], "np.dtype[Any]"] | None
@@ -272,6 +275,9 @@ def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int)
     whole = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
     if column is not None:
         has_value = np.broadcast_to(columns.get(f"_{array.name}", True), num_rows)
+        if column.dtype.kind in "biuf" and column.shape == whole.shape:
+            whole[has_value] = column[has_value]
+            return whole
         for row in np.flatnonzero(has_value):
             whole[row] = column[row]
     return whole

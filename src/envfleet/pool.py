@@ -302,6 +302,20 @@ class Pool:
         """
         return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
 
+    def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
+        """step() of a synchronous pool, whose batch may be overwritten by the next call, whatever `copy` is."""
+        batch = self._guard.run(self._step_borrowed, actions, env_ids)
+        return batch if not batch.faults else self._settle(batch)
+
+    def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
+        self._executor.set_borrowing(True)
+        try:
+            batch = self._step_checked(actions, env_ids, _NO_TIMEOUT)
+        finally:
+            self._executor.set_borrowing(False)
+        assert batch is not None, "without a time limit there is a batch"
+        return batch
+
     def settle_rows(self, rows: _native.Rows) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)

@@ -314,7 +314,7 @@ def test_errors_end_the_program_with_the_pools_message(backend):
         with pytest.raises(PROGRAM_ERROR, match=r"CallOrderError: step\(\) expected envs that were reset"):
             fails(step, handle, jnp.zeros(3, jnp.int32))
         envs.reset(seed=0)
-        with pytest.raises(PROGRAM_ERROR, match="ActionError: .*got 7 for env 1"):
+        with pytest.raises(PROGRAM_ERROR, match=r"ActionError: .*got 7 for env 1"):
             fails(step, handle, jnp.array([0, 7, 0]))
         with pytest.raises(PROGRAM_ERROR, match="EnvIdError"):
             fails(step, handle, jnp.zeros(2, jnp.int32), jnp.array([1, 1]))
@@ -378,11 +378,9 @@ def test_a_recv_of_fewer_rows_than_were_traced():
 def test_a_program_outlives_its_pool(backend):
     envs = JaxPool("CartPole-v1", num_envs=2, backend=backend)
     handle, _ = envs.reset(seed=0)
-    step = envs.step
-    program = jax.jit(lambda handle, actions: step(handle, actions)[1][0])
-    program = program.lower(handle, jnp.zeros(2, jnp.int32)).compile()
+    program = jax.jit(envs.step).lower(handle, jnp.zeros(2, jnp.int32)).compile()
     program(handle, jnp.zeros(2, jnp.int32))
-    del envs, step
+    del envs
     jax.clear_caches()  # which hold the traced functions
     gc.collect()
     with pytest.raises(PROGRAM_ERROR, match="the pool of this computation is gone"):

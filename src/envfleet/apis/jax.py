@@ -44,6 +44,7 @@ Step = tuple[Arrays, jax.Array, jax.Array, jax.Array, dict[str, Any]]
 Functions = tuple[Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 _HANDLE = jax.ShapeDtypeStruct((8,), np.uint8)
+_LARGE_BATCH = 256 * 1024  # bytes
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -162,7 +163,7 @@ def gymnasium_rows(batch: Batch) -> Step:
     info = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
     if batch.final is not None:
         info.update(final_obs=batch.final.obs, _final_obs=batch.terminated | batch.truncated)
-    return batch.obs, batch.reward, batch.terminated, batch.truncated, info  # type: ignore[return-value]  # jax's arrays
+    return batch.obs, batch.reward, batch.terminated, batch.truncated, info
 
 
 def dm_columns(batch: Batch) -> tuple[jax.Array, jax.Array]:
@@ -320,9 +321,12 @@ class _Calls:
         self._action_leaves = action_leaves
         self._split_obs = split(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
+        # Checked step by step in Python, which pays only where the rows are large.
+        is_large = sum(int(np.prod(own.shape)) * own.dtype.itemsize for own in columns) * pool.num_envs >= _LARGE_BATCH
+        self._step = pool.step if pool.config.is_async or not pool.config.copy or not is_large else pool.step_borrowed
 
     def step(self, leaves: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> list[NDArray[Any]]:
-        return self.columns_of(self._pool.step(self._actions(leaves), env_ids))
+        return self.columns_of(self._step(self._actions(leaves), env_ids))
 
     def send(self, leaves: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> None:
         self._pool.send(self._actions(leaves), env_ids)

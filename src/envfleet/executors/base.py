@@ -95,6 +95,9 @@ class Executor(ABC):
         Returns REFUSED if fewer envs are in flight, and None after timeout_s.
         """
 
+    def set_borrowing(self, is_on: bool) -> None:  # noqa: B027 (most return batches of their own anyway)
+        """While it is on, batches may be views that the next call overwrites. As part of a guarded method."""
+
     def native_pool(self) -> _native.NativePool | None:
         """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
         return None
