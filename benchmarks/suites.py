@@ -15,6 +15,7 @@ import python_suites
 import ray_suites
 import sampling_suites
 import vizdoom_suites
+import xla_suites
 from harness import Case, Contender, Options
 
 SUITES: dict[str, Callable[[Options], list[Case]]] = {
@@ -28,6 +29,7 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **sampling_suites.SUITES,
     **vizdoom_suites.SUITES,
     **families_suites.SUITES,
+    **xla_suites.SUITES,
 }
 
 # Run only if they are named: they take long.

@@ -1,6 +1,6 @@
 // How a native call of a pool enters its call guard (engine/call_guard.h), waits without the GIL, and leaves.
 //
-// Thread safety: everything here is used with the GIL held.
+// Thread safety: everything here is used with the GIL held, except CallWithoutGil.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -64,6 +64,25 @@ struct WholeCall : CallScope {
 // A native call that may be part of a public method.
 struct PartialCall : CallScope {
   explicit PartialCall(engine::CallGuard& guard) : CallScope(guard, guard.enter_part()) {}
+};
+
+// A native call that is a public method by itself, of a thread without the GIL. It raises nothing: if it was not let in,
+// a call with the GIL says why.
+class CallWithoutGil {
+ public:
+  explicit CallWithoutGil(engine::CallGuard& guard) : guard_(guard), entry_(guard.enter_call()) {}
+  ~CallWithoutGil() {
+    if (!is_inside() || !guard_.leave(entry_)) return;
+    const GilAcquire gil;
+    if (gil.is_held()) continue_close(guard_);
+  }
+  CallWithoutGil(const CallWithoutGil&) = delete;
+  CallWithoutGil& operator=(const CallWithoutGil&) = delete;
+  bool is_inside() const { return entry_ == engine::CallGuard::Entry::inside; }
+
+ private:
+  engine::CallGuard& guard_;
+  const engine::CallGuard::Entry entry_;
 };
 
 // Enters a pool by a WholeCall or PartialCall, and first finishes what an interrupted call has left behind.

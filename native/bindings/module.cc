@@ -64,4 +64,5 @@ NB_MODULE(_native, module) {
   bindings::bind_kernels(module);
   bindings::bind_api_columns(module);
   bindings::bind_cuda(module);
+  bindings::bind_xla_port(module);
 }

@@ -24,8 +24,9 @@ using engine::Request;
 
 namespace {
 
-constexpr double kHoldGilNs = 10'000;      // shorter work keeps the GIL
-constexpr double kPatientNs = 20'000'000;  // longer work is left to the thread pool, so that Ctrl-C is handled
+constexpr double kHoldGilNs = 10'000;          // shorter work keeps the GIL
+constexpr double kPatientNs = 20'000'000;      // longer work is left to the thread pool, so that Ctrl-C is handled
+constexpr std::int64_t kSliceNs = 50'000'000;  // how long a wait without the GIL lasts until it looks for close()
 constexpr const char* kCapsuleName = "envfleet.batch";
 
 using Whole = PoolCall<WholeCall>;
@@ -152,13 +153,17 @@ bool NativePool::end() {
 // --------------------------------------------------------------------------- stepping
 
 NativePool::Ids NativePool::plain_ids(nb::handle given) {
-  const std::int32_t num_envs = engine_->options().num_envs;
-  if (given.is_none()) return {engine_->num_in_flight == 0, nullptr, num_envs};
+  if (given.is_none()) return plain_ids(nullptr, engine_->options().num_envs);
   const IdArray ids = read_ids(given);
+  return ids.data == nullptr ? Ids{} : plain_ids(ids.data, ids.count);
+}
+
+NativePool::Ids NativePool::plain_ids(const std::int32_t* env_ids, std::int64_t count) {
+  if (env_ids == nullptr) return {engine_->num_in_flight == 0, nullptr, engine_->options().num_envs};
   const std::uint8_t* in_flight = engine_->in_flight();
   const auto is_in_flight = [in_flight](std::int32_t env_id) { return in_flight[env_id] != 0; };
-  if (ids.data == nullptr || !ids_->accepts(ids.data, ids.count, is_in_flight)) return {};
-  return {true, ids.data, ids.count};
+  if (!ids_->accepts(env_ids, count, is_in_flight)) return {};
+  return {true, env_ids, count};
 }
 
 bool NativePool::accept(const Ids& ids, const ActionArray& actions) {
@@ -195,15 +200,19 @@ void NativePool::start(Request request, const Ids& ids, bool may_run_here) {
 
 void NativePool::begin(Request request, const Ids& ids) {
   if (!is_async()) return start(request, ids);
+  const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+  without_gil_if(release, [&] { post(request, ids); });
+  mark(ids.data, ids.count, 1);
+}
+
+void NativePool::post(Request request, const Ids& ids) {
   const std::int32_t* data = ids.data;
   if (data == nullptr) {
     all_ids_.resize(ids.count);
     for (std::int64_t i = 0; i < ids.count; ++i) all_ids_[i] = static_cast<std::int32_t>(i);
     data = all_ids_.data();
   }
-  const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
-  without_gil_if(release, [&] { engine_->post(request, data, ids.count); });
-  mark(ids.data, ids.count, 1);
+  engine_->post(request, data, ids.count);
 }
 
 nb::object NativePool::finish(std::int64_t timeout_ns) {
@@ -247,28 +256,14 @@ bool NativePool::runs_at_once(Request request, const Ids& ids, double timeout_s)
   return timeout_s < 0 && is_expected_below(kPatientNs, request, ids.count);
 }
 
-nb::object NativePool::run_at_once(Request request, const Ids& ids, const engine::DeferredActions* actions) {
+nb::object NativePool::run_at_once(Request request, const Ids& ids) {
   // Done before this call ends, so its envs are never seen in flight.
   const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
-  return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count, actions); }));
+  return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
 }
 
-nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
-  if (runs_at_once(request, ids, timeout_s)) return run_at_once(request, ids, nullptr);
-  start(request, ids, timeout_s < 0);
-  return finish(to_ns(timeout_s));
-}
-
-nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double timeout_s) {
-  const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || engine_->has_started()) return nb::bool_(false);
-  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
-  if (!accept(ids, actions)) return nb::bool_(false);
-  if (!runs_at_once(Request::step, ids, timeout_s)) {
-    if (!store(ids, actions)) return nb::bool_(false);
-    return run(Request::step, ids, timeout_s);
-  }
-  if (!actions_->accepts(actions.data, actions.dtype, ids.count)) return nb::bool_(false);
+// Steps envs with actions that were accepted, and that the threads store.
+BatchBuffer* NativePool::run_deferred(const Ids& ids, const ActionArray& actions) {
   // Values and no references, in one cache line: every thread reads it.
   struct alignas(64) Context {
     const engine::ActionStore* store;
@@ -295,7 +290,27 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
     own.store->store_accepted(slots, own.actions + begin * own.row_bytes, own.dtype, env_ids, end - begin);
   };
   const engine::DeferredActions deferred{store_rows, &context};
-  return run_at_once(Request::step, ids, &deferred);
+  return engine_->run(Request::step, ids.data, ids.count, &deferred);
+}
+
+nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
+  if (runs_at_once(request, ids, timeout_s)) return run_at_once(request, ids);
+  start(request, ids, timeout_s < 0);
+  return finish(to_ns(timeout_s));
+}
+
+nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double timeout_s) {
+  const Ids ids = plain_ids(env_ids);
+  if (!ids.are_plain || engine_->has_started()) return nb::bool_(false);
+  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
+  if (!accept(ids, actions)) return nb::bool_(false);
+  if (!runs_at_once(Request::step, ids, timeout_s)) {
+    if (!store(ids, actions)) return nb::bool_(false);
+    return run(Request::step, ids, timeout_s);
+  }
+  if (!actions_->accepts(actions.data, actions.dtype, ids.count)) return nb::bool_(false);
+  const bool release = !is_expected_below(kHoldGilNs, Request::step, ids.count);
+  return wrap(without_gil_if(release, [&] { return run_deferred(ids, actions); }));
 }
 
 bool NativePool::send_inside(nb::handle given, nb::handle env_ids) {
@@ -339,6 +354,69 @@ nb::object NativePool::recv(double timeout_s) {
   mark(batch->env_ids(), batch->num_rows, 0);
   return wrap(batch);
 }
+
+// ------------------------------------------------------------------ stepping without the GIL
+
+void NativePool::begin_without_gil(Request request, const Ids& ids, bool may_run_here) {
+  if (is_async()) {
+    post(request, ids);
+  } else {
+    engine_->start(request, ids.data, ids.count, may_run_here);
+  }
+  mark(ids.data, ids.count, 1);
+}
+
+// Waits for the batch that was started. Null when close() interrupts it.
+BatchBuffer* NativePool::finish_without_gil() {
+  BatchBuffer* batch = nullptr;
+  while (batch == nullptr && !guard_.is_interrupted()) batch = engine_->finish(kSliceNs, false);
+  if (batch != nullptr) mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
+  return batch;
+}
+
+BatchBuffer* NativePool::receive_without_gil() {
+  if (engine_->has_started()) return finish_without_gil();
+  if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nullptr;
+  BatchBuffer* batch = nullptr;
+  while (batch == nullptr && !guard_.is_interrupted()) batch = engine_->take(kSliceNs);
+  if (batch != nullptr) mark(batch->env_ids(), batch->num_rows, 0);
+  return batch;
+}
+
+BatchBuffer* NativePool::step_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
+  const CallWithoutGil call(guard_);
+  if (!call.is_inside() || is_observe_abandoned_ || engine_->has_started()) return nullptr;
+  const Ids ids = plain_ids(env_ids, count);
+  if (!ids.are_plain || !accept(ids, actions)) return nullptr;
+  if (is_async()) {
+    if (engine_->num_in_flight + ids.count < engine_->options().batch_size || !store(ids, actions)) return nullptr;
+    begin_without_gil(Request::step, ids, true);
+    return receive_without_gil();
+  }
+  if (!is_expected_below(kPatientNs, Request::step, ids.count)) {
+    if (!store(ids, actions)) return nullptr;
+    begin_without_gil(Request::step, ids, true);
+    return finish_without_gil();
+  }
+  return actions_->accepts(actions.data, actions.dtype, ids.count) ? run_deferred(ids, actions) : nullptr;
+}
+
+bool NativePool::send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
+  const CallWithoutGil call(guard_);
+  if (!call.is_inside() || is_observe_abandoned_ || (engine_->has_started() && !is_async())) return false;
+  const Ids ids = plain_ids(env_ids, count);
+  if (!ids.are_plain || !accept(ids, actions) || !store(ids, actions)) return false;
+  begin_without_gil(Request::step, ids, true);
+  return true;
+}
+
+BatchBuffer* NativePool::recv_without_gil() {
+  const CallWithoutGil call(guard_);
+  if (!call.is_inside() || is_observe_abandoned_) return nullptr;
+  return receive_without_gil();
+}
+
+// ------------------------------------------------------------------------------- with the GIL
 
 nb::object NativePool::reset(nb::handle env_ids, double timeout_s) {
   const Part call(*this);

@@ -4,7 +4,7 @@
 // converts or explains it. None means that a time limit has passed.
 //
 // Thread safety: one caller at a time; a second one gets an exception. num_in_flight(), has_render() and num_buffers()
-// may be called from any thread. end() is for CallGuard::close().
+// may be called from any thread. end() is for CallGuard::close(). Used with the GIL held, except for the calls without it.
 // Invariant: an env is marked as in flight from its start until its row is returned; a call that throws before that
 // leaves nothing in flight. An observe() that was interrupted is not in flight: the next call waits for it and drops it.
 #pragma once
@@ -74,6 +74,21 @@ class NativePool {
   // The current observations of all envs; only between batches.
   nanobind::object observe();
 
+  // --- stepping without the GIL ----------------------------------------------------------
+  //
+  // For XLA's threads. Null or false if the call is not plainly right; nothing has changed then, and the same call with
+  // the GIL converts or explains it. The caller owns the batch. env_ids null: all envs.
+
+  // On an asynchronous pool: send and recv.
+  engine::BatchBuffer* step_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count);
+  bool send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count);
+  engine::BatchBuffer* recv_without_gil();
+  // With the GIL: the rows of such a batch, with its faults. Takes it over, also if it throws.
+  nanobind::object wrap_batch(engine::BatchBuffer* batch) { return wrap(batch); }
+  bool has_faults() const { return engine_->has_faults(); }
+  const engine::BatchLayout& layout() const { return engine_->sync_layout(); }
+  const ef_array& action_space() const { return engine_->spec().action; }
+
   // --- between batches -------------------------------------------------------------------
 
   // Returns false if what is in flight did not end within the limit.
@@ -126,19 +141,25 @@ class NativePool {
     if (env_id < 0 || env_id >= engine_->options().num_envs) throw nanobind::index_error("no env has this id");
   }
   Ids plain_ids(nanobind::handle given);
+  Ids plain_ids(const std::int32_t* env_ids, std::int64_t count);
   Ids checked_ids(nanobind::handle given);
   bool accept(const Ids& ids, const ActionArray& actions);
   bool store(const Ids& ids, const ActionArray& actions);
 
   nanobind::object step_inside(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send_inside(nanobind::handle actions, nanobind::handle env_ids);
+  void begin_without_gil(engine::Request request, const Ids& ids, bool may_run_here);
+  engine::BatchBuffer* finish_without_gil();
+  engine::BatchBuffer* receive_without_gil();
+  engine::BatchBuffer* run_deferred(const Ids& ids, const ActionArray& actions);
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);
-  nanobind::object run_at_once(engine::Request request, const Ids& ids, const engine::DeferredActions* actions);
+  nanobind::object run_at_once(engine::Request request, const Ids& ids);
   nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
   void start(engine::Request request, const Ids& ids, bool may_run_here = true);
   void begin(engine::Request request, const Ids& ids);
+  void post(engine::Request request, const Ids& ids);
   nanobind::object finish(std::int64_t timeout_ns);
   void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag);
   nanobind::object wrap(engine::BatchBuffer* batch);

@@ -47,6 +47,25 @@ class GilRelease {
   PyThreadState* const state_;
 };
 
+// Takes the GIL in a thread that may never have had it, such as XLA's. Without an interpreter, which has ended, nothing is
+// held.
+class GilAcquire {
+ public:
+  GilAcquire() : is_held_(Py_IsInitialized() != 0) {
+    if (is_held_) python([this] { state_ = PyGILState_Ensure(); });
+  }
+  ~GilAcquire() {
+    if (is_held_) PyGILState_Release(state_);
+  }
+  GilAcquire(const GilAcquire&) = delete;
+  GilAcquire& operator=(const GilAcquire&) = delete;
+  bool is_held() const { return is_held_; }
+
+ private:
+  const bool is_held_;
+  PyGILState_STATE state_{};
+};
+
 // Text that an env, a plug-in or the system wrote: UTF-8 by convention, any bytes in practice.
 // Null with a Python error set when memory ran out.
 inline PyObject* decode(std::string_view text) {

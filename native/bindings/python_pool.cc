@@ -326,11 +326,16 @@ bool PythonPool::abandon(double timeout_s) {
   return true;
 }
 
+void PythonPool::set_borrowing(bool is_on) {
+  const Part part(*this);
+  is_borrowing_ = is_on;
+}
+
 // ------------------------------------------------------------------- rows as arrays
 
 Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies) const {
   Rows rows;
-  const bool is_view = !copy_ && env_ids == nullptr;
+  const bool is_view = (!copy_ || is_borrowing_) && env_ids == nullptr;
   nb::object obs = checked(PyTuple_New(std::ssize(obs_)));
   for (std::size_t k = 0; k < obs_.size(); ++k) {
     PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_[k].gather(env_ids, count).release().ptr());
@@ -584,6 +589,7 @@ void bind_python_pool(nb::module_& module) {
       .def("step_stored", &PythonPool::step_stored, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_stored", &PythonPool::send_stored, nb::arg("env_ids").none())
       .def("recv", &PythonPool::recv, nb::arg("executor"), nb::arg("timeout_s"))
+      .def("set_borrowing", &PythonPool::set_borrowing, nb::arg("is_on"))
       .def("reset", &PythonPool::reset, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &PythonPool::send_reset, nb::arg("env_ids").none())
       .def("call", &PythonPool::call, nb::arg("env_ids").none())

@@ -112,6 +112,8 @@ class PythonPool {
   nanobind::list observe();
   // Returns false if what is in flight did not end within the limit.
   bool abandon(double timeout_s);
+  // While it is on, whole batches are views of the buffer, as without copy. For a part of a public method.
+  void set_borrowing(bool is_on);
 
   // --- between batches -------------------------------------------------------------------
 
@@ -201,7 +203,7 @@ class PythonPool {
   engine::CallGuard guard_;
   CallIds ids_;                                // of the current call
   std::vector<std::int32_t> ordered_, taken_;  // begun in this order; returned last
-  bool is_ordered_whole_ = false, is_call_abandoned_ = false;
+  bool is_ordered_whole_ = false, is_call_abandoned_ = false, is_borrowing_ = false;
   std::atomic<std::int64_t> num_in_flight_{0};  // written by the caller, read by any thread
 };
 

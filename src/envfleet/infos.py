@@ -7,10 +7,13 @@ columns itself.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from envfleet.spec import ArraySpec
 
 # The shape and dtype of one row. None: the rows are Python objects.
 _Form = tuple[tuple[int, ...], "np.dtype[Any]"] | None
@@ -261,3 +264,20 @@ def _inexact_in_float64(value: Any) -> bool:
 
 def _mixable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
     return (one.kind in "biufc" and other.kind in "biufc") or (one.kind == other.kind and one.kind in "US")
+
+
+def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
+    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
+    column = columns.get(array.name)
+    # Columns of a traced batch are complete, in the dtype that jax has for theirs.
+    if column is not None and (column.dtype == array.space.dtype or not isinstance(column, np.ndarray)):
+        return column
+    whole = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
+    if column is not None:
+        has_value = np.broadcast_to(columns.get(f"_{array.name}", True), num_rows)
+        if column.dtype.kind in "biuf" and column.shape == whole.shape:
+            whole[has_value] = column[has_value]
+            return whole
+        for row in np.flatnonzero(has_value):
+            whole[row] = column[row]
+    return whole

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, empty_batch
 from envfleet.errors import (
@@ -290,6 +291,35 @@ class Pool:
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
+
+    # --- XLA programs ----------------------------------------------------------------------
+
+    def make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
+        """Return the port through which the handlers of XLA programs step this pool, for envfleet.apis.jax.
+
+        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL.
+        columns: what a batch consists of, as (name, index).
+        """
+        return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
+
+    def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
+        """step() of a synchronous pool, whose batch may be overwritten by the next call, whatever `copy` is."""
+        batch = self._guard.run(self._step_borrowed, actions, env_ids)
+        return batch if not batch.faults else self._settle(batch)
+
+    def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
+        self._executor.set_borrowing(True)
+        try:
+            batch = self._step_checked(actions, env_ids, _NO_TIMEOUT)
+        finally:
+            self._executor.set_borrowing(False)
+        assert batch is not None, "without a time limit there is a batch"
+        return batch
+
+    def settle_rows(self, rows: _native.Rows) -> Batch:
+        """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
+        batch = self._executor.batch_of(rows)
+        return batch if not batch.faults else self._settle(batch)
 
     # --- between batches -------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import platform
 import re
 import sys
@@ -164,3 +165,12 @@ def test_works_without_the_cli_extra(cli: Any) -> None:
     result = cli("doctor", blocked=("rich", "matplotlib", "imageio"))
     assert (result.returncode, result.stderr) == (0, "")
     assert "All fine." in result.stdout
+
+
+def test_jax_handlers_work_where_jax_is() -> None:
+    state, _, detail = doctor.check_jax()
+    if importlib.util.find_spec("jax") is None:
+        assert (state, detail) == ("--", 'jax is not installed; run: pip install "envfleet[jax]"')
+    else:
+        assert state == "ok", detail
+        assert "steps pools inside jit on cpu" in detail

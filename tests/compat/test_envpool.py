@@ -203,8 +203,6 @@ def test_register_and_what_cannot_be():
     assert envpool.make("ShortPole-v0").config["max_episode_steps"] == 5
     with pytest.raises(envfleet.ConfigError, match=r"port it with envfleet\.compile"):
         envpool.register("Hex-v0", import_path="x", spec_cls="S", dm_cls="D", gymnasium_cls="G")
-    with pytest.raises(envfleet.ConfigError, match="xla"):
-        envpool.make("CartPole-v1").xla()
     with pytest.warns(UserWarning, match="does nothing"):
         envpool.make("CartPole-v1").seed(1)
 

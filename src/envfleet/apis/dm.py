@@ -75,6 +75,12 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
         """Receive the rows that are ready; observation.env_id tells which envs they belong to."""
         return time_step(self.pool.recv(timeout))
 
+    def xla(self) -> Any:
+        """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
+        from envfleet.apis.jax import xla_functions
+
+        return xla_functions(self.pool, _traced_time_step)
+
     def observation_spec(self) -> Any:
         """Return the specs of one env's observation, with names and bounds."""
         return State(
@@ -109,6 +115,14 @@ def time_step(batch: Batch) -> dm_env.TimeStep:
         discount = np.where(is_set, batch.info["discount"], discount).astype(np.float32)
     observation = _new(State, (batch.obs, batch.env_id, batch.elapsed_step, batch.info))
     return _new(dm_env.TimeStep, (step_type, batch.reward, discount, observation))
+
+
+def _traced_time_step(batch: Batch) -> dm_env.TimeStep:
+    from envfleet.apis.jax import dm_columns as traced_columns
+
+    step_type, discount = traced_columns(batch)
+    observation = State(batch.obs, batch.env_id, batch.elapsed_step, batch.info)
+    return dm_env.TimeStep(step_type, batch.reward, discount, observation)
 
 
 def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:

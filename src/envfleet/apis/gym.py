@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from envfleet._native import gym_columns
 from envfleet.apis.gymnasium import GymnasiumPool, Step
+from envfleet.batch import Batch
 from envfleet.seeding import Seed
 
 OldStep = tuple[Any, NDArray[np.float32], NDArray[np.bool_], dict[str, Any]]
@@ -43,6 +44,17 @@ class GymPool:
     def recv(self, timeout: float | None = None) -> OldStep:
         """Receive the rows that are ready."""
         return _as_old(self.envs.recv(timeout))
+
+    def xla(self) -> Any:
+        """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
+        from envfleet.apis.jax import gymnasium_rows, xla_functions
+
+        def rows_of(batch: Batch) -> Any:
+            obs, reward, terminated, truncated, info = gymnasium_rows(batch)
+            info["TimeLimit.truncated"] = truncated & ~terminated
+            return obs, reward.astype(np.float32), terminated | truncated, info
+
+        return xla_functions(self.envs.pool, rows_of)
 
     def __getattr__(self, name: str) -> Any:
         # Only for names that are not set: code such as CleanRL's assigns num_envs and the spaces.

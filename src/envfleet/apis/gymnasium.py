@@ -176,6 +176,12 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         batch = self.pool.recv(timeout)
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
 
+    def xla(self) -> Any:
+        """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
+        from envfleet.apis.jax import gymnasium_rows, xla_functions
+
+        return xla_functions(self.pool, gymnasium_rows)
+
     def get_state(self) -> PoolState:
         """Return the state of every env; see Pool.get_state."""
         return self.pool.get_state()

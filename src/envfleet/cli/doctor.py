@@ -6,6 +6,7 @@ Plain text, without rich: the doctor must work without any extra.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -88,6 +89,7 @@ def _findings() -> Iterator[Finding]:
     yield from _backends()
     yield OK, "environments", f"{len(envfleet.list_all_envs())} of envfleet, and every id of Gymnasium"
     yield from _extras()
+    yield check_jax()
     yield self_test()
 
 
@@ -111,6 +113,34 @@ def self_test() -> Finding:
     if not (reward == 1).all():
         return BROKEN, subject, f"CartPole-v1 expected rewards of 1, got {reward}"
     return OK, subject, "CartPole-v1 starts and steps like Gymnasium's"
+
+
+def check_jax() -> Finding:
+    """Step a CartPole pool inside jax.jit, where jax is installed: the handlers are built at their first use."""
+    subject = "jax handlers"
+    if importlib.util.find_spec("jax") is None:
+        return MISSING, subject, 'jax is not installed; run: pip install "envfleet[jax]"'
+    try:
+        import jax
+        import jax.numpy as jnp
+
+        from envfleet.apis.jax import JaxPool
+
+        with JaxPool("CartPole-v1", num_envs=4, seed=7) as envs:
+            handle, _ = envs.reset()
+            _, (obs, *_) = jax.jit(envs.step)(handle, jnp.ones(4, jnp.int32))
+            stepped = np.asarray(obs)
+        with envfleet.make("CartPole-v1", num_envs=4, seed=7) as same:
+            same.reset()
+            expected = same.step(np.ones(4, dtype=np.int64))[0]
+    except CompileError as error:
+        return MISSING, subject, str(error)
+    except Exception as error:  # whatever it is, the doctor reports it
+        return BROKEN, subject, f"CartPole-v1 inside jax.jit raised {type(error).__name__}: {error}"
+    if not np.array_equal(stepped, expected):
+        return BROKEN, subject, f"CartPole-v1 inside jax.jit expected {expected[0]}, got {stepped[0]}"
+    devices = ", ".join(sorted({device.platform for device in jax.devices()}))
+    return OK, subject, f"jax {jax.__version__} steps pools inside jit on {devices}"
 
 
 def _compiler() -> Finding:

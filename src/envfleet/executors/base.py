@@ -95,6 +95,17 @@ class Executor(ABC):
         Returns REFUSED if fewer envs are in flight, and None after timeout_s.
         """
 
+    def set_borrowing(self, is_on: bool) -> None:  # noqa: B027 (most return batches of their own anyway)
+        """While it is on, batches may be views that the next call overwrites. As part of a guarded method."""
+
+    def native_pool(self) -> _native.NativePool | None:
+        """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
+        return None
+
+    def batch_of(self, rows: _native.Rows) -> Batch:
+        """Return the batch of rows that were received without the GIL from native_pool()."""
+        raise NotImplementedError
+
     def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most accept any)
         """Raise if the envs of this executor cannot take these options."""
 

@@ -103,6 +103,12 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         rows = self._native.recv(timeout_s)
         return self._make_batch(self, rows) if rows else self._no_batch(rows)
 
+    def native_pool(self) -> _native.NativePool | None:
+        return self._native
+
+    def batch_of(self, rows: _native.Rows) -> Batch:
+        return self._make_batch(self, rows)
+
     @staticmethod
     def _no_batch(answer: object) -> Refused | None:
         return None if answer is None else REFUSED

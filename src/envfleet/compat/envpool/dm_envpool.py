@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+import dm_env
 import gymnasium
 import numpy as np
 from dm_env import specs
@@ -20,8 +21,9 @@ from envfleet.apis.dm import DmPool, time_step
 from envfleet.batch import Batch
 from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
-from envfleet.compat.envpool.pool_mixin import EnvPoolMixin, declared_column
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.errors import ConfigError
+from envfleet.infos import declared_column
 from envfleet.seeding import Seed
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -114,6 +116,13 @@ class DMEnvPool(EnvPoolMixin, DmPool):
     def _time_step(self, batch: Batch) -> Any:
         made = time_step(batch)
         return made._replace(reward=made.reward.astype(np.float32), observation=self._state_type.of_batch(batch))
+
+    def _traced_rows(self, batch: Batch) -> Any:
+        from envfleet.apis.jax import dm_columns
+
+        step_type, discount = dm_columns(batch)
+        observation = self._state_type.of_batch(batch)
+        return dm_env.TimeStep(step_type, batch.reward.astype(np.float32), discount, observation)
 
     def _draw(self, env_id: int) -> Any:
         frame = self.pool.render(env_id)

@@ -79,6 +79,14 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
         obs, reward = self._spec.obs_of(batch.obs), batch.reward.astype(np.float32)
         return obs, reward, batch.terminated, batch.truncated, self._envpool_info(batch)
 
+    def _traced_rows(self, batch: Batch) -> Any:
+        made = envpool_info(batch.info, batch.env_id, batch.elapsed_step, self._info_arrays)
+        # Plain dicts: jax takes any other class for a single array.
+        info = {**made, "players": dict(made["players"])}
+        if batch.final is not None:
+            info.update(final_obs=batch.final.obs, _final_obs=batch.terminated | batch.truncated)
+        return batch.obs, batch.reward.astype(np.float32), batch.terminated, batch.truncated, info
+
     def _first_rows(self, batch: Batch, return_info: bool) -> Any:
         return self._spec.obs_of(batch.obs), self._envpool_info(batch)
 
@@ -121,3 +129,10 @@ class GymEnvPool(GymnasiumEnvPool):
             return obs, reward, terminated, truncated, info
         info["TimeLimit.truncated"] = truncated & ~terminated
         return obs, reward, np.asarray(terminated | truncated), info
+
+    def _traced_rows(self, batch: Batch) -> Any:
+        obs, reward, terminated, truncated, info = super()._traced_rows(batch)
+        if self._has_new_api:
+            return obs, reward, terminated, truncated, info
+        info["TimeLimit.truncated"] = truncated & ~terminated
+        return obs, reward, terminated | truncated, info

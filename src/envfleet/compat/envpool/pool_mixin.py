@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
 from envfleet.errors import ConfigError
+from envfleet.infos import declared_column
 from envfleet.pool import Pool
 from envfleet.rendering import resized
 from envfleet.seeding import Seed
@@ -59,8 +60,26 @@ class EnvPoolMixin(ABC):
         warnings.warn("seed() does nothing, as in EnvPool; pass seed= to make() or to reset()", stacklevel=2)
 
     def xla(self) -> Any:
-        """Raise: pools cannot be stepped inside XLA programs yet."""
-        raise ConfigError("xla() is not supported; step the pool from Python, or call step() in a callback")
+        """Return (handle, recv, send, step) for use inside jax.jit; see docs/jax.md."""
+        from envfleet.apis.jax import xla_functions
+
+        return xla_functions(self.pool, self._traced_rows, self._traced_arguments)
+
+    def _traced_rows(self, batch: Batch) -> Any:
+        """Return a batch of traced arrays in the form of recv()."""
+        raise NotImplementedError
+
+    def _traced_arguments(self, action: Any, env_id: Any) -> tuple[Any, Any]:
+        """_fitted() for traced arrays: a dict of arrays is unpacked, and Box actions are clipped."""
+        import jax.numpy as jnp
+
+        space = self.pool.spec.action_space
+        action, env_id = self._unpacked(action, env_id)
+        if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
+            action = jnp.asarray(action)
+            if action.shape[1:] == space.shape and jnp.issubdtype(action.dtype, jnp.floating):
+                action = jnp.clip(action, space.low.astype(action.dtype), space.high.astype(action.dtype))
+        return action, env_id
 
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
         """Return pictures of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
@@ -132,19 +151,23 @@ class EnvPoolMixin(ABC):
     def _fitted(self, action: Any, env_id: Any) -> tuple[Any, Any]:
         """Unpack EnvPool's dict of arrays; clip Box actions and cast integral floats, as EnvPool does."""
         space = self.pool.spec.action_space
-        if isinstance(action, Mapping) and not isinstance(space, spaces.Dict):
-            if "action" not in action:
-                raise ConfigError(
-                    f"a dict of actions expected the key 'action', got the keys {sorted(map(str, action))}; add it"
-                )
-            env_id = action.get("env_id") if env_id is None else env_id
-            action = action["action"]
+        action, env_id = self._unpacked(action, env_id)
         if isinstance(action, np.ndarray) and action.dtype.kind == "f":
             if isinstance(space, spaces.Box):
                 if action.shape[1:] == space.shape:
                     action = np.clip(action, space.low, space.high, dtype=action.dtype)
             elif isinstance(space, (spaces.Discrete, spaces.MultiDiscrete)) and (action == np.rint(action)).all():
                 action = action.astype(np.int64)  # EnvPool casts; 0.5 is refused
+        return action, env_id
+
+    def _unpacked(self, action: Any, env_id: Any) -> tuple[Any, Any]:
+        if isinstance(action, Mapping) and not isinstance(self.pool.spec.action_space, spaces.Dict):
+            if "action" not in action:
+                raise ConfigError(
+                    f"a dict of actions expected the key 'action', got the keys {sorted(map(str, action))}; add it"
+                )
+            env_id = action.get("env_id") if env_id is None else env_id
+            action = action["action"]
         return action, env_id
 
     def __repr__(self) -> str:
@@ -194,19 +217,6 @@ def envpool_info(
     # With episodic_life, EnvPool counts the steps of the whole game.
     info["elapsed_step"] = info.pop("game_step", elapsed_step)
     return info
-
-
-def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
-    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
-    column = columns.get(array.name)
-    if column is not None and column.dtype == array.space.dtype:
-        return column
-    whole = np.zeros((num_rows, *(array.space.shape or ())), array.space.dtype)
-    if column is not None:
-        has_value = np.broadcast_to(columns.get(f"_{array.name}", True), num_rows)
-        for row in np.flatnonzero(has_value):
-            whole[row] = column[row]
-    return whole
 
 
 def _nested(columns: Mapping[str, Any]) -> EnvPoolInfo:

@@ -113,6 +113,9 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         return self._answer(self._native.recv(self, timeout_s))
 
+    def set_borrowing(self, is_on: bool) -> None:
+        self._native.set_borrowing(is_on)
+
     def _answer(self, answer: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
         if type(answer) is _native.Rows:
             # One observation array, no messages, no final rows: the most common case.
