@@ -100,7 +100,6 @@ class NotAvailable(Exception):  # noqa: N818 (not an error: the suite is skipped
 _ITS_OWN_WORKERS = "uses Tianshou's worker objects, which a pool does not have"
 _NO_SPACES = "its env has no spaces, which a pool requires"
 _OTHER_OBSERVATIONS = "its env's observations do not match its space, which a pool refuses"
-_OTHER_BOUNDS = "its envs have Boxes with different bounds, which a pool refuses (docs/tianshou.md)"
 _TIMED = "asserts durations"
 # What ale-py's vector env does otherwise than EnvPool's Atari envs, whose API a pool has; see docs/compatibility.md.
 _ALE_EXCLUDED = {
@@ -171,8 +170,7 @@ SUITES = (
         "tianshou_swap",
         excluded={
             "test/base/test_env.py::test_async_check_id": _TIMED,
-            "test/base/test_env.py::test_async_env": _OTHER_BOUNDS,
-            "test/base/test_env.py::test_env_reset_optional_kwargs": _OTHER_BOUNDS,
+            "test/base/test_env.py::test_async_env": _TIMED,
             "test/base/test_env.py::test_attr_unwrapped": _ITS_OWN_WORKERS,
             "test/base/test_env.py::test_env_obs_dtype": _NO_SPACES,
             "test/base/test_env.py::test_vecenv": _OTHER_OBSERVATIONS,

@@ -11,9 +11,11 @@ wait_num rows.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from copy import deepcopy
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
@@ -24,6 +26,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.versions import check_version
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
+from envfleet.executors.python.building import DifferentSpacesError
 from envfleet.infos import split_rows
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.options import integer_option
@@ -41,6 +44,7 @@ except ImportError as error:
 check_version("Tianshou", "tianshou", tianshou.__version__, "2", "3", "2.0")
 
 Step = tuple[NDArray[Any], NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], NDArray[Any]]
+Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 Ids = int | list[int] | NDArray[Any] | None
 
 
@@ -49,10 +53,17 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
 
     wait_num: how many rows an asynchronous step waits for; None for all of them.
     timeout: seconds after which an asynchronous step returns with the rows it has, at least one.
+    env_spaces: the observation and action space of each env; None if they are the pool's.
     """
 
     # The base's constructor would make a worker for each env; everything that uses them is overridden.
-    def __init__(self, envs: GymnasiumPool | Pool, wait_num: int | None = None, timeout: float | None = None) -> None:
+    def __init__(
+        self,
+        envs: GymnasiumPool | Pool,
+        wait_num: int | None = None,
+        timeout: float | None = None,
+        env_spaces: Sequence[Spaces] | None = None,
+    ) -> None:
         pool = envs.pool if isinstance(envs, GymnasiumPool) else envs
         num_envs = pool.num_envs
         self.pool = pool
@@ -64,8 +75,9 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         self._envs = envs
         self._is_native = bool(pool.spec.native_id)  # wherever it runs
         self._row_of = row_getter(pool.spec.observation_space)
+        self._env_spaces = env_spaces or [(pool.spec.observation_space, pool.spec.action_space)] * num_envs
         # One per env, as in Tianshou's workers: seed() seeds each separately.
-        self._action_spaces = [deepcopy(pool.spec.action_space) for _ in range(num_envs)]
+        self._action_spaces = [deepcopy(action_space) for _, action_space in self._env_spaces]
         self._in_flight = np.zeros(num_envs, dtype=np.bool_)
         self._arrived: list[Batch] = []
 
@@ -146,7 +158,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         if key == "action_space":
             return [self._action_spaces[env_id] for env_id in ids]
         if key == "observation_space":
-            return [self.pool.spec.observation_space] * len(ids)
+            return [self._env_spaces[env_id][0] for env_id in ids]
         if self._is_native and key in ("metadata", "spec"):
             return [self.pool.spec if key == "spec" else self.pool.spec.metadata] * len(ids)
         return list(self.pool.get_attr(key, ids))
@@ -226,12 +238,40 @@ def make_vector_env(
         options["batch_size"] = 1
         # Else a pool with batches of one row would have one thread.
         options.setdefault("num_workers", min(num_envs, _native.usable_cores()))
-    envs = make_gymnasium(task_id, **options)
+    env_spaces = None
     try:
-        return TianshouPool(envs, wait_num, timeout)
+        envs = make_gymnasium(task_id, **options)
+    except DifferentSpacesError:
+        # Tianshou accepts envs whose bounds differ. If more than the bounds does, this raises too.
+        options["wrappers"] = [*options.get("wrappers", ()), _WithoutBounds]
+        envs = make_gymnasium(task_id, **options)
+        env_spaces = envs.pool.get_attr("own_spaces")
+    try:
+        return TianshouPool(envs, wait_num, timeout, env_spaces)
     except ConfigError:
         envs.close()
         raise
+
+
+class _WithoutBounds(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An env whose Boxes have no bounds, so that it fits into a pool with envs that have other bounds."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any]) -> None:
+        super().__init__(env)
+        self.own_spaces: Spaces = (env.observation_space, env.action_space)
+        self.observation_space = _without_bounds(env.observation_space)
+        self.action_space = _without_bounds(env.action_space)
+
+
+def _without_bounds(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _without_bounds(part) for key, part in space.spaces.items()})
+    if not isinstance(space, spaces.Box):
+        return space
+    if space.dtype.kind == "f":
+        return spaces.Box(-np.inf, np.inf, space.shape, space.dtype.type)
+    limits = np.iinfo(space.dtype)
+    return spaces.Box(int(limits.min), int(limits.max), space.shape, space.dtype.type)
 
 
 def _check_pool(pool: Pool, is_async: bool) -> None:

@@ -64,14 +64,18 @@ def _max_steps_of(env: Any) -> int | None:
     return limit if type(limit) is int and limit > 0 else None
 
 
+class DifferentSpacesError(ConfigError):
+    """The envs of a pool have different spaces."""
+
+
 def common_description(descriptions: list[EnvDescription]) -> EnvDescription:
-    """Return the first description. Raises ConfigError if the spaces of the envs differ."""
+    """Return the first description. Raises DifferentSpacesError if the spaces of the envs differ."""
     first = descriptions[0]
     for env_id, other in enumerate(descriptions):
         for name in ("observation_space", "action_space"):
             # Comparing large spaces is slow, and most envs share theirs.
             if getattr(other, name) is not getattr(first, name) and getattr(other, name) != getattr(first, name):
-                raise ConfigError(
+                raise DifferentSpacesError(
                     f"make() expected the same spaces for all envs, the {name} of env 0 is {getattr(first, name)} "
                     f"and that of env {env_id} is {getattr(other, name)}; pad or wrap them to one space, "
                     "or make one pool for each"
