@@ -18,10 +18,9 @@ namespace {
 constexpr double kBlockNs = 2'000;       // a block large enough to be worth a claim
 constexpr double kLongBlockNs = 10'000;  // a block long enough to make claims cheap
 constexpr double kBlocksPerPart = 8;
-constexpr int kBlocksToLeave = 1;            // to the thread of a part, by the others; see SyncJob
-constexpr std::int64_t kPatienceNs = 8'000;  // for that long: then the caller takes them
-constexpr double kAsyncBlockNs = 10'000;     // the same for asynchronous blocks, whose rows are copied afterwards
-constexpr double kInlinePostNs = 20'000;     // shorter work is done before a thread would be awake
+constexpr int kBlocksToLeave = 1;         // to the thread of a part, by the others; see SyncJob
+constexpr double kAsyncBlockNs = 10'000;  // the same for asynchronous blocks, whose rows are copied afterwards
+constexpr double kInlinePostNs = 20'000;  // shorter work is done before a thread would be awake
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
 constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
@@ -175,7 +174,11 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
     publish(ns_per_row, num_threads, leaves_blocks ? kBlocksToLeave : 0);
     thread_pool_.notify(num_threads - 1);
     run_part(0);
-    if (leaves_blocks && !job_.wait(kPatienceNs, true)) run_part(0, true);
+    if (leaves_blocks) {
+      // As long as a thread takes that is about to finish its part. Then it has lost its core, or never woke up.
+      const double block_ns = ns_per_row * static_cast<double>(job_.block_rows());
+      if (!job_.wait(static_cast<std::int64_t>((kBlocksToLeave + 1) * block_ns), true)) run_part(0, true);
+    }
     job_.wait(-1, may_spin_);
   }
   const std::int64_t end_ns = now_ns();

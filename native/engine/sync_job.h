@@ -79,6 +79,7 @@ class SyncJob {
     parts_[part].last_speed.store(speed, std::memory_order_relaxed);
   }
 
+  std::int64_t block_rows() const { return std::int64_t{1} << block_shift_; }
   // The first row of each part of the last batch, and the end of the last.
   std::vector<std::int64_t> borders() const {
     std::vector<std::int64_t> rows = {0};
