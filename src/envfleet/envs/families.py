@@ -7,6 +7,7 @@ from envfleet.envs import (
     box2d,
     bsuite,
     classic_control,
+    craftax,
     dm_control,
     highway,
     metaworld,
@@ -35,6 +36,7 @@ FAMILIES: tuple[Family, ...] = (
     highway.FAMILY,
     nethack.FAMILY,
     nethack.MINIHACK_FAMILY,
+    craftax.FAMILY,
 )
 
 
