@@ -107,7 +107,7 @@ class CraftaxEnv(gymnasium.Env[Any, Any]):
 
 def _import_jax() -> Any:
     if is_worker() and "jax" not in sys.modules:
-        # Each worker would reserve most of the memory of a GPU, and start a thread per core.
+        # On a GPU, each worker would reserve most of the memory.
         os.environ["JAX_PLATFORMS"] = "cpu"
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_jax_cache()))
     import jax
