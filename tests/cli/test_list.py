@@ -68,6 +68,32 @@ def test_python_families(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_words(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("minigrid")
+    assert main(["list", "doorkey"]) == 0
+    rows = rows_of(capsys.readouterr().out)
+    assert len(rows) == 4
+    assert rows[0][:5] == ["minigrid", "MiniGrid-DoorKey-16x16-v0", "native", "minigrid", "2,560"]
+    assert main(["list", "minigrid", "doorkey", "8x8"]) == 0  # also in the name of the family
+    assert [row[1] for row in rows_of(capsys.readouterr().out)] == ["MiniGrid-DoorKey-8x8-v0"]
+    assert main(["list", "doorkey", "cartpole"]) == 2
+    assert "matches 'doorkey' and 'cartpole'" in capsys.readouterr().err
+
+
+def test_spaces_without_building_an_env(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("Box2D")
+    assert main(["list", "--family", "box2d"]) == 0
+    rows = {row[1]: row[4:] for row in rows_of(capsys.readouterr().out)}
+    assert rows["CarRacing-v2"] == ["1,000", "Box(96, 96, 3) uint8", "Box(3,) float32"]
+    for env_id in ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3"):
+        spec = envfleet.make_spec(env_id, backend="serial")
+        assert rows[env_id] == [
+            f"{spec.max_episode_steps:,}",
+            list_envs.brief(spec.observation_space),
+            list_envs.brief(spec.action_space),
+        ]
+
+
 def test_family(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "--family", "toy text", "*-v1"]) == 0
     output = capsys.readouterr().out

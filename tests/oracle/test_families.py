@@ -109,7 +109,18 @@ def test_minigrid_needs_no_import() -> None:
 
 
 @pytest.mark.parametrize(
-    ("env_id", "extra"), [("Basic-v1", "vizdoom"), ("cheetah-run", "dm_control"), ("MiniGrid-Empty-5x5-v0", "minigrid")]
+    ("env_id", "extra"),
+    [
+        ("Basic-v1", "vizdoom"),
+        ("cheetah-run", "dm_control"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("FetchReach-v4", "robotics"),
+        ("Meta-World/MT1-reach-v3", "metaworld"),
+        ("highway-v0", "highway"),
+        ("NetHackScore-v0", "nle"),
+        ("MiniHack-Room-5x5-v0", "minihack"),
+        ("Craftax-Symbolic-v1", "craftax"),
+    ],
 )
 def test_missing_extra(env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed

@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 
 import envfleet
 from envfleet.cli import arguments as args
+from envfleet.envs.family import EnvSummary
 from envfleet.errors import UnknownEnvError
 from envfleet.making.native_envs import find_entry
 from envfleet.making.registry import family_of
@@ -35,10 +36,15 @@ def add_parser(commands: args.Subparsers) -> None:
         "list",
         help="list the environments",
         description="Lists the environments of envfleet. `backend` is what runs several of them by default, "
-        '`extra needed` what they need: pip install "envfleet[EXTRA]". `limit` is the time limit in steps. The spaces '
-        "of envs that need an extra are known when one is made.",
+        '`extra needed` what they need: pip install "envfleet[EXTRA]". `limit` is the time limit in steps. No env is '
+        "built for this list: spaces that are only known then are left out.",
     )
-    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="part of an id, or a pattern such as 'Cart*'")
+    parser.add_argument(
+        "words",
+        metavar="WORD",
+        nargs="*",
+        help="part of an id or of a family's name, or a pattern such as 'Cart*'; of several, all must match",
+    )
     parser.add_argument("--family", metavar="FAMILY", help="only ids of this family, such as 'toy text'")
     args.add_plugin_argument(parser)
     parser.set_defaults(command=list_envs)
@@ -58,25 +64,24 @@ def list_envs(arguments: argparse.Namespace) -> int:
         raise UnknownEnvError(f"no family {arguments.family!r}; {hint}there are {', '.join(sorted(by_family))}")
     wanted = sorted(by_family) if arguments.family is None else [arguments.family]
     known = [(family, env_id) for family in wanted for env_id in by_family[family]]
-    ids = [own for own in known if arguments.pattern is None or matches(own[1], arguments.pattern)]
+    ids = [own for own in known if all(matches(own[1], word) or matches(own[0], word) for word in arguments.words)]
     if not ids:
-        raise UnknownEnvError(
-            f"none of {len(known)} ids matches {arguments.pattern!r}; envfleet list shows all. {_GYMNASIUM_IDS}"
-        )
+        words = " and ".join(map(repr, arguments.words))
+        raise UnknownEnvError(f"none of {len(known)} ids matches {words}; envfleet list shows all. {_GYMNASIUM_IDS}")
     rows = sorted((_row(*own) for own in ids), key=lambda row: row[:2])
     console.print_rows(f"{len(rows)} environment{'s' if len(rows) > 1 else ''}", _COLUMNS, rows)
-    if arguments.family is None and arguments.pattern is None:
+    if arguments.family is None and not arguments.words:
         counts = ", ".join(f"{family} ({len(own)})" for family, own in sorted(by_family.items()))
         console.say(f"\nFamilies, for --family: {counts}.")
     console.say(f"\n{_GYMNASIUM_IDS}")
     return 0
 
 
-def matches(env_id: str, pattern: str) -> bool:
-    """Return whether an id matches a pattern, or contains it if it has no wildcards; case-insensitive."""
+def matches(name: str, pattern: str) -> bool:
+    """Return whether a name matches a pattern, or contains it if it has no wildcards; case-insensitive."""
     if re.search(r"[*?\[]", pattern):
-        return fnmatch.fnmatchcase(env_id.lower(), pattern.lower())
-    return pattern.lower() in env_id.lower()
+        return fnmatch.fnmatchcase(name.lower(), pattern.lower())
+    return pattern.lower() in name.lower()
 
 
 def brief(space: Space[object]) -> str:
@@ -91,16 +96,27 @@ def brief(space: Space[object]) -> str:
         return "{" + ", ".join(f"{name}: {brief(part)}" for name, part in space.items()) + "}"
     if isinstance(space, spaces.Tuple):
         return "(" + ", ".join(brief(part) for part in space.spaces) + ")"
+    if isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace":  # MiniGrid's
+        return "text"
     return str(space)
 
 
 def _row(family: str, env_id: str) -> tuple[str, ...]:
     own = family_of(env_id)
-    if own.extra:
-        # Their spaces are not listed: hundreds of envs would have to be built, or a library loaded, even compiled.
-        backend = own.python_backend if find_entry(env_id) is None else "native"
-        extra = own.extra if own.is_installed else f"{own.extra} (not installed)"
+    is_native = find_entry(env_id) is not None
+    extra = own.extra or _NOTHING
+    if own.extra and not own.is_installed:
+        extra = f"{own.extra} (not installed)"
+    backend = "native" if is_native else own.python_backend
+    if is_native and own.load is None and own.is_installed:
+        spec = envfleet.make_spec(env_id)
+        summary: EnvSummary | None = EnvSummary(
+            spec.max_episode_steps, brief(spec.observation_space), brief(spec.action_space)
+        )
+    else:
+        # A native env with load needs a library, which may even have to be compiled.
+        summary = own.summary_of(env_id) if own.summary_of is not None and not is_native else None
+    if summary is None:
         return family, env_id, backend, extra, _NOTHING, _NOTHING, _NOTHING
-    spec = envfleet.make_spec(env_id)
-    limit = _NOTHING if spec.max_episode_steps is None else f"{spec.max_episode_steps:,}"
-    return family, env_id, spec.backend, _NOTHING, limit, brief(spec.observation_space), brief(spec.action_space)
+    limit = _NOTHING if summary.max_episode_steps is None else f"{summary.max_episode_steps:,}"
+    return family, env_id, backend, extra, limit, summary.observation, summary.action

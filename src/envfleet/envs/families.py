@@ -7,8 +7,10 @@ from envfleet.envs import (
     box2d,
     bsuite,
     classic_control,
+    craftax,
     dm_control,
     highway,
+    metaworld,
     minigrid,
     mujoco,
     nethack,
@@ -30,9 +32,11 @@ FAMILIES: tuple[Family, ...] = (
     vizdoom.FAMILY,
     box2d.FAMILY,
     robotics.FAMILY,
+    metaworld.FAMILY,
     highway.FAMILY,
     nethack.FAMILY,
     nethack.MINIHACK_FAMILY,
+    craftax.FAMILY,
 )
 
 

@@ -118,8 +118,19 @@ def start_forked(fd: int, parent_pid: int) -> None:
     os._exit(main(fd))
 
 
+# Set in worker processes.
+_is_worker = False
+
+
+def is_worker() -> bool:
+    """Return whether this process is a worker, whose process-wide settings an env may change."""
+    return _is_worker
+
+
 def main(fd: int) -> int:
     """Run one worker and return its exit code."""
+    global _is_worker
+    _is_worker = True
     channel = Channel.adopt(fd)
     try:
         _run(channel)

@@ -1,0 +1,37 @@
+"""Craftax and Craftax-Classic: the ids of the craftax package, on JAX's CPU backend."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
+
+from envfleet.envs.family import EnvSummary, Family
+
+
+@cache
+def all_ids() -> frozenset[str]:
+    """Return every id of craftax 1.6. Its AutoReset ids are left out: the pool resets the envs."""
+    return frozenset(f"Craftax-{game}{kind}-v1" for game in ("", "Classic-") for kind in ("Symbolic", "Pixels"))
+
+
+def spec_of(env_id: str) -> GymnasiumSpec:
+    """Return the Gymnasium spec of an id. The env enforces its own time limit."""
+    return GymnasiumSpec(env_id, entry_point="envfleet.envs.craftax.env:CraftaxEnv", kwargs={"name": env_id})
+
+
+_SUMMARIES = {
+    "Craftax-Symbolic-v1": EnvSummary(100_000, "Box(8268,) float32", "Discrete(43)"),
+    "Craftax-Pixels-v1": EnvSummary(100_000, "Box(130, 110, 3) float32", "Discrete(43)"),
+    "Craftax-Classic-Symbolic-v1": EnvSummary(10_000, "Box(1345,) float32", "Discrete(17)"),
+    "Craftax-Classic-Pixels-v1": EnvSummary(10_000, "Box(63, 63, 3) float32", "Discrete(17)"),
+}
+
+FAMILY = Family(
+    "craftax",
+    package="craftax",
+    extra="craftax",
+    python_ids=all_ids,
+    spec_of=spec_of,
+    summary_of=_SUMMARIES.__getitem__,
+)

@@ -1,0 +1,83 @@
+"""Craftax by its ids: the rollout is that of the package, with the keys that docs/python_families.md describes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.package_rollouts import assert_package_rollout
+
+import envfleet
+from envfleet.envs.craftax import all_ids
+from envfleet.errors import ConfigError
+
+pytest.importorskip("craftax", reason="needs craftax: run make test-families")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
+    pytest.mark.timeout(1800),  # JAX compiles for minutes on a slow machine
+]
+# The others differ in their renderer; each takes minutes to compile.
+ENV_ID = "Craftax-Classic-Symbolic-v1"
+
+
+class PackageEnv:
+    """The package's functions, called one by one."""
+
+    def __init__(self, limit: int) -> None:
+        import jax
+        from craftax.craftax_env import make_craftax_env_from_name
+
+        self.jax = jax
+        self.env = make_craftax_env_from_name(ENV_ID, auto_reset=False)
+        self.params = self.env.default_params.replace(max_timesteps=limit)
+        space = self.env.observation_space(self.params)
+        self.observation_space = envfleet.make_spec(ENV_ID, backend="serial").observation_space
+        assert (self.observation_space.shape, self.observation_space.dtype) == (space.shape, np.float32)
+        self.action_space = envfleet.make_spec(ENV_ID, backend="serial").action_space
+
+    def next_key(self) -> Any:
+        self.key, key = self.jax.random.split(self.key)
+        return key
+
+    def reset(self, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        if seed is not None:
+            self.key = self.jax.random.PRNGKey(seed)
+        obs, self.state = self.env.reset(self.next_key(), self.params)
+        return np.asarray(obs), {}
+
+    def step(self, action: Any) -> Any:
+        obs, self.state, reward, done, info = self.env.step(self.next_key(), self.state, int(action), self.params)
+        limit = bool(self.state.timestep >= self.params.max_timesteps)
+        assert bool(done) == limit  # nothing kills the player within the first steps
+        return np.asarray(obs), float(reward), False, limit, info
+
+    def close(self) -> None:
+        pass
+
+
+def test_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Compiled once, here; the workers take it from the cache.
+    import jax
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+    assert_package_rollout(ENV_ID, lambda: PackageEnv(10), steps=32, limit=10)
+    with envfleet.make(ENV_ID, num_envs=2, num_workers=1, max_episode_steps=2) as envs:
+        envs.reset(seed=0)
+        assert "Achievements/collect_wood" not in envs.step(np.zeros(2, dtype=np.int64))[4]
+        _, _, terminated, truncated, info = envs.step(np.zeros(2, dtype=np.int64))
+        assert (terminated.tolist(), truncated.tolist()) == ([False, False], [True, True])
+        assert info["Achievements/collect_wood"].tolist() == [0.0, 0.0]
+        with pytest.raises(ConfigError, match="max_timestep"):
+            envfleet.make(ENV_ID, num_envs=2, env_params={"max_timestep": 3})
+
+
+def test_ids() -> None:
+    assert all_ids() == {
+        "Craftax-Symbolic-v1",
+        "Craftax-Pixels-v1",
+        "Craftax-Classic-Symbolic-v1",
+        "Craftax-Classic-Pixels-v1",
+    }
