@@ -29,6 +29,7 @@ NEEDS = {
     "torchrl.md": "torchrl",
     "tianshou.md": "tianshou",
     "pettingzoo.md": "pettingzoo",
+    "jax.md": "jax",
 }
 
 
