@@ -249,7 +249,7 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
 		"envpool==1.2.7" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
-		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich
+		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich jax
 	touch $@
 
 # Not editable, with its own build folder: a benchmark must not measure a tree that is being edited.

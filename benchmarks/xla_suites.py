@@ -16,6 +16,8 @@ ENVFLEET, ENVPOOL, ENVPOOL_1 = "envfleet", "EnvPool", "EnvPool, 1 thread"
 # By num_envs: the minimum speedup over EnvPool.
 _CARTPOLE_TARGETS = {64: 10, 1024: 20}
 _PONG_ENVS, _PONG_TARGET = 64, 1.3
+# The batches of one program, by id: jax takes longer to start a program than a batch of CartPoles takes.
+_BATCHES = {"CartPole-v1": 1000, "Pong-v5": 20}
 
 
 def xla(options: Options) -> list[Case]:
@@ -66,7 +68,7 @@ def envfleet_loop(env_id: str, num_envs: int, num_threads: int, platform: str, *
     _use(platform)
     import envfleet
 
-    return _loop(envfleet.make(env_id, num_envs=num_envs, num_threads=num_threads, seed=0, **options), num_envs)
+    return _loop(envfleet.make(env_id, num_envs=num_envs, num_threads=num_threads, seed=0, **options), env_id, num_envs)
 
 
 def envpool_loop(env_id: str, num_envs: int, num_threads: int, platform: str) -> Loop:
@@ -74,7 +76,7 @@ def envpool_loop(env_id: str, num_envs: int, num_threads: int, platform: str) ->
     import envpool
 
     made = envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, num_threads=num_threads, seed=0)
-    return _loop(made, num_envs)
+    return _loop(made, env_id, num_envs)
 
 
 def _use(platform: str) -> None:
@@ -83,7 +85,7 @@ def _use(platform: str) -> None:
     jax.config.update("jax_platforms", platform if platform == "cpu" else f"{platform},cpu")
 
 
-def _loop(envs: Any, num_envs: int) -> Loop:
+def _loop(envs: Any, env_id: str, num_envs: int) -> Loop:
     import jax
     import jax.numpy as jnp
 
@@ -99,13 +101,15 @@ def _loop(envs: Any, num_envs: int) -> Loop:
         return jax.lax.fori_loop(0, num_batches, body, (handle, obs))
 
     carry = (jnp.asarray(handle), jnp.asarray(first))
+    num_batches = _BATCHES[env_id]
 
-    def run(num_batches: int) -> None:
+    def run(num_programs: int) -> None:
         nonlocal carry
-        carry = jax.block_until_ready(run_batches(num_batches, *carry))
+        for _ in range(num_programs):
+            carry = jax.block_until_ready(run_batches(num_batches, *carry))
 
     run(1)  # compiles
-    return Loop(run, num_envs, envs.close)
+    return Loop(run, num_envs * num_batches, envs.close)
 
 
 SUITES = {"xla": xla}

@@ -31,6 +31,7 @@ NEEDS = {
     "torchrl.md": "torchrl",
     "tianshou.md": "tianshou",
     "pettingzoo.md": "pettingzoo",
+    "jax.md": "jax",
 }
 
 

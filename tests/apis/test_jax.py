@@ -140,6 +140,50 @@ def test_nested_spaces_and_final_observations(mode):
         assert ("final_obs" in rows[4]) == (mode == "same_step")
 
 
+class LargeEnv(gymnasium.Env[Any, Any]):
+    """Observations so large that they are not copied between the workers and the program."""
+
+    observation_space = spaces.Box(0, 255, (64, 1024), np.uint8)
+    action_space = spaces.Discrete(256)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = 0
+        return self._obs(0), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        return self._obs(int(action)), float(action), self._count == 7, False, {}
+
+    def _obs(self, action: int) -> Any:
+        obs = self.np_random.integers(0, 256, (64, 1024), dtype=np.uint8)
+        obs[0, 0] = action
+        return obs
+
+
+@pytest.mark.parametrize(("backend", "copy"), [("threads", True), ("processes", True), ("threads", False)])
+def test_large_rows_of_workers(backend, copy):
+    options: dict[str, Any] = {"num_envs": NUM_ENVS, "backend": backend, "num_workers": 2, "copy": copy}
+    with envfleet.make(LargeEnv, **options) as envs, envfleet.make(LargeEnv, **{**options, "copy": True}) as same:
+        first, _ = envs.reset(seed=2)
+        first = first.copy()
+        expected, _ = same.reset(seed=2)
+        assert_equal(first, expected)
+        handle, _, _, step = envs.xla()
+        actions = jnp.arange(10 * NUM_ENVS, dtype=jnp.int32).reshape(10, NUM_ENVS)
+        rows_of = jax.jit(lambda handle: lax.scan(step, handle, actions))
+        _, (obs, reward, *_) = jax.block_until_ready(rows_of(handle))
+        for t in range(10):
+            expected, expected_reward, *_ = same.step(np.asarray(actions[t]))
+            assert_equal((obs[t], reward[t]), (expected, expected_reward))
+        # Batches for Python still belong to the caller.
+        if copy:
+            held = envs.step(np.zeros(NUM_ENVS, dtype=int))[0]
+            before = held.copy()
+            envs.step(np.ones(NUM_ENVS, dtype=int))
+            assert_equal(held, before)
+
+
 @pytest.mark.parametrize("backend", ["native", "serial"])
 def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
     env = "Faulty-v0" if backend == "native" else FaultyEnv
