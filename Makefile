@@ -16,7 +16,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym soak build lint format bench clean
-.PHONY: check foreign sanitize sanitize-python sanitize-freethreaded
+.PHONY: check foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
 
 help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
@@ -33,6 +33,7 @@ help:
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
+	@echo "make sanitize-cuda  copy batches to a GPU under compute-sanitizer"
 	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some"
 
 demo: $(VENV)/.built
@@ -163,6 +164,11 @@ else
 	  .venv-tsan/bin/python -m pytest -p no:faulthandler --capture=sys --timeout 1800 \
 	    tests/conformance tests/fuzz/test_threads_of_one_pool.py -k "not processes"
 endif
+
+# On a machine with a GPU: copies to and from the device under NVIDIA's checker of memory accesses.
+sanitize-cuda: $(VENV)/.tests
+	compute-sanitizer --tool memcheck --error-exitcode 1 \
+	  $(BIN)/python tests/support/torch_consumers.py cuda native 200 1
 
 $(BENCH)/.peers:
 	$(PYTHON) -m venv $(BENCH)
