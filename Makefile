@@ -21,7 +21,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym test-families soak build lint format bench clean
-.PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded
+.PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
 .PHONY: wheels docs docs-serve docker-check test-portable
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
+	@echo "make sanitize-cuda  copy batches to a GPU under compute-sanitizer"
 	@echo "make test-portable  test the code for systems without futex, memfd, pidfd and AVX2"
 	@echo "make wheels    build an sdist and wheels, and test each in an empty environment; PYTHONS=3.11,3.12 selects some"
 	@echo "make docker-check  run the commands of the Dockerfile in a virtual environment"
@@ -239,6 +240,11 @@ else
 	  .venv-tsan/bin/python -m pytest -p no:faulthandler --capture=sys --timeout 1800 \
 	    tests/conformance tests/fuzz/test_threads_of_one_pool.py -k "not processes"
 endif
+
+# On a machine with a GPU: copies to and from the device under NVIDIA's checker of memory accesses.
+sanitize-cuda: $(VENV)/.tests
+	compute-sanitizer --tool memcheck --error-exitcode 1 \
+	  $(BIN)/python tests/support/torch_consumers.py cuda native 200 1
 
 $(BENCH)/.peers:
 	@$(BENCH_PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 12))" || { \

@@ -16,6 +16,7 @@ FILES = sorted(EXAMPLES.glob("*.py"))
 # What an example needs beyond envfleet, and what it leaves behind.
 NEEDS = {
     "ppo.py": ("torch", "rich", "matplotlib"),
+    "ppo_gpu.py": ("torch",),
     "custom_cpp_env.py": ("imageio",),
     "sb3_ppo.py": ("stable_baselines3",),
     "torchrl_rollout.py": ("torchrl",),

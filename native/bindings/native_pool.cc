@@ -38,24 +38,9 @@ void release_buffer(PyObject* capsule) {
 
 }  // namespace
 
-nb::object page_locked_batch(nb::list arrays) {
-  PyObject* owner = nullptr;
-  nb::list offsets;
-  engine::BatchBuffer* buffer = nullptr;
-  for (nb::handle array : arrays) {
-    std::int64_t offset = -1;
-    auto* raw = reinterpret_cast<PyArrayObject*>(array.ptr());
-    PyObject* capsule = PyArray_Check(array.ptr()) ? PyArray_BASE(raw) : nullptr;
-    if (capsule != nullptr && owner == nullptr && PyCapsule_IsValid(capsule, kCapsuleName)) {
-      owner = capsule;
-      buffer = static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName));
-    }
-    if (capsule != nullptr && capsule == owner) offset = PyArray_BYTES(raw) - static_cast<char*>(buffer->data());
-    offsets.append(offset);
-  }
-  if (buffer == nullptr) return nb::none();
-  return nb::make_tuple(reinterpret_cast<std::uintptr_t>(buffer->data()), buffer->num_bytes(), buffer->lock_pages(),
-                        offsets);
+BatchBuffer* batch_buffer_of(PyObject* base) {
+  if (base == nullptr || !PyCapsule_IsValid(base, kCapsuleName)) return nullptr;
+  return static_cast<BatchBuffer*>(PyCapsule_GetPointer(base, kCapsuleName));
 }
 
 // ---------------------------------------------------------------------------- batches

@@ -174,8 +174,8 @@ class NativePool {
   std::vector<std::int32_t> all_ids_;  // for post(), which takes no null
 };
 
-// The buffer that holds columns of a batch: (address, size in bytes, whether it is page-locked, [offset or -1 per array]).
-// None when no array is a column. The buffer lives as long as an array does that is in it.
-nanobind::object page_locked_batch(nanobind::list arrays);
+// The buffer that holds an array of a batch, given the array's base object; null for other arrays. It lives as long as the
+// base object.
+engine::BatchBuffer* batch_buffer_of(PyObject* base);
 
 }  // namespace envfleet::bindings

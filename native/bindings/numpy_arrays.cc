@@ -1,7 +1,5 @@
 #include "bindings/numpy_arrays.h"
 
-#include <cstdlib>
-
 namespace nb = nanobind;
 
 namespace envfleet::bindings {
@@ -16,53 +14,51 @@ constexpr int kMaxDims = 64;  // of a numpy array
 
 }  // namespace
 
-ArrayMemory::FreeBlocks::~FreeBlocks() {
-  for (void* data : blocks) std::free(data);
-}
-
 PyObject* ArrayMemory::make(PyArray_Descr* descriptor, int ndim, const npy_intp* shape, std::int64_t num_bytes) {
   if (num_bytes < kLarge) return PyArray_Empty(ndim, shape, descriptor, 0);
-  void* data = nullptr;
+  std::unique_ptr<Memory> memory;
   {
     std::lock_guard lock(free_->mutex);
     if (free_->num_bytes == num_bytes && !free_->blocks.empty()) {
-      data = free_->blocks.back();
+      memory = std::move(free_->blocks.back());
       free_->blocks.pop_back();
     }
   }
-  if (data == nullptr) {
+  if (memory == nullptr) {
     const auto size = (static_cast<std::size_t>(num_bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    data = std::aligned_alloc(kAlignment, size);
+    memory.reset(new Memory{{std::aligned_alloc(kAlignment, size), &std::free}, num_bytes, {}});
   }
+  void* data = memory->data.get();
   if (data == nullptr) {
     Py_DECREF(descriptor);
     return PyErr_NoMemory();
   }
-  PyObject* capsule = PyCapsule_New(new Block{free_, data, num_bytes}, kCapsuleName, release);
+  auto block = std::make_unique<Block>(Block{free_, std::move(memory)});
+  PyObject* capsule = PyCapsule_New(block.get(), kCapsuleName, release);
   if (capsule == nullptr) {
     Py_DECREF(descriptor);
     return nullptr;
   }
+  block.release();  // the capsule's
   return wrap_memory(descriptor, ndim, shape, data, capsule);
 }
 
+bool ArrayMemory::lock_pages(PyObject* base) {
+  if (!PyCapsule_IsValid(base, kCapsuleName)) return false;
+  Memory& memory = *static_cast<Block*>(PyCapsule_GetPointer(base, kCapsuleName))->memory;
+  return memory.page_lock.lock(memory.data.get(), static_cast<std::size_t>(memory.num_bytes));
+}
+
 void ArrayMemory::release(PyObject* capsule) {
-  auto* block = static_cast<Block*>(PyCapsule_GetPointer(capsule, kCapsuleName));
-  {
-    FreeBlocks& free = *block->free;
-    std::lock_guard lock(free.mutex);
-    if (free.num_bytes != block->num_bytes) {  // batches have another size from now on
-      for (void* data : free.blocks) std::free(data);
-      free.blocks.clear();
-      free.num_bytes = block->num_bytes;
-    }
-    if (free.blocks.size() < kMaxFree) {
-      free.blocks.push_back(block->data);
-      block->data = nullptr;
-    }
+  const std::unique_ptr<Block> block(static_cast<Block*>(PyCapsule_GetPointer(capsule, kCapsuleName)));
+  std::vector<std::unique_ptr<Memory>> unused;  // freed after the mutex is unlocked
+  FreeBlocks& free = *block->free;
+  std::lock_guard lock(free.mutex);
+  if (free.num_bytes != block->memory->num_bytes) {  // batches have another size from now on
+    unused.swap(free.blocks);
+    free.num_bytes = block->memory->num_bytes;
   }
-  std::free(block->data);
-  delete block;
+  if (free.blocks.size() < kMaxFree) free.blocks.push_back(std::move(block->memory));
 }
 
 Column::Column(nb::handle array) {

@@ -18,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <mutex>
@@ -25,6 +26,7 @@
 #include <vector>
 
 #include "bindings/python_calls.h"
+#include "engine/cuda.h"
 #include "envfleet/abi.h"
 
 namespace envfleet::bindings {
@@ -142,19 +144,25 @@ class ArrayMemory {
  public:
   // A new uninitialised array. Takes over the reference to the descriptor. Returns null with a Python error set on failure.
   PyObject* make(PyArray_Descr* descriptor, int ndim, const npy_intp* shape, std::int64_t num_bytes);
+  // Page-locks the memory of such an array for as long as it exists, given the array's base object. False for other arrays,
+  // and where that cannot be done.
+  static bool lock_pages(PyObject* base);
 
  private:
+  struct Memory {
+    std::unique_ptr<void, decltype(&std::free)> data;
+    std::int64_t num_bytes;
+    engine::PageLock page_lock;  // after the data: unlocked before that is freed
+  };
   // Outlives this object for as long as one of its arrays does.
   struct FreeBlocks {
-    ~FreeBlocks();
     std::mutex mutex;
-    std::vector<void*> blocks;
+    std::vector<std::unique_ptr<Memory>> blocks;
     std::int64_t num_bytes = 0;  // of each block
   };
   struct Block {
     std::shared_ptr<FreeBlocks> free;
-    void* data;
-    std::int64_t num_bytes;
+    std::unique_ptr<Memory> memory;
   };
   static void release(PyObject* capsule);
 

@@ -6,15 +6,19 @@
 #include <stdexcept>
 #include <string>
 
+#include "engine/wait.h"
+
 namespace envfleet::engine {
 
 namespace {
 
 // The driver's C interface, as cuda.h of the CUDA toolkit declares it.
-constexpr unsigned kPortable = 1;       // CU_MEMHOSTREGISTER_PORTABLE: for the contexts of all devices
-constexpr unsigned kNonBlocking = 1;    // CU_STREAM_NON_BLOCKING: no order with the default stream
-constexpr unsigned kDisableTiming = 2;  // CU_EVENT_DISABLE_TIMING
-constexpr int kNotReady = 600;          // CUDA_ERROR_NOT_READY
+constexpr unsigned kPortable = 1;         // CU_MEMHOSTREGISTER_PORTABLE: for the contexts of all devices
+constexpr unsigned kNonBlocking = 1;      // CU_STREAM_NON_BLOCKING: no order with the default stream
+constexpr unsigned kBlockingSync = 1;     // CU_EVENT_BLOCKING_SYNC: who waits for it sleeps
+constexpr unsigned kDisableTiming = 2;    // CU_EVENT_DISABLE_TIMING
+constexpr int kNotReady = 600;            // CUDA_ERROR_NOT_READY
+constexpr std::int64_t kSpinNs = 30'000;  // waking up takes about as long
 
 struct Driver {
   int (*get_current)(void**) = nullptr;
@@ -23,6 +27,7 @@ struct Driver {
   int (*host_register)(void*, std::size_t, unsigned) = nullptr;
   int (*host_unregister)(void*) = nullptr;
   int (*copy_to_device)(std::uintptr_t, const void*, std::size_t, void*) = nullptr;
+  int (*copy_to_host)(void*, std::uintptr_t, std::size_t, void*) = nullptr;
   int (*stream_create)(void**, unsigned) = nullptr;
   int (*stream_destroy)(void*) = nullptr;
   int (*stream_synchronize)(void*) = nullptr;
@@ -51,6 +56,7 @@ bool load_driver() {
          find(library, "cuMemHostRegister_v2", driver.host_register) &&
          find(library, "cuMemHostUnregister", driver.host_unregister) &&
          find(library, "cuMemcpyHtoDAsync_v2", driver.copy_to_device) &&
+         find(library, "cuMemcpyDtoHAsync_v2", driver.copy_to_host) &&
          find(library, "cuStreamCreate", driver.stream_create) &&
          find(library, "cuStreamDestroy_v2", driver.stream_destroy) &&
          find(library, "cuStreamSynchronize", driver.stream_synchronize) &&
@@ -127,17 +133,21 @@ bool PageLock::lock(void* data, std::size_t num_bytes, const PageLockFunctions* 
   return true;
 }
 
-UploadStream::UploadStream() : context_(current_context()) {
+UploadStream::UploadStream() : context_(current_context()), process_(getpid()) {
   check(driver.stream_create(&stream_, kNonBlocking), "create a stream");
 }
 
 UploadStream::~UploadStream() {
+  if (process_ != getpid()) return;  // a forked child cannot use its parent's driver
   const CurrentContext current(context_);
   // Memory that a copy still reads may be freed after this.
-  driver.stream_synchronize(stream_);
-  for (void* event : pending_) driver.event_destroy(event);
+  for (void* event : pending_) {
+    driver.event_synchronize(event);
+    driver.event_destroy(event);
+  }
   for (void* event : unused_) driver.event_destroy(event);
   if (allocated_ != nullptr) driver.event_destroy(allocated_);
+  if (reached_ != nullptr) driver.event_destroy(reached_);
   driver.stream_destroy(stream_);
 }
 
@@ -146,8 +156,9 @@ void UploadStream::mark_allocated(void* user_stream) {
   check(driver.event_record(allocated_, user_stream), "record an event");
 }
 
-std::int64_t UploadStream::start(void* user_stream, const std::vector<Copy>& copies) {
-  if (allocated_ != nullptr) check(driver.stream_wait_event(stream_, allocated_, 0), "order two streams");
+std::int64_t UploadStream::start(void* user_stream, const std::vector<Copy>& copies, bool on_user_stream) {
+  void* stream = on_user_stream ? user_stream : stream_;
+  if (!on_user_stream && allocated_ != nullptr) check(driver.stream_wait_event(stream, allocated_, 0), "order two streams");
   void* copied = nullptr;
   if (unused_.empty()) {
     check(driver.event_create(&copied, kDisableTiming), "create an event");
@@ -157,10 +168,10 @@ std::int64_t UploadStream::start(void* user_stream, const std::vector<Copy>& cop
   }
   pending_.push_back(copied);
   for (const Copy& copy : copies) {
-    check(driver.copy_to_device(copy.target, copy.source, copy.num_bytes, stream_), "start a copy to the device");
+    check(driver.copy_to_device(copy.target, copy.source, copy.num_bytes, stream), "start a copy to the device");
   }
-  check(driver.event_record(copied, stream_), "record an event");
-  check(driver.stream_wait_event(user_stream, copied, 0), "order two streams");
+  check(driver.event_record(copied, stream), "record an event");
+  if (!on_user_stream) check(driver.stream_wait_event(user_stream, copied, 0), "order two streams");
   return num_done_ + static_cast<std::int64_t>(pending_.size());
 }
 
@@ -177,8 +188,26 @@ std::int64_t UploadStream::num_done() {
 }
 
 void UploadStream::wait(std::int64_t number) {
-  if (number <= num_done_) return;
-  check(driver.event_synchronize(pending_[static_cast<std::size_t>(number - num_done_ - 1)]), "finish a copy to the device");
+  for (std::int64_t i = 0; i < number - num_done_; ++i) {
+    check(driver.event_synchronize(pending_[static_cast<std::size_t>(i)]), "finish a copy to the device");
+  }
+}
+
+void UploadStream::wait_for_stream(void* user_stream) {
+  if (reached_ == nullptr) check(driver.event_create(&reached_, kDisableTiming | kBlockingSync), "create an event");
+  check(driver.event_record(reached_, user_stream), "record an event");
+  const std::int64_t start = now_ns();
+  do {
+    const int error = driver.event_query(reached_);
+    if (error == 0) return;
+    if (error != kNotReady) check(error, "finish the work of a stream");
+  } while (now_ns() - start < kSpinNs);
+  check(driver.event_synchronize(reached_), "finish the work of a stream");
+}
+
+void copy_to_host(void* stream, void* target, std::uintptr_t source, std::size_t num_bytes) {
+  current_context();
+  check(driver.copy_to_host(target, source, num_bytes, stream), "start a copy from the device");
 }
 
 void synchronize_stream(void* stream) {

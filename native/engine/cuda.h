@@ -47,10 +47,11 @@ class PageLock {
   bool was_tried_ = false;
 };
 
-// Copies from host to device memory on a stream of their own, ordered with the user's stream by events.
+// Copies from host to device memory, on a stream of their own or on the user's.
 //
-// The device memory of the next batch is allocated ahead, on the user's stream; mark_allocated() says when. A copy into
-// it waits for what that stream did before then, not for what it does now.
+// On a stream of their own, copies run beside the user's work; events order the two. The device memory of the next batch is
+// allocated ahead, on the user's stream; mark_allocated() says when. A copy into it waits for what that stream did before
+// then, not for what it does now.
 class UploadStream {
  public:
   struct Copy {
@@ -61,29 +62,39 @@ class UploadStream {
 
   // Throws std::runtime_error without a driver, or without a context in this thread.
   UploadStream();
+  // Waits for the copies that were started.
   ~UploadStream();
   UploadStream(const UploadStream&) = delete;
   UploadStream& operator=(const UploadStream&) = delete;
 
   void mark_allocated(void* user_stream);
-  // Starts the copies and has the user's stream wait for them. Returns their number: 1, 2, 3 ... The sources must stay as
+  // Starts the copies; what the user's stream does from now on comes after them. on_user_stream: after all that this stream
+  // still has to do, too; faster if that is nothing. Returns the number of the upload: 1, 2, 3 ... The sources must stay as
   // they are until num_done() has reached it. Throws std::runtime_error when the driver refuses.
-  std::int64_t start(void* user_stream, const std::vector<Copy>& copies);
-  // How many of the started uploads are done; they finish in order.
+  std::int64_t start(void* user_stream, const std::vector<Copy>& copies, bool on_user_stream);
+  // How many of the first uploads are done.
   std::int64_t num_done();
-  // Blocks until this upload is done.
+  // Blocks until this upload and those before it are done.
   void wait(std::int64_t number);
+  // Blocks until the user's stream has done what it has to do now. Gives its core up if that takes long: for a thread that
+  // waits while envs run, which need the cores.
+  void wait_for_stream(void* user_stream);
 
  private:
   void* stream_ = nullptr;
   void* context_ = nullptr;
   void* allocated_ = nullptr;  // an event of the user's stream
+  void* reached_ = nullptr;    // likewise, of wait_for_stream()
   std::deque<void*> pending_;  // events of uploads num_done_ + 1 ...
   std::vector<void*> unused_;  // events to be used again
   std::int64_t num_done_ = 0;
+  pid_t process_;
 };
 
-// Blocks until a stream has done all its work. Throws std::runtime_error when that fails.
+// Starts a copy from device memory on this stream; it is done when the stream is. Throws std::runtime_error.
+void copy_to_host(void* stream, void* target, std::uintptr_t source, std::size_t num_bytes);
+
+// Blocks until a stream has done all its work, without giving the core up. Throws std::runtime_error when that fails.
 void synchronize_stream(void* stream);
 
 }  // namespace envfleet::engine

@@ -13,6 +13,7 @@ from envfleet.errors import ActionError, ConfigError
 
 pytest.importorskip("stable_baselines3")
 
+import torch
 from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.monitor import Monitor, load_results
 
@@ -215,3 +216,15 @@ def test_the_infos_of_resets_of_a_monitored_native_pool():
     assert all("prob" in info for info in (*infos, *envs.reset_infos))
     assert "episode" not in envs.reset_infos[int(dones.argmax())]
     envs.close()
+
+
+def test_pinned_memory():
+    with envfleet.make_pool("CartPole-v1", num_envs=512, autoreset_mode="same_step") as pool:
+        if not torch.cuda.is_available():
+            with pytest.raises(ConfigError, match="pin_memory=True expected a CUDA device"):
+                EnvFleetVecEnv(pool, pin_memory=True)
+            return
+        envs = EnvFleetVecEnv(pool, pin_memory=True)
+        envs.reset()
+        obs, *_ = envs.step(np.zeros(512, np.int64))
+        assert torch.from_numpy(obs).is_pinned()

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -12,14 +17,20 @@ from gymnasium import spaces
 
 torch = pytest.importorskip("torch")
 
+from support import torch_consumers  # noqa: E402
+
 import envfleet  # noqa: E402
 from envfleet import ConfigError, _native  # noqa: E402
 from envfleet.apis.torch import TorchPool  # noqa: E402
+from envfleet.making.compiling import find_compiler  # noqa: E402
+
+SUPPORT = Path(torch_consumers.__file__).parent
+NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 NUM_ENVS = 6
 DEVICES = [
     "cpu",
-    pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")),
+    pytest.param("cuda", marks=NEEDS_GPU),
 ]
 BACKENDS = ["native", "serial", "threads", "processes"]
 
@@ -188,10 +199,61 @@ def test_tensors_that_are_held_never_change(device: str, backend: str) -> None:
     check_held_tensors(device, backend, num_steps=300)
 
 
+@NEEDS_GPU
+@pytest.mark.parametrize("backend", ["native", "processes"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_consumers(backend: str, seed: int) -> None:
+    """Some hold tensors, some drop them, some compare late; with the host ahead of the device and behind it."""
+    consume_on_gpu(backend, 1000, seed)
+
+
 @pytest.mark.soak
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_a_million_batches() -> None:
-    check_held_tensors("cuda", "native", num_steps=1_000_000)
+@NEEDS_GPU
+@pytest.mark.parametrize("backend", ["native", "processes"])
+def test_a_million_batches(backend: str) -> None:
+    consume_on_gpu(backend, int(os.environ.get("ENVFLEET_TORCH_BATCHES", "1000000")), random.randrange(1 << 30))
+
+
+def consume_on_gpu(backend: str, num_steps: int, seed: int) -> None:
+    env, options = torch_consumers.subject(backend)
+    with TorchPool(env, "cuda", reward_dtype=None, **options) as envs:
+        assert torch_consumers.consume(envs, backend, num_steps, seed) > 0
+
+
+@pytest.fixture(scope="module")
+def late_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    library = tmp_path_factory.mktemp("driver") / "libcuda.so.1"
+    source = SUPPORT / "late_cuda_driver.cc"
+    flags = ["-std=c++20", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    subprocess.run([*find_compiler(), *flags, "-o", str(library), str(source)], check=True)
+    return library
+
+
+@pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="stands in for the CUDA driver")
+@pytest.mark.parametrize("backend", ["native", "processes"])
+def test_copies_that_run_late(backend: str, late_driver: Path) -> None:
+    """Without a GPU: what a copy still reads is not overwritten, and page-locked memory is unlocked in the end."""
+    script = [sys.executable, str(SUPPORT / "torch_consumers.py"), str(late_driver), backend, "300", "1"]
+    result = subprocess.run(script, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr[-4000:]
+    counts = re.fullmatch(r"compared (\d+), registered (\d+), left 0\n", result.stdout)
+    assert counts, result.stdout
+    assert int(counts[1]) > 100
+    assert 0 < int(counts[2]) < 30
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_columns_are_independent_for_autograd(device: str) -> None:
+    """A change of one column in place is no change of another that a graph has saved."""
+    with TorchPool("CartPole-v1", device, num_envs=4, reward_dtype=None, seed=5) as envs:
+        envs.reset()
+        obs, reward, terminated, truncated, _ = envs.step(torch.zeros(4, dtype=torch.int64, device=device))
+        weights = torch.ones(4, device=device, requires_grad=True)
+        loss = (obs @ weights).sum()
+        terminated |= truncated
+        reward += 1
+        loss.backward()
+        torch.testing.assert_close(weights.grad, obs.sum(0))
 
 
 def check_held_tensors(device: str, backend: str, num_steps: int) -> None:
@@ -237,7 +299,7 @@ def test_refusals() -> None:
             TorchPool("CartPole-v1", "cuda")
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@NEEDS_GPU
 @pytest.mark.parametrize("backend", ["native", "processes"])
 def test_batches_are_page_locked(backend: str) -> None:
     with TorchPool("CartPole-v1", "cuda", num_envs=8192, backend=backend, num_workers=2) as envs:
@@ -246,5 +308,42 @@ def test_batches_are_page_locked(backend: str) -> None:
             envs.step(torch.zeros(8192, dtype=torch.int64, device="cuda"))
         batch = envs.groups[0].pool.step(np.zeros(8192, np.int64))
         if backend == "native":  # a buffer is locked when it is first uploaded, and stays so
-            _native.page_locked_batch([batch.obs])
+            assert _native.lock_pages(batch.obs)
         assert torch.from_numpy(batch.obs).is_pinned()
+
+
+def test_array_memory_is_used_again() -> None:
+    """Large arrays reuse the memory of those that died, which stays page-locked; small ones are numpy's own."""
+    memory = _native.ArrayMemory()
+    first = memory.empty((64, 4, 84, 84), np.uint8)
+    address = first.ctypes.data
+    second = memory.empty((64, 4, 84, 84), np.uint8)
+    assert second.ctypes.data != address
+    del first
+    assert memory.empty((64, 4, 84, 84), np.uint8).ctypes.data == address
+    assert memory.empty((2, 3), np.float32).shape == (2, 3)
+    assert not _native.lock_pages(memory.empty((2, 3), np.float32))
+
+
+@NEEDS_GPU
+def test_actions_of_any_layout() -> None:
+    """Actions that are not contiguous, or on the host, are the same actions."""
+    with TorchPool("CartPole-v1", "cuda", num_envs=4, seed=5) as envs:
+        envs.reset()
+        wide = torch.tensor([[0, 1], [1, 0], [0, 1], [1, 0]], device="cuda")
+        first = envs.step(wide[:, 0])[0].clone()
+        envs.reset(seed=5)
+        assert torch.equal(envs.step(wide[:, 0].cpu())[0], first)
+
+
+@NEEDS_GPU
+def test_the_current_stream_changes() -> None:
+    """Batches are allocated on the stream that is current, and ordered with it."""
+    with TorchPool("CartPole-v1", "cuda", num_envs=4096, seed=5) as envs:
+        expected = envs.reset()[0].clone()
+        torch.cuda.synchronize()
+        for _ in range(20):
+            with torch.cuda.stream(torch.cuda.Stream()):
+                torch.cuda._sleep(100_000)
+                obs, _ = envs.reset(seed=5)
+                assert torch.equal(obs, expected)

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import envfleet
 from envfleet.cli import doctor, main
@@ -33,6 +34,8 @@ def test_all_fine(capsys: pytest.CaptureFixture[str]) -> None:
     for backend in ("serial", "threads", "processes", "memfd", "self-test"):
         assert found[backend][0] == "ok", found[backend]
     assert re.search(r"fork server and two workers started and stepped in [\d.]+ s", found["processes"][1])
+    assert found["torch"][0] == "ok"
+    assert ("page-locked" if torch.cuda.is_available() else "without a CUDA device") in found["torch"][1]
     assert f"dm-env {metadata.version('dm-env')}" in found["extra dm"][1]
     assert output.out.endswith("\nAll fine.\n")
 

@@ -4,18 +4,18 @@ envs = TorchPool("CartPole-v1", num_envs=1024, device="cuda")
 obs, info = envs.reset(seed=0)
 obs, reward, terminated, truncated, info = envs.step(policy(obs))
 
-On a GPU, a batch is copied from page-locked memory on a stream of its own: native batches in one copy, rows of worker
-processes from the shared memory in which they were written. The user's stream waits for the copy, the host does not.
-On the CPU, tensors share the memory of the batch.
+On a GPU, a batch is copied from page-locked memory: native batches in one copy, rows of worker processes from the
+shared memory in which they were written. The user's stream waits for the copy, the host does not. On the CPU, tensors
+share the memory of the batch.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections import deque
+import mmap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
+from envfleet.spaces import join, leaves_of, split
 
 try:
     import torch
@@ -35,9 +36,6 @@ except ImportError as error:
 Tensors = Any  # a tensor, or a dict or tuple of Tensors, in the structure of a space
 Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 
-_ALIGNMENT = 64  # of columns in device memory, as in the engine's buffers
-# Below this, a column joins the staging buffer: a copy of its own costs more than its bytes.
-_DIRECT_COPY_BYTES = 64 * 1024
 _TORCH_DTYPES = {char: torch.from_numpy(np.empty(0, char)).dtype for char in "?bBhHiIlLefd"}
 
 
@@ -164,29 +162,30 @@ class TorchGroup:
         self._device = device
         self._info_tensors = info_tensors
         self._reward_dtype = reward_dtype
-        self._to_device = _CudaUploader(device) if device.type == "cuda" else _share_memory
+        self._obs = _ObsColumns(pool.spec.observation_space)
+        self._transfer = transfer_for(device)
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static: dict[str, torch.Tensor] = {}
-        self._actions_to_host = _ActionDownloader(device) if device.type == "cuda" else _to_numpy
+        self.num_batches = 0  # returned so far
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Tensors, dict[str, Any]]:
         """Reset these envs (default: all) and return their observations and infos."""
-        self._finish_uploads()
+        self._transfer.wait_for_shared_rows()
         obs, _, _, _, info = self._tensors(self.pool.reset(_ids(env_ids), seed=seed, options=options))
         return obs, info
 
     def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
         """Step these envs (default: all)."""
-        host_actions = self._actions_to_host(actions)
-        self._finish_uploads()
-        return self._tensors(self.pool.step(host_actions, _ids(env_ids), timeout))
+        host_actions, was_idle = self._transfer.to_host(actions)
+        self._transfer.wait_for_shared_rows()
+        return self._tensors(self.pool.step(host_actions, _ids(env_ids), timeout), was_idle)
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
         """Start a step of these envs (default: all) and return."""
-        host_actions = self._actions_to_host(actions)
-        self._finish_uploads()
+        host_actions, _ = self._transfer.to_host(actions, envs_run=True)
+        self._transfer.wait_for_shared_rows()
         self.pool.send(host_actions, _ids(env_ids))
 
     def recv(self, *, timeout: float | None = None) -> Step:
@@ -195,48 +194,41 @@ class TorchGroup:
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Start a reset of all envs; recv() returns their rows."""
-        self._finish_uploads()
+        self._transfer.wait_for_shared_rows()
         self.pool.async_reset(seed=seed, options=options)
 
     def close(self) -> None:
         """Close the pool."""
-        if isinstance(self._to_device, _CudaUploader):
-            self._to_device.close()
+        self._transfer.close()
         self.pool.close()
 
-    def _finish_uploads(self) -> None:
-        # Workers write their next rows over those that a copy may still be reading.
-        if isinstance(self._to_device, _CudaUploader):
-            self._to_device.wait_for_shared_rows()
-
-    def _tensors(self, batch: Batch) -> Step:
-        columns: dict[str, Any] = {
-            "obs": batch.obs,
-            "reward": batch.reward,
-            "terminated": batch.terminated,
-            "truncated": batch.truncated,
-        }
+    def _tensors(self, batch: Batch, is_idle: bool = False) -> Step:
+        """Return the batch as tensors. is_idle: the current stream had nothing to do when the step began."""
+        self.num_batches += 1
+        arrays = [*self._obs.arrays(batch.obs), batch.reward, batch.terminated, batch.truncated]
+        num_obs = len(arrays) - 3
         if batch.final is not None:
-            columns["final_obs"] = batch.final.obs
+            arrays += self._obs.arrays(batch.final.obs)
         info: dict[str, Any] = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+        numeric: list[str] = []
         if self._info_tensors:
-            numeric = {key: column for key, column in info.items() if _is_numeric(column)}
-            columns["info"] = numeric
-            info = {key: column for key, column in info.items() if key not in numeric}
-        tensors = self._to_device(columns, batch)
-        if self._static_rows is not None:
-            tensors = self._keep_shapes(tensors, len(batch))
-        info.update(tensors.pop("info", {}))
-        reward, terminated, truncated = tensors["reward"], tensors["terminated"], tensors["truncated"]
+            numeric = [key for key, column in info.items() if _is_numeric(column)]
+            arrays += [info[key] for key in numeric]
+        tensors = self._transfer.to_device(arrays, batch, is_idle)
+        obs = self._obs.put_back(batch.obs, tensors[:num_obs])
+        reward, terminated, truncated = tensors[num_obs : num_obs + 3]
         if self._reward_dtype is not None:
             reward = reward.to(self._reward_dtype)
-        if "final_obs" in tensors:
-            info.update(final_obs=tensors["final_obs"], _final_obs=terminated | truncated)
-        if "mask" in tensors:
-            info["mask"] = tensors["mask"]
-        return tensors["obs"], reward, terminated, truncated, info
+        if batch.final is not None:
+            final_obs = self._obs.put_back(batch.final.obs, tensors[num_obs + 3 : 2 * num_obs + 3])
+            info.update(final_obs=final_obs, _final_obs=terminated | truncated)
+        if numeric:
+            info.update(zip(numeric, tensors[-len(numeric) :], strict=True))
+        if self._static_rows is None:
+            return obs, reward, terminated, truncated, info
+        return self._keep_shapes((obs, reward, terminated, truncated, info), len(batch))
 
-    def _keep_shapes(self, tensors: dict[str, Any], num_rows: int) -> dict[str, Any]:
+    def _keep_shapes(self, step: Step, num_rows: int) -> Step:
         """Copy the rows into tensors that every call returns."""
         assert self._static_rows is not None, "only with static_shapes"
         capacity = self._static_rows
@@ -254,232 +246,227 @@ class TorchGroup:
             kept[:num_rows].copy_(value)
             return kept
 
-        kept = {key: keep(key, value) for key, value in tensors.items()}
+        obs, reward, terminated, truncated, info = keep("step", step)
         mask = self._static.setdefault("mask", torch.zeros(capacity, dtype=torch.bool, device=self._device))
         mask[:num_rows] = True
         mask[num_rows:] = False
-        return {**kept, "mask": mask}
+        return obs, reward, terminated, truncated, {**info, "mask": mask}
 
 
-# --- from the host to the device ----------------------------------------------------------------
+class _ObsColumns:
+    """Takes observations apart into the arrays that can be tensors, and puts tensors back in their places."""
+
+    def __init__(self, space: Any) -> None:
+        leaves = leaves_of(space)
+        self._split, self._join = split(space, "obs"), join(space)
+        self._positions = [
+            position
+            for position, leaf in enumerate(leaves)
+            if leaf.kind == "array" and leaf.dtype.char in _TORCH_DTYPES
+        ]
+        self._is_single = len(leaves) == 1 and leaves[0].path == () and bool(self._positions)
+
+    def arrays(self, obs: Any) -> list[NDArray[Any]]:
+        if self._is_single:
+            return [obs]
+        columns = self._split(obs)
+        return [columns[position] for position in self._positions]
+
+    def put_back(self, obs: Any, tensors: Sequence[torch.Tensor]) -> Any:
+        if self._is_single:
+            return tensors[0]
+        columns = self._split(obs)
+        for position, tensor in zip(self._positions, tensors, strict=True):
+            columns[position] = tensor
+        return self._join(columns)
 
 
-class _CudaUploader:
-    """Copies batches to the GPU on a stream of its own.
+# --- between the host and a GPU ------------------------------------------------------------------
 
-    The device memory of a batch is allocated one batch ahead, on the user's stream: whatever that stream still did with
-    the memory has long been done when the copy writes to it, so the copy waits for nothing, and the allocator needs to
-    know of one stream only.
+
+class DeviceTransfer:
+    """Copies the arrays of batches to a GPU, and actions back. Both through page-locked memory.
+
+    A batch is copied on a stream of its own, so that work of the user's stream runs meanwhile. Its device memory is
+    allocated ahead, on the user's stream: whatever that stream still did with the memory has long been done when the
+    copy writes to it, so the copy waits for nothing, and the allocator needs to know of one stream only.
+    If the user's stream was idle, the copy goes there, which saves the events.
+
+    Making tensors takes the host longer than anything else here. It makes those of the next batch while it waits for
+    the actions.
     """
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device | str) -> None:
         self._device = torch.empty(0, device=device).device  # with its index
-        with torch.cuda.device(self._device):
-            self._uploads = _native.UploadStream()
-        self._next: torch.Tensor | None = None
-        # Batches and staging buffers that a copy may still read, by the number of their upload.
-        self._reading: deque[tuple[int, Batch, torch.Tensor | None]] = deque()
-        self._free_staging: list[torch.Tensor] = []
-        # The memory into which workers write their rows, locked once, by address.
-        self._locks: dict[int, _native.PageLock] = {}
-        self._last_of_shared_rows = 0
+        with torch.cuda.device(self._device) if self._device.type == "cuda" else contextlib.nullcontext():
+            self._uploads = _native.BatchUploader()
+        # The layout of the last batch, and what Tensor.set_() takes for each of its arrays.
+        self._layout: tuple[int, tuple[int, ...]] | None = None
+        self._columns: list[tuple[torch.dtype, int, tuple[int, ...], tuple[int, ...]]] = []
+        self._next: _DeviceBatch | None = None
+        self._actions: dict[int, tuple[torch.dtype, NDArray[Any], _native.PageLock]] = {}
 
-    def __call__(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        if torch.cuda.current_device() == self._device.index:
-            return self._upload(columns, batch)
-        with torch.cuda.device(self._device):
-            return self._upload(columns, batch)
+    def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
+        """Start the copy of these arrays and return their tensors. batch: what keeps the arrays' memory alive.
 
-    def _upload(self, columns: dict[str, Any], batch: Batch) -> dict[str, Any]:
-        self.release_done()
-        arrays: list[NDArray[Any]] = []
-        template = _map(lambda column: _place(arrays, column), columns)
-        offsets, num_bytes, copies, staging = self._plan(arrays)
-        user_stream = _raw_current_stream(self._device)
-        memory = self._next
-        if memory is None or memory.numel() != num_bytes:
-            memory = torch.empty(num_bytes, dtype=torch.uint8, device=self._device)
-            self._uploads.mark_allocated(user_stream)
-        number = self._uploads.start(user_stream, memory.data_ptr(), copies)
-        self._reading.append((number, batch, staging))
-        if self._locks:
-            self._last_of_shared_rows = number
-        views: dict[torch.dtype, torch.Tensor] = {}
-        tensors: list[torch.Tensor] = []
-        for offset, array in zip(offsets, arrays, strict=True):
-            dtype = _TORCH_DTYPES[array.dtype.char]
-            view = views.get(dtype)
-            if view is None:
-                view = views[dtype] = memory.view(dtype)
-            tensors.append(view.as_strided(array.shape, _strides(array.shape), offset // dtype.itemsize))
-        self._next = torch.empty_like(memory)
-        self._uploads.mark_allocated(user_stream)
-        found: dict[str, Any] = _map(lambda leaf: tensors[leaf.position] if type(leaf) is _Index else leaf, template)
-        return found
+        is_idle: the current stream had nothing to do just now.
+        """
+        if not self._is_current():
+            with torch.cuda.device(self._device):
+                return self.to_device(arrays, batch, is_idle)
+        stream = _current_stream(self._device)
+        layout = self._uploads.plan(tuple(arrays))
+        if layout is not self._layout:
+            self._layout, self._columns = layout, _device_columns(arrays, layout[1])
+        following = self._next
+        if following is None or following.layout is not layout or following.stream != stream:
+            following = self._allocate(stream)
+        self._next = None
+        self._uploads.start(stream, following.memory.data_ptr(), is_idle, batch)
+        if not is_idle:  # otherwise when the host waits for the next actions
+            self._next = self._allocate(stream)
+        return following.tensors
 
-    def _plan(self, arrays: list[NDArray[Any]]) -> tuple[list[int], int, list[tuple[int, int, int]], Any]:
-        """Where each array comes to lie in device memory; the copies (offset, address, bytes); the staging buffer."""
-        copies: list[tuple[int, int, int]] = []
-        offsets = [-1] * len(arrays)
-        num_bytes = 0
-        whole = _native.page_locked_batch(arrays)
-        if whole is not None and whole[2]:
-            address, _, _, offsets = whole
-            # From the first column that is wanted to the last: what lies between them comes along.
-            first = min(offset for offset in offsets if offset >= 0)
-            num_bytes = max(offset + array.nbytes for offset, array in zip(offsets, arrays, strict=True) if offset >= 0)
-            copies.append((0, address + first, num_bytes - first))
-            offsets = [offset - first if offset >= 0 else -1 for offset in offsets]
-            num_bytes = _aligned(num_bytes - first)
-        staged: list[tuple[int, NDArray[Any]]] = []
-        for position, array in enumerate(arrays):
-            if offsets[position] >= 0:
-                continue
-            offsets[position] = num_bytes
-            if array.nbytes >= _DIRECT_COPY_BYTES and self._is_locked(array):
-                copies.append((num_bytes, array.ctypes.data, array.nbytes))
+    def _is_current(self) -> bool:
+        return self._device.type != "cuda" or bool(torch._C._cuda_getDevice() == self._device.index)
+
+    def _allocate(self, stream: int) -> _DeviceBatch:
+        """Make the tensors of a batch like the last one."""
+        assert self._layout is not None, "a batch was planned"
+        device = self._device
+        memory = torch.empty(self._layout[0], dtype=torch.uint8, device=device)
+        self._uploads.mark_allocated(stream)
+        storage = memory.untyped_storage()
+        # Not views of one tensor: those would share its version counter, and autograd would take a change of one
+        # column for a change of all.
+        tensors = [
+            torch.empty(0, dtype=dtype, device=device).set_(storage, offset, shape, strides)
+            for dtype, offset, shape, strides in self._columns
+        ]
+        return _DeviceBatch(self._layout, stream, memory, tensors)
+
+    def to_host(self, actions: Tensors, envs_run: bool = False) -> tuple[Any, bool]:
+        """Return the actions as arrays, and whether the current stream was waited for.
+
+        The next call overwrites the arrays. envs_run: envs may run meanwhile, which need the cores.
+        """
+        if not self._is_current():
+            with torch.cuda.device(self._device):
+                return self.to_host(actions, envs_run)
+        stream = _current_stream(self._device)
+        num_copies = 0
+
+        def start(leaf: Any) -> Any:
+            nonlocal num_copies
+            if not isinstance(leaf, torch.Tensor) or leaf.device != self._device:
+                return _leaf_to_numpy(leaf)
+            leaf = leaf.detach()
+            if not leaf.is_contiguous() or leaf.is_neg():
+                leaf = leaf.clone(memory_format=torch.contiguous_format).resolve_neg()
+            sources.append(leaf)
+            array = self._action_array(num_copies, leaf)
+            _native.copy_to_host(stream, array, leaf.data_ptr())
+            num_copies += 1
+            return array
+
+        sources: list[torch.Tensor] = []  # alive until they are copied
+        host = _map(start, actions)
+        if num_copies:
+            if self._next is None and self._layout is not None:
+                self._next = self._allocate(stream)
+            # The one wait of a step: the envs need their actions.
+            if envs_run:
+                self._uploads.wait_for_stream(stream)
             else:
-                staged.append((num_bytes, array))
-            num_bytes += _aligned(array.nbytes)
-        staging = self._stage(staged, copies) if staged else None
-        return offsets, _aligned(max(num_bytes, 1)), copies, staging
+                _native.synchronize_stream(stream)
+        return host, num_copies > 0
 
-    def _stage(self, staged: list[tuple[int, NDArray[Any]]], copies: list[tuple[int, int, int]]) -> torch.Tensor:
-        """Gather arrays that are not page-locked in a buffer that is; one copy for each run of neighbours."""
-        size = sum(_aligned(array.nbytes) for _, array in staged)
-        buffer = self._take_staging(size)
-        flat, address = buffer.numpy(), buffer.data_ptr()
-        position = 0
-        runs: list[list[int]] = []  # [offset on the device, start, end]
-        for offset, array in staged:
-            flat[position : position + array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            end = position + _aligned(array.nbytes)
-            if runs and runs[-1][0] + runs[-1][2] - runs[-1][1] == offset:
-                runs[-1][2] = end
-            else:
-                runs.append([offset, position, end])
-            position = end
-        copies += [(offset, address + start, end - start) for offset, start, end in runs]
-        return buffer
-
-    def _take_staging(self, size: int) -> torch.Tensor:
-        if self._free_staging:
-            buffer = self._free_staging.pop()
-            if buffer.numel() >= size:
-                return buffer
-        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
-
-    def _is_locked(self, array: NDArray[Any]) -> bool:
-        """Whether the array lies in memory that all batches share; lock it at its first use."""
-        owner = array
-        while isinstance(owner.base, np.ndarray):
-            owner = owner.base
-        if owner is array or not array.flags.c_contiguous:  # an array of its own: the next batch has another one
-            return False
-        address = owner.ctypes.data
-        if address not in self._locks:
-            self._locks[address] = _native.PageLock(owner)
-        return bool(self._locks[address].is_locked)
-
-    def release_done(self) -> None:
-        """Give back the buffers whose copies are done, so that the engine can use them again while they are cached."""
-        num_done = self._uploads.num_done()
-        while self._reading and self._reading[0][0] <= num_done:
-            _, _, staging = self._reading.popleft()
-            if staging is not None:
-                self._free_staging.append(staging)
+    def _action_array(self, position: int, leaf: torch.Tensor) -> NDArray[Any]:
+        known = self._actions.get(position)
+        if known is not None and known[0] is leaf.dtype and known[1].shape == leaf.shape:
+            return known[1]
+        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype  # raises what torch's users know for bfloat16
+        # Memory of its own pages: two page-locked ranges may not share one.
+        pages = np.frombuffer(mmap.mmap(-1, max(leaf.numel() * dtype.itemsize, 1)), np.uint8)
+        array: NDArray[Any] = np.frombuffer(pages, dtype, leaf.numel()).reshape(tuple(leaf.shape))
+        self._actions[position] = (leaf.dtype, array, _native.PageLock(pages))
+        return array
 
     def wait_for_shared_rows(self) -> None:
-        """Wait until the last batch was copied, if it lies where workers write their next rows."""
-        self._uploads.wait(self._last_of_shared_rows)
-        self.release_done()
+        """Wait until no copy reads where workers write their next rows; the others give their batches back."""
+        self._uploads.wait_for_shared_rows()
 
     def close(self) -> None:
         """Wait for the copies and unlock the memory."""
-        if self._reading:
-            self._uploads.wait(self._reading[-1][0])
-        self._reading.clear()
-        self._locks.clear()
+        self._uploads.close()
+        self._actions.clear()
 
 
-def _raw_current_stream(device: torch.device) -> int:
+class _DeviceBatch(NamedTuple):
+    """Device memory for a batch of this layout, allocated on this stream, and its tensors."""
+
+    layout: object
+    stream: int
+    memory: torch.Tensor
+    tensors: list[torch.Tensor]
+
+
+def _current_stream(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 0
     # A tenth of what torch.cuda.current_stream() costs, which makes an object; torch's own compiler uses it too.
     raw: int = torch._C._cuda_getCurrentRawStream(device.index)
     return raw
 
 
-class _ActionDownloader:
-    """Brings actions from the device to page-locked memory and waits for them."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = torch.empty(0, device=device).device
-        self._buffers: dict[int, torch.Tensor] = {}
-
-    def __call__(self, actions: Tensors) -> Any:
-        position = 0
-        pending = False
-
-        def start(leaf: Any) -> Any:
-            nonlocal position, pending
-            if not isinstance(leaf, torch.Tensor) or leaf.device.type != "cuda":
-                return _leaf_to_numpy(leaf)
-            buffer = self._buffers.get(position)
-            if buffer is None or buffer.shape != leaf.shape or buffer.dtype != leaf.dtype:
-                buffer = torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=True)
-                self._buffers[position] = buffer
-            buffer.copy_(leaf.detach(), non_blocking=True)
-            position, pending = position + 1, True
-            return buffer.numpy()
-
-        host = _map(start, actions)
-        if pending:
-            # The one wait of a step: the envs need their actions.
-            _native.synchronize_stream(_raw_current_stream(self._device))
-        return host
+def _device_columns(
+    arrays: Sequence[NDArray[Any]], offsets: Sequence[int]
+) -> list[tuple[torch.dtype, int, tuple[int, ...], tuple[int, ...]]]:
+    """Return what Tensor.set_() takes for each array: its dtype, offset, shape and strides."""
+    columns = []
+    for array, offset in zip(arrays, offsets, strict=True):
+        strides = np.cumprod([1, *array.shape[:0:-1]], dtype=np.int64)[::-1].tolist() if array.ndim else []
+        dtype = _TORCH_DTYPES[array.dtype.char]
+        columns.append((dtype, offset // array.itemsize, array.shape, tuple(strides)))
+    return columns
 
 
-# --- on the CPU ---------------------------------------------------------------------------------
+class _SharedMemory:
+    """The same on the CPU: tensors share the memory of the arrays."""
+
+    def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
+        # torch has no read-only tensors; the ids of a whole batch are one read-only array.
+        return [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
+
+    def to_host(self, actions: Tensors, envs_run: bool = False) -> tuple[Any, bool]:
+        return _map(_leaf_to_numpy, actions), False
+
+    def wait_for_shared_rows(self) -> None:
+        """Do nothing: no copy runs."""
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
-def _share_memory(columns: dict[str, Any], _: Batch) -> dict[str, Any]:
-    tensors: dict[str, Any] = _map(lambda leaf: _shared_tensor(leaf) if _is_numeric(leaf) else leaf, columns)
-    return tensors
+Transfer = DeviceTransfer | _SharedMemory
 
 
-def _shared_tensor(array: NDArray[Any]) -> torch.Tensor:
-    # torch has no read-only tensors; the ids of a whole batch are one read-only array.
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+def transfer_for(device: torch.device | str | None) -> Transfer:
+    """Return what brings arrays to this device as tensors, and tensors back."""
+    if device is None or torch.device(device).type != "cuda":
+        return _SharedMemory()
+    return DeviceTransfer(device)
 
 
-def _to_numpy(actions: Tensors) -> Any:
-    return _map(_leaf_to_numpy, actions)
+# --- structures ---------------------------------------------------------------------------------
 
 
 def _leaf_to_numpy(leaf: Any) -> Any:
     return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
 
 
-# --- structures ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Index:
-    """Stands for an array in a structure of columns."""
-
-    position: int
-
-
-def _place(arrays: list[NDArray[Any]], column: Any) -> Any:
-    if not _is_numeric(column):
-        return column
-    arrays.append(column)
-    return _Index(len(arrays) - 1)
-
-
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
     """Apply a function to the leaves of dicts and tuples."""
-    if type(value) is np.ndarray or type(value) is _Index:
-        return function(value)
     if isinstance(value, dict):
         return {key: _map(function, own) for key, own in value.items()}
     if isinstance(value, tuple) and not (value and isinstance(value[0], str)):
@@ -493,18 +480,6 @@ def _take_rows(rows: slice, column: Any) -> Any:
 
 def _is_numeric(column: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.char in _TORCH_DTYPES
-
-
-@functools.lru_cache(maxsize=256)
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides = [1] * len(shape)
-    for axis in range(len(shape) - 1, 0, -1):
-        strides[axis - 1] = strides[axis] * shape[axis]
-    return tuple(strides)
-
-
-def _aligned(num_bytes: int) -> int:
-    return (num_bytes + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
 
 
 def _ids(env_ids: Any) -> Any:

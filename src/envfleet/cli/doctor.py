@@ -89,6 +89,7 @@ def _findings() -> Iterator[Finding]:
     yield from _backends()
     yield OK, "environments", f"{len(envfleet.list_all_envs())} of envfleet, and every id of Gymnasium"
     yield from _extras()
+    yield check_torch()
     yield check_jax()
     yield self_test()
 
@@ -113,6 +114,37 @@ def self_test() -> Finding:
     if not (reward == 1).all():
         return BROKEN, subject, f"CartPole-v1 expected rewards of 1, got {reward}"
     return OK, subject, "CartPole-v1 starts and steps like Gymnasium's"
+
+
+def check_torch() -> Finding:
+    """Report torch and CUDA, and whether batches reach the GPU from page-locked memory."""
+    subject = "torch"
+    if importlib.util.find_spec("torch") is None:
+        return MISSING, subject, 'not installed; for tensors on a device run: pip install "envfleet[torch]"'
+    try:
+        import torch
+
+        from envfleet.apis.torch import TorchPool
+
+        if not torch.cuda.is_available():
+            return OK, subject, f"{torch.__version__} without a CUDA device: TorchPool(..., device='cpu') works"
+        num_envs = 4096
+        with TorchPool("CartPole-v1", num_envs=num_envs, seed=7) as envs, _cartpoles(num_envs) as pool:
+            obs, _ = envs.reset()
+            is_equal = np.array_equal(obs.cpu().numpy(), pool.reset().obs)
+            is_locked = _native.lock_pages(envs.groups[0].pool.step(np.zeros(num_envs, np.int64)).obs)
+    except Exception as error:  # whatever it is, the doctor reports it
+        return BROKEN, subject, f"TorchPool raised {type(error).__name__}: {error}"
+    where = f"{torch.__version__}, CUDA {torch.version.cuda} on {torch.cuda.get_device_name()}"
+    if not is_equal:
+        return BROKEN, subject, f"{where}: the tensors of a batch differ from its arrays"
+    if not is_locked:
+        return OK, subject, f"{where}; batches cannot be page-locked here and are copied more slowly (see ulimit -l)"
+    return OK, subject, f"{where}; batches are page-locked"
+
+
+def _cartpoles(num_envs: int) -> envfleet.Pool:
+    return envfleet.make_pool("CartPole-v1", num_envs=num_envs, seed=7)
 
 
 def check_jax() -> Finding:

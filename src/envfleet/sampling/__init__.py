@@ -2,7 +2,8 @@
 
 Runner(gen_fns).trajs()          the generators' trajectories, as they are finished
 weights()                        inside a generator: the newest weights of runner.broadcast()
-rollout(envs, policy, steps)     arrays of shape (steps, num_envs, ...), correct at the ends of episodes
+rollout(envs, policy, steps)     arrays of shape (steps, num_envs, ...), correct at the ends of episodes; of a
+                                 TorchPool, tensors on its device (torch_rollout.py)
 """
 
 from envfleet.sampling.generators import GeneratorDied, GeneratorError

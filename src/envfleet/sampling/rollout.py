@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import gymnasium
 import numpy as np
@@ -18,6 +19,10 @@ from envfleet.autoreset import parse_mode
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.making.options import integer_option
 from envfleet.spaces import join, leaves_of, row_getter, split
+
+if TYPE_CHECKING:
+    from envfleet.apis.torch import TorchPool
+    from envfleet.sampling.torch_rollout import TorchRollout
 
 Policy = Callable[[Any], Any]
 
@@ -119,6 +124,13 @@ class _EnvState:
 _states: weakref.WeakKeyDictionary[VectorEnv[Any, Any, Any], _EnvState] = weakref.WeakKeyDictionary()
 
 
+@overload
+def rollout(
+    envs: TorchPool, policy: Policy | None, steps: int, *, seed: Any = None, reset: bool = False
+) -> TorchRollout: ...
+
+
+@overload
 def rollout(
     envs: VectorEnv[Any, Any, Any],
     policy: Policy | None,
@@ -127,16 +139,33 @@ def rollout(
     seed: Any = None,
     reset: bool = False,
     autoreset_mode: AutoresetMode | str | None = None,
-) -> Rollout:
+) -> Rollout: ...
+
+
+def rollout(
+    envs: Any,
+    policy: Policy | None,
+    steps: int,
+    *,
+    seed: Any = None,
+    reset: bool = False,
+    autoreset_mode: AutoresetMode | str | None = None,
+) -> Rollout | TorchRollout:
     """Step all envs `steps` times and return their transitions.
 
-    envs: a synchronous pool of envfleet.make(), or any Gymnasium VectorEnv. policy: maps the observations of all envs
-    to actions, or to (actions, extras), where extras is a dict of arrays with one row per env (log-probabilities,
-    values); None samples random actions.
+    envs: a synchronous pool of envfleet.make(), any Gymnasium VectorEnv, or a TorchPool, whose rollout is a
+    TorchRollout of tensors on its device. policy: maps the observations of all envs to actions, or to (actions,
+    extras), where extras is a dict of arrays with one row per env (log-probabilities, values); None samples random
+    actions.
 
     The first call resets the envs, later ones continue where the last one ended; seed or reset=True starts over.
     autoreset_mode: what the vector env does at the end of an episode, if its metadata does not say.
     """
+    torch_api = sys.modules.get("envfleet.apis.torch")  # not imported: there is no TorchPool then
+    if torch_api is not None and isinstance(envs, torch_api.TorchPool):
+        from envfleet.sampling.torch_rollout import rollout_on_device
+
+        return rollout_on_device(envs, policy, steps, seed=seed, reset=reset)
     mode = _mode_of(envs, autoreset_mode)
     num_steps = integer_option("steps", steps, 1, 1 << 40)
     if policy is not None and not callable(policy):

@@ -19,8 +19,9 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Composite, Unbounded
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
+from envfleet.apis.torch import transfer_for
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
-from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for
+from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for, zip_flags
 from envfleet.errors import CallOrderError, ConfigError, EnvIdError
 from envfleet.making.options import integer_option
 from envfleet.pool import Pool
@@ -66,6 +67,7 @@ class AsyncEnvFleetEnv:
         self.num_envs = pool.num_envs
         self.batch_size = torch.Size([pool.config.batch_size])
         self.device = None if device is None else torch.device(device)
+        self._transfer = transfer_for(self.device)
         self._action_specs: dict[int, Composite] = {}
         self._next_seed: Seed = None
         # The rows in flight, by env, with all that the policy wrote.
@@ -115,7 +117,7 @@ class AsyncEnvFleetEnv:
         if index is None:
             raise EnvIdError(f"send() expected a tensordict with {ENV_INDEX!r}; send the rows that recv() returned")
         env_ids = index.reshape(-1).to(torch.int32).cpu().numpy()
-        self.pool.send(self._actions.value(self._actions.arrays(rows)), env_ids)
+        self.pool.send(self._actions.value(self._actions.arrays(rows, self._transfer)), env_ids)
         if self._sent is None:
             self._sent = rows.new_zeros(self.num_envs) if len(rows) < self.num_envs else rows.clone()
         self._sent[index.reshape(-1).long()] = rows
@@ -131,14 +133,13 @@ class AsyncEnvFleetEnv:
             # last_columns() overwrites rows of the batch that are needed here.
             firsts = [column.copy() for column in firsts]
         following = self._first_rows(firsts, batch.env_id)
-        lasts = self._observations.tensors(last_columns(self._observations, batch))
         transitions = self._sent[following.get(ENV_INDEX)]
-        others: dict[Key, torch.Tensor] = {
-            "reward": torch.from_numpy(batch.reward.astype(np.float32)).unsqueeze(-1),
-            "done": torch.from_numpy(ended).unsqueeze(-1),
-            "terminated": torch.from_numpy(batch.terminated).unsqueeze(-1),
-            "truncated": torch.from_numpy(batch.truncated).unsqueeze(-1),
-        }
+        columns = last_columns(self._observations, batch)
+        arrays = [*columns, batch.reward, ended, batch.terminated, batch.truncated]
+        tensors = self._transfer.to_device(arrays, arrays)
+        lasts = self._observations.tensors(tensors[: len(columns)])
+        reward, *flags = (tensor.unsqueeze(-1) for tensor in tensors[len(columns) :])
+        others: dict[Key, torch.Tensor] = {"reward": reward.to(torch.float32), **zip_flags(flags)}
         transitions.set("next", TensorDict({**lasts, **others}, batch_size=[len(batch)], device=self.device))
         return transitions, following
 
@@ -151,6 +152,7 @@ class AsyncEnvFleetEnv:
 
     def close(self) -> None:
         """Close the pool."""
+        self._transfer.close()
         self.pool.close()
 
     def __enter__(self) -> AsyncEnvFleetEnv:
@@ -160,10 +162,10 @@ class AsyncEnvFleetEnv:
         self.close()
 
     def _first_rows(self, columns: list[NDArray[Any]], env_ids: NDArray[np.int32]) -> TensorDictBase:
-        flags = torch.zeros((3, len(env_ids), 1), dtype=torch.bool)
-        rows: dict[Key, torch.Tensor] = {"done": flags[0], "terminated": flags[1], "truncated": flags[2]}
-        index = torch.from_numpy(env_ids.astype(np.int64))
-        source = {**self._observations.tensors(columns), **rows, ENV_INDEX: index}
+        rows = zip_flags(torch.zeros((3, len(env_ids), 1), dtype=torch.bool, device=self.device))
+        arrays = [*columns, env_ids.astype(np.int64)]
+        *tensors, index = self._transfer.to_device(arrays, arrays)
+        source = {**self._observations.tensors(tensors), **rows, ENV_INDEX: index}
         return TensorDict(source, batch_size=[len(env_ids)], device=self.device)
 
 

@@ -6,7 +6,7 @@ there, the start of a space is respected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from tensordict import TensorDictBase
 from torch.nn.functional import one_hot
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 
+from envfleet.apis.torch import Transfer
 from envfleet.errors import ActionError, ConfigError
 from envfleet.spaces import join, leaves_of, path_text, split
 
@@ -30,11 +31,14 @@ _DTYPES = {
 
 @dataclass(frozen=True)
 class Codec:
-    """The spec of a leaf for one env, and the conversion of its columns, which have one row per env."""
+    """The spec of a leaf for one env, and the conversion of its columns, which have one row per env.
+
+    Both directions work on tensors of any device.
+    """
 
     spec: Any
-    to_tensor: Callable[[NDArray[Any]], torch.Tensor]
-    to_array: Callable[[torch.Tensor], NDArray[Any]]
+    encode: Callable[[torch.Tensor], torch.Tensor]
+    decode: Callable[[torch.Tensor], torch.Tensor]
 
 
 def codec_of(space: gymnasium.Space[Any], categorical: bool, where: str) -> Codec:
@@ -55,7 +59,7 @@ def codec_of(space: gymnasium.Space[Any], categorical: bool, where: str) -> Code
 
 
 def _plain(spec: Any) -> Codec:
-    return Codec(spec, torch.from_numpy, torch.Tensor.numpy)
+    return Codec(spec, lambda column: column, lambda rows: rows)
 
 
 def _box(space: spaces.Box, where: str) -> Codec:
@@ -77,7 +81,7 @@ def _box(space: spaces.Box, where: str) -> Codec:
         spec = Bounded(low, high, spec_shape, dtype=dtype)
     if shape:
         return _plain(spec)
-    return Codec(spec, lambda column: torch.from_numpy(column).unsqueeze(-1), lambda rows: rows.squeeze(-1).numpy())
+    return Codec(spec, lambda column: column.unsqueeze(-1), lambda rows: rows.squeeze(-1))
 
 
 def _is_unbounded(space: spaces.Box) -> bool:
@@ -101,35 +105,37 @@ def _multi_discrete(space: spaces.MultiDiscrete, categorical: bool, where: str) 
     if categorical:
         return Codec(
             MultiCategorical(counts, dtype=torch.int64),
-            lambda column: torch.from_numpy(column) - offset,
-            lambda rows: (rows + offset).numpy(),
+            lambda column: column - offset.to(column.device),
+            lambda rows: rows + offset.to(rows.device),
         )
 
-    def to_tensor(column: NDArray[Any]) -> torch.Tensor:
-        indices = torch.from_numpy(column) - offset
+    def encode(column: torch.Tensor) -> torch.Tensor:
+        indices = column - offset.to(column.device)
         return torch.cat([one_hot(indices[:, i], count) for i, count in enumerate(counts)], -1)
 
-    def to_array(rows: torch.Tensor) -> NDArray[Any]:
+    def decode(rows: torch.Tensor) -> torch.Tensor:
         indices = torch.stack([_argmax(part) for part in rows.split(counts, -1)], -1)
-        return np.asarray(indices + offset)
+        return indices + offset.to(rows.device)
 
-    return Codec(MultiOneHot(counts, dtype=torch.int64), to_tensor, to_array)
+    return Codec(MultiOneHot(counts, dtype=torch.int64), encode, decode)
 
 
 def _choices(count: int, shape: tuple[int, ...], start: Any, categorical: bool) -> Codec:
     """Return the codec of choices from 0 to count - 1, plus start, at each position of the shape."""
+    offset = torch.as_tensor(start)
+    has_start = bool(offset.any())
     if categorical:
         spec = Categorical(count, shape=shape, dtype=torch.int64)
-        if not np.any(start):
+        if not has_start:
             return _plain(spec)
-        return Codec(spec, lambda column: torch.from_numpy(column - start), lambda rows: rows.numpy() + start)
+        return Codec(spec, lambda column: column - offset.to(column.device), lambda rows: rows + offset.to(rows.device))
     spec = OneHot(count, shape=(*shape, count), dtype=torch.int64)
-    if not np.any(start):
-        return Codec(spec, lambda column: one_hot(torch.from_numpy(column), count), lambda rows: _argmax(rows).numpy())
+    if not has_start:
+        return Codec(spec, lambda column: one_hot(column, count), _argmax)
     return Codec(
         spec,
-        lambda column: one_hot(torch.from_numpy(column - start), count),
-        lambda rows: _argmax(rows).numpy() + start,
+        lambda column: one_hot(column - offset.to(column.device), count),
+        lambda rows: _argmax(rows) + offset.to(rows.device),
     )
 
 
@@ -182,21 +188,20 @@ class SpaceTree:
         """Return the columns of a batch of values, one per leaf."""
         return self._take_apart(value)
 
-    def tensors(self, columns: list[NDArray[Any]]) -> dict[Key, torch.Tensor]:
-        """Return the columns as tensors by key, without a copy if the encoding allows."""
+    def tensors(self, columns: Sequence[torch.Tensor]) -> dict[Key, torch.Tensor]:
+        """Return the columns encoded, by key, without a copy if the encoding allows."""
         parts = zip(self._keys, self._codecs, columns, strict=True)
-        return {key: codec.to_tensor(column) for key, codec, column in parts}
+        return {key: codec.encode(column) for key, codec, column in parts}
 
-    def arrays(self, rows: TensorDictBase) -> list[NDArray[Any]]:
-        """Return the columns of a tensordict."""
+    def arrays(self, rows: TensorDictBase, transfer: Transfer) -> list[NDArray[Any]]:
+        """Return the columns of a tensordict as arrays, which the next call may overwrite."""
         columns = []
         for key, codec in zip(self._keys, self._codecs, strict=True):
             tensor = rows.get(key, None)
             if tensor is None:
                 raise ActionError(f"step() expected a tensordict with {key!r}, got {sorted(map(str, rows.keys()))}")
-            tensor = tensor.detach().cpu()
-            columns.append(codec.to_array(tensor))
-        return columns
+            columns.append(codec.decode(tensor.detach()))
+        return list(transfer.to_host(tuple(columns))[0])
 
     def value(self, columns: list[NDArray[Any]]) -> Any:
         """Return the columns in the structure of the space."""

@@ -7,7 +7,7 @@ its next episode with the step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,6 +21,7 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
+from envfleet.apis.torch import Transfer, transfer_for
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
@@ -94,6 +95,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         self.action_spec = actions.spec(pool.num_envs, self.device)
         self.reward_spec = Unbounded((pool.num_envs, *self._row_shape), dtype=torch.float32, device=self.device)
         self.done_spec = done_spec(pool.num_envs, self.device, self._row_shape)
+        self._transfers: dict[Any, Transfer] = {}  # by device: TorchRL may move the env
         self.is_closed = False
 
     # --- TorchRL's hooks -----------------------------------------------------------------------
@@ -128,19 +130,20 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             self._next_seeds.pop(int(env_id), None)
         self._begun[asked] = self._waiting[asked] = False
         columns = self._observations.columns(self.pool.observe() if obs is None else obs)
-        flags = torch.zeros((3, self.num_envs, *self._row_shape), dtype=torch.bool)
-        return self._tensordict(columns, {"done": flags[0], "terminated": flags[1], "truncated": flags[2]})
+        flags = torch.zeros((3, self.num_envs, *self._row_shape), dtype=torch.bool, device=self.device)
+        return self._tensordict(self._transfer().to_device(columns, columns), zip_flags(flags))
 
     def _step(self, tensordict: TensorDictBase) -> TensorDictBase:
         mask = tensordict.get("_step", None)
-        actions = self._actions.arrays(tensordict)
+        actions = self._actions.arrays(tensordict, self._transfer())
         if mask is None:
             return self._stepped(actions, None)
         rows = _rows_of(mask)
         ids = self._env_ids[rows]
         # Other envs keep their rows.
         whole = self._skip_tensordict(tensordict)
-        whole[torch.from_numpy(rows)] = self._stepped([column[rows] for column in actions], ids)
+        stepped = self._stepped([column[rows] for column in actions], ids)
+        whole[torch.from_numpy(rows).to(self.device)] = stepped
         return whole
 
     def _set_seed(self, seed: int | None) -> None:
@@ -151,6 +154,9 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
     def close(self, *, raise_if_closed: bool = True) -> None:
         """Close the pool."""
         self.is_closed = True
+        for transfer in self._transfers.values():
+            transfer.close()
+        self._transfers.clear()
         self.pool.close()
 
     def __del__(self) -> None:
@@ -179,11 +185,16 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
             terminated[going], truncated[going] = more.terminated, more.truncated
             ended = terminated | truncated
         (self._begun if self._is_same_step else self._waiting)[batch.env_id] = ended
-        flags = {"reward": reward.astype(np.float32), "done": ended, "terminated": terminated, "truncated": truncated}
-        others: dict[Key, torch.Tensor] = {
-            name: torch.from_numpy(column).reshape(len(batch), *self._row_shape) for name, column in flags.items()
-        }
-        return self._tensordict(columns, others)
+        arrays = [*columns, reward, ended, terminated, truncated]
+        tensors = self._transfer().to_device(arrays, arrays)
+        rewards, *flags = (tensor.reshape(len(batch), *self._row_shape) for tensor in tensors[len(columns) :])
+        others: dict[Key, torch.Tensor] = {"reward": rewards.to(torch.float32), **zip_flags(flags)}
+        return self._tensordict(tensors[: len(columns)], others)
+
+    def _transfer(self) -> Transfer:
+        if self.device not in self._transfers:
+            self._transfers[self.device] = transfer_for(self.device)
+        return self._transfers[self.device]
 
     def _fitted(self, actions: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the actions in the form that the pool accepts; a hook for subclasses."""
@@ -193,7 +204,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         """Return the observations that the steps led to: the final ones where episodes ended."""
         return last_columns(self._observations, batch)
 
-    def _tensordict(self, columns: list[NDArray[Any]], others: dict[Key, torch.Tensor]) -> TensorDictBase:
+    def _tensordict(self, columns: list[torch.Tensor], others: dict[Key, torch.Tensor]) -> TensorDictBase:
         num_rows = len(others["done"])
         return TensorDict({**self._observations.tensors(columns), **others}, batch_size=[num_rows], device=self.device)
 
@@ -233,6 +244,11 @@ def done_spec(num_rows: int, device: Any, row_shape: tuple[int, ...] = (1,)) -> 
 
 
 _FLAGS = ("done", "terminated", "truncated")
+
+
+def zip_flags(flags: Iterable[torch.Tensor]) -> dict[Key, torch.Tensor]:
+    """Return done, terminated and truncated by name."""
+    return dict(zip(_FLAGS, flags, strict=True))
 
 
 def last_columns(observations: SpaceTree, batch: Batch) -> list[NDArray[Any]]:

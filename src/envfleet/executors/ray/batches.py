@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.layout import plain_array_leaf
@@ -68,6 +69,8 @@ class BatchBuilder:
 
     def __init__(self, observation_space: gymnasium.Space[Any], codec: ResponseCodec) -> None:
         self._codec = codec
+        # Large columns reuse the memory of earlier batches, which a copy to a GPU page-locks once.
+        self._memory = [_native.ArrayMemory() for _ in codec.arrays]
         self._join: Callable[[Sequence[Any]], Any] = join(observation_space)
         self._is_single_array = plain_array_leaf(codec.leaves) is not None
 
@@ -77,7 +80,13 @@ class BatchBuilder:
         # Lost rows are zeros, since no response fills them.
         is_complete = all(response.columns is not None for response, _, _ in pieces)
         new = np.empty if is_complete else np.zeros
-        obs: list[NDArray[Any]] = [new((num_rows, *leaf.shape), leaf.dtype) for leaf in self._codec.arrays]
+        obs: list[NDArray[Any]] = [
+            memory.empty((num_rows, *leaf.shape), leaf.dtype)
+            for memory, leaf in zip(self._memory, self._codec.arrays, strict=True)
+        ]
+        if not is_complete:
+            for column in obs:
+                column[...] = 0
         reward, elapsed_step = new(num_rows, np.float64), new(num_rows, np.int32)
         terminated, truncated = new(num_rows, np.bool_), new(num_rows, np.bool_)
         is_plain = is_complete and not self._codec.has_finals

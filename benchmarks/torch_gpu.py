@@ -1,0 +1,202 @@
+"""TorchPool on a GPU: what the way to the device costs, and what two groups gain.
+
+python benchmarks/torch_gpu.py [--rounds 9] [--only cartpole,pong,groups]
+
+Each section alternates between its subjects, in rounds of consecutive steps, and prints the median time per step.
+docs/torch.md has results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+import envfleet
+from envfleet.apis.torch import TorchPool
+
+
+def microseconds(step: Callable[[], object], num_steps: int, num_warm_up: int) -> float:
+    for _ in range(num_warm_up):
+        step()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(num_steps):
+        step()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / num_steps * 1e6
+
+
+def alternate(
+    subjects: dict[str, Callable[[], object]], rounds: int, num_steps: int, num_warm_up: int
+) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in subjects}
+    for _ in range(rounds):
+        for name, step in subjects.items():
+            times[name].append(microseconds(step, num_steps, num_warm_up))
+    medians = {name: statistics.median(own) for name, own in times.items()}
+    for name, own in times.items():
+        print(f"  {name:<28} {medians[name]:8.1f} us  ({min(own):.1f} to {max(own):.1f})", flush=True)
+    return medians
+
+
+def as_tensors(batch: Any) -> list[torch.Tensor]:
+    columns = (batch.obs, batch.reward, batch.terminated, batch.truncated)
+    return [torch.as_tensor(column, device="cuda") for column in columns]
+
+
+def host_time(envs: TorchPool, actions: torch.Tensor, rounds: int) -> None:
+    """The parts of a step on the host's side."""
+    group = envs.groups[0]
+    batch = group.pool.step(actions.cpu().numpy())
+    print(
+        f"  host: actions {microseconds(lambda: group._transfer.to_host(actions), 300, 50):.1f} us, "
+        f"batch {min(enqueue_time(group, batch) for _ in range(rounds)):.1f} us to enqueue, "
+        f"{microseconds(lambda: group._tensors(batch, True), 300, 50):.1f} us with its copy"
+    )
+
+
+def enqueue_time(group: Any, batch: Any, num_steps: int = 20) -> float:
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(num_steps):
+        group._tensors(batch, True)
+    return (time.perf_counter() - start) / num_steps * 1e6
+
+
+def cartpole(rounds: int) -> None:
+    num_envs = 65536
+    print(f"CartPole-v1, {num_envs} envs")
+    bare, other = (envfleet.make_pool("CartPole-v1", num_envs=num_envs, seed=0) for _ in range(2))
+    envs = TorchPool("CartPole-v1", "cuda", num_envs=num_envs, seed=0)
+    host = np.random.default_rng(0).integers(0, 2, num_envs)
+    device = torch.as_tensor(host, device="cuda")
+    bare.reset(), other.reset(), envs.reset()
+    medians = alternate(
+        {
+            "pool.step()": lambda: bare.step(host),
+            "as_tensor() of its columns": lambda: as_tensors(other.step(host)),
+            "the same, actions of the GPU": lambda: as_tensors(other.step(device.cpu().numpy())),
+            "TorchPool.step()": lambda: envs.step(device),
+        },
+        rounds,
+        150,
+        50,
+    )
+    ours = medians["TorchPool.step()"]
+    print(
+        f"  as_tensor / TorchPool {medians['as_tensor() of its columns'] / ours:.2f}, with the actions "
+        f"{medians['the same, actions of the GPU'] / ours:.2f}; TorchPool / pool {ours / medians['pool.step()']:.2f}"
+    )
+    host_time(envs, device, rounds)
+    for pool in (bare, other, envs):
+        pool.close()
+
+
+def pong(rounds: int) -> None:
+    print("Pong-v5, 64 envs on processes")
+    options: dict[str, Any] = {"num_envs": 64, "seed": 0, "num_workers": 15}
+    bare, other = (envfleet.make_pool("Pong-v5", **options) for _ in range(2))
+    envs = TorchPool("Pong-v5", "cuda", **options)
+    host, device = np.zeros(64, np.int64), torch.zeros(64, dtype=torch.int64, device="cuda")
+    bare.reset(), other.reset(), envs.reset()
+    medians = alternate(
+        {
+            "pool.step()": lambda: bare.step(host),
+            "as_tensor() of its columns": lambda: as_tensors(other.step(device.cpu().numpy())),
+            "TorchPool.step()": lambda: envs.step(device),
+        },
+        2 * rounds,
+        40,
+        5,
+    )
+    print(f"  added by TorchPool {medians['TorchPool.step()'] - medians['pool.step()']:.1f} us")
+    host_time(envs, device, rounds)
+    for pool in (bare, other, envs):
+        pool.close()
+
+
+def policy_of(milliseconds: float) -> Callable[[], None]:
+    """A kernel that takes this long."""
+    cycles = 10_000_000
+    torch.cuda._sleep(cycles)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    torch.cuda._sleep(cycles)
+    torch.cuda.synchronize()
+    per_ms = cycles / (time.perf_counter() - start) / 1e3
+    return lambda: torch.cuda._sleep(int(per_ms * milliseconds))
+
+
+def groups(rounds: int, env: str) -> None:
+    """A policy of 1 ms for a batch that the envs step in 1 ms: one group in turns, and two that overlap."""
+    num_envs = 4096
+    for _ in range(3):
+        with envfleet.make_pool(env, num_envs=num_envs, seed=0) as pool:
+            pool.reset()
+            sample = np.stack([pool.spec.action_space.sample() for _ in range(num_envs)])
+            step = functools.partial(pool.step, sample)
+            took = statistics.median(microseconds(step, 60, 60) for _ in range(5))
+        num_envs = max(1, round(num_envs * 1000 / took / 1024)) * 1024
+    print(f"{env}, {num_envs} envs: {took / 1000:.2f} ms")
+    whole, half = policy_of(1.0), policy_of(0.5)
+    single = TorchPool(env, "cuda", num_envs=num_envs, seed=0)
+    halves = TorchPool(env, "cuda", num_envs=num_envs, seed=0, num_groups=2)
+    double = TorchPool(env, "cuda", num_envs=2 * num_envs, seed=0, num_groups=2)
+    space = single.single_action_space
+    actions = torch.as_tensor(np.stack([space.sample() for _ in range(num_envs)]), device="cuda")
+
+    def one() -> None:
+        whole()
+        single.step(actions)
+
+    def two(envs: TorchPool, policy: Callable[[], None]) -> Callable[[], None]:
+        envs.reset()
+        for group in envs.groups:
+            group.send(actions[: group.num_envs])
+
+        def step() -> None:
+            for group in envs.groups:
+                group.recv()
+                policy()
+                group.send(actions[: group.num_envs])
+
+        return step
+
+    single.reset()
+    subjects = {
+        "one group": one,
+        "two groups of half the envs": two(halves, half),
+        "two groups of as many envs": two(double, whole),
+    }
+    medians = alternate(subjects, rounds, 60, 10)
+    print(
+        f"  two / one: {medians['one group'] / medians['two groups of half the envs']:.2f} with half the envs each, "
+        f"{2 * medians['one group'] / medians['two groups of as many envs']:.2f} with as many each"
+    )
+    for envs in (single, halves, double):
+        envs.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--only", default="cartpole,pong,groups")
+    arguments = parser.parse_args()
+    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {envfleet.__version__}")
+    if "cartpole" in arguments.only:
+        cartpole(arguments.rounds)
+    if "pong" in arguments.only:
+        pong(arguments.rounds)
+    if "groups" in arguments.only:
+        groups(arguments.rounds, "Acrobot-v1")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,235 @@
+"""rollout() of a TorchPool: a rollout buffer on the device, written batch by batch.
+
+The host waits for the device only where the envs need their actions.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector import AutoresetMode
+
+from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
+from envfleet.errors import CallOrderError, ConfigError
+from envfleet.making.options import integer_option
+from envfleet.seeding import Seed
+
+Policy = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class TorchRollout:
+    """Transitions of all envs as tensors on the pool's device, time first: (steps, num_envs, ...).
+
+    obs[t, i] is what the policy saw, actions[t, i] the action it chose, and rewards, terminated and truncated [t, i]
+    the result. mask is False where there was no transition: at the step that a next_step pool ignores, and where an env
+    failed and was restarted. final_obs[t, i] is the last observation of an episode that ended there (same_step; None in
+    next_step mode, where it is obs[t + 1, i]). last_obs is what the next rollout starts from.
+    """
+
+    obs: Tensors
+    actions: Tensors
+    rewards: torch.Tensor
+    terminated: torch.Tensor
+    truncated: torch.Tensor
+    mask: torch.Tensor
+    final_obs: Tensors
+    last_obs: Tensors
+    extras: dict[str, torch.Tensor]
+
+    @property
+    def ended(self) -> torch.Tensor:
+        """Where an episode ended, by termination or truncation."""
+        return self.terminated | self.truncated
+
+    def next_obs(self) -> Tensors:
+        """Return the observation after each action, of the same episode even at its end: (steps, num_envs, ...).
+
+        To bootstrap, use 0 where terminated and else the value of this observation.
+        """
+        following = _map(lambda obs, last: torch.cat([obs[1:], last[None]]), self.obs, self.last_obs)
+        if self.final_obs is None:
+            return following
+        ended = self.ended
+
+        def choose(final: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return torch.where(ended.reshape(*ended.shape, *[1] * (final.ndim - 2)), final, other)
+
+        return _map(choose, self.final_obs, following)
+
+
+@dataclass
+class _PoolState:
+    """Between two rollouts: the observations and the ends of each group's last batch, and how many it had returned."""
+
+    obs: list[Tensors]
+    ended: list[torch.Tensor]
+    num_batches: list[int]
+
+
+# By pool, for as long as it lives.
+_states: weakref.WeakKeyDictionary[TorchPool, _PoolState] = weakref.WeakKeyDictionary()
+
+
+def rollout_on_device(
+    envs: TorchPool, policy: Policy | None, steps: int, *, seed: Seed = None, reset: bool = False
+) -> TorchRollout:
+    """Step all envs `steps` times; see envfleet.sampling.rollout(), which calls this for a TorchPool.
+
+    policy: maps the observations of all envs to actions, or to (actions, extras), all of them tensors; it is called
+    without gradients. With num_groups above 1 it is called with one group's rows at a time, while the other groups
+    step.
+    """
+    num_steps = integer_option("steps", steps, 1, 1 << 40)
+    _check(envs, policy)
+    state = None if reset or seed is not None else _states.get(envs)
+    # Until the end: if anything fails on the way, the state of the envs is unknown and the next call resets them.
+    _states.pop(envs, None)
+    if state is None:
+        obs, _ = envs.reset(seed=seed)
+        none = torch.zeros(envs.num_envs, dtype=torch.bool, device=envs.device)
+        rows = _rows_of_groups(envs)
+        state = _PoolState([_map(lambda leaf, r=own: leaf[r], obs) for own in rows], [none[own] for own in rows], [])
+    elif state.num_batches != [group.num_batches for group in envs.groups]:
+        raise CallOrderError(
+            "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
+            "pass reset=True or a seed to start over"
+        )
+    buffer: dict[str, Any] = {}
+    parts = [
+        _GroupCollector(group, rows, policy, num_steps, envs.num_envs, buffer, own_obs, own_ended)
+        for group, rows, own_obs, own_ended in zip(
+            envs.groups, _rows_of_groups(envs), state.obs, state.ended, strict=True
+        )
+    ]
+    with torch.no_grad():
+        for step in range(num_steps + 1):
+            for part in parts:
+                if step > 0:
+                    part.receive(step - 1)
+                if step < num_steps:
+                    part.act(step)
+    ends = [group.num_batches for group in envs.groups]
+    _states[envs] = _PoolState([part.obs for part in parts], [part.ended for part in parts], ends)
+    last_obs = _map(lambda *leaves: torch.cat(leaves), *(part.obs for part in parts))
+    extras = {key.removeprefix("extra "): own for key, own in buffer.items() if key.startswith("extra ")}
+    columns = {key: own for key, own in buffer.items() if not key.startswith("extra ")}
+    return TorchRollout(**{"final_obs": None, **columns}, last_obs=last_obs, extras=extras)
+
+
+class _GroupCollector:
+    """Steps one group and writes its rows into the buffer that all groups share."""
+
+    def __init__(
+        self,
+        group: TorchGroup,
+        rows: slice,
+        policy: Policy | None,
+        num_steps: int,
+        num_envs: int,
+        buffer: dict[str, Any],
+        obs: Tensors,
+        ended: torch.Tensor,
+    ) -> None:
+        self._group, self._rows, self._policy = group, rows, policy
+        self._shape = (num_steps, num_envs)
+        self._buffer = buffer
+        self.obs, self.ended = obs, ended
+        self._is_next_step = group.pool.config.autoreset_mode is AutoresetMode.NEXT_STEP
+        self._is_only = group.num_envs == num_envs
+        self._has_tuple_actions = isinstance(group.pool.spec.action_space, gymnasium.spaces.Tuple)
+        self._actions: Tensors = None
+
+    def act(self, step: int) -> None:
+        self._write("obs", step, self.obs)
+        self._actions, extras = self._choose()
+        self._write("actions", step, self._actions)
+        for key, value in extras.items():
+            if len(value) != self._group.num_envs:
+                raise ConfigError(
+                    f"policy expected to return extras with a row for each of {self._group.num_envs} envs, "
+                    f"got {key!r} of shape {tuple(value.shape)}"
+                )
+            self._write(f"extra {key}", step, value)
+        if not self._is_only:
+            self._group.send(self._actions)
+
+    def receive(self, step: int) -> None:
+        # One group has nothing to overlap with: its envs step in the caller's thread, too.
+        result = self._group.step(self._actions) if self._is_only else self._group.recv()
+        obs, reward, terminated, truncated, info = result
+        mask = ~self.ended if self._is_next_step else torch.ones_like(self.ended)
+        if "error" in info and "_error" in info:  # restarted: nothing in the row means anything but that it ended
+            mask &= ~(truncated & torch.as_tensor(info["_error"], device=truncated.device))
+        columns = {"rewards": reward, "terminated": terminated, "truncated": truncated, "mask": mask}
+        if not self._is_next_step:
+            columns["final_obs"] = info["final_obs"]
+        for name, column in columns.items():
+            self._write(name, step, column)
+        self.obs, self.ended = obs, terminated | truncated
+
+    def _choose(self) -> tuple[Tensors, Mapping[str, torch.Tensor]]:
+        if self._policy is None:
+            space = gymnasium.vector.utils.batch_space(self._group.pool.spec.action_space, self._group.num_envs)
+            space.seed(int(np.random.default_rng().integers(1 << 31)))
+            device = self.ended.device
+            return _map(lambda leaf: torch.as_tensor(leaf, device=device), space.sample()), {}
+        result = self._policy(self.obs)
+        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
+        # Tuple actions of two parts, the second a Dict, look the same; but then the first part is not a tuple.
+        if is_pair and (not self._has_tuple_actions or isinstance(result[0], tuple)):
+            return result[0], result[1]
+        return result, {}
+
+    def _write(self, name: str, step: int, value: Tensors) -> None:
+        if name not in self._buffer:
+            if step and name.startswith("extra "):
+                raise ConfigError(f"policy expected to return the same extras each step, got {name[6:]!r} at {step}")
+            self._buffer[name] = _map(self._new_column, value)
+
+        def write(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+            column[step, self._rows] = rows
+            return column
+
+        _map(write, self._buffer[name], value)
+
+    def _new_column(self, rows: Any) -> torch.Tensor:
+        if not isinstance(rows, torch.Tensor):
+            raise ConfigError(f"rollout() of a TorchPool expected tensors, got {type(rows).__name__}: {rows!r}")
+        return torch.zeros((*self._shape, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+
+
+def _check(envs: TorchPool, policy: Policy | None) -> None:
+    config = envs.groups[0].pool.config
+    if policy is not None and not callable(policy):
+        raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
+    if config.is_async:
+        raise ConfigError(
+            f"rollout() expected a synchronous pool, got batch_size={config.batch_size}; leave batch_size out"
+        )
+    if config.autoreset_mode is AutoresetMode.DISABLED:
+        raise ConfigError(
+            "rollout() of a TorchPool expected autoreset_mode 'next_step' or 'same_step', got 'disabled', for which "
+            "the host would have to wait for the ends of episodes"
+        )
+
+
+def _rows_of_groups(envs: TorchPool) -> list[slice]:
+    ends = np.cumsum([group.num_envs for group in envs.groups]).tolist()
+    return [slice(end - group.num_envs, end) for group, end in zip(envs.groups, ends, strict=True)]
+
+
+def _map(function: Callable[..., Any], *values: Any) -> Any:
+    """Apply a function to the corresponding leaves of dicts and tuples of one structure."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _map(function, *(own[key] for own in values)) for key in first}
+    if isinstance(first, tuple) and not (first and isinstance(first[0], str)):
+        return tuple(_map(function, *own) for own in zip(*values, strict=True))
+    return function(*values)
