@@ -50,8 +50,8 @@ class ObjectAction:
 def pin_worker(offset: int, worker: int) -> None:
     """Pin the calling thread, and what it starts, to the (offset + worker)-th core that this process may use.
 
-    The cores of a NUMA node come one after another, as for the native engine's threads (native/engine/cores.cc): workers
-    with neighbouring rows share pages of memory. A negative offset pins nothing.
+    The cores of a NUMA node come one after another, as for the native engine's threads (native/engine/cores.cc):
+    workers with neighbouring rows share pages of memory. A negative offset pins nothing.
     """
     if offset < 0 or not hasattr(os, "sched_setaffinity"):
         return
