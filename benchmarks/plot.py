@@ -162,6 +162,8 @@ def _draw_threads(axes: Any, case: Mapping[str, Any]) -> None:
     axes.set(xscale="log", yscale="log", xlabel="threads")
     axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
+    # Not only powers of ten: a panel may span less than a decade.
+    axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(mpl.ticker.EngFormatter())
     axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
     axes.set_axisbelow(True)
