@@ -22,8 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
     [
         ("highway-fast-v0", {}),
         ("parking-v0", {}),
+        ("highway-fast-v0", {"config": {"observation": {"type": "OccupancyGrid"}, "lanes_count": 2}}),
+        # Last: it changes attributes of the package's vehicle classes, which the envs of this process share.
         ("intersection-multi-agent-v0", {}),
-        ("highway-fast-v0", {"config": {"lanes_count": 2, "vehicles_count": 10}}),
     ],
 )
 def test_rollout(env_id: str, options: dict[str, Any]) -> None:
