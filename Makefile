@@ -57,11 +57,11 @@ demo: $(VENV)/.built
 	@echo "  $(BIN)/envfleet bench CartPole-v1 --compare                 # against Gymnasium's vector envs"
 	@echo "  $(BIN)/python examples/custom_python_env.py                 # your own env, on processes that crash and restart"
 
-# Two at a time: most tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
+# Three at a time, also on two cores: many tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
 # memory, so they run first and alone.
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
-	$(BIN)/python -m pytest -n 2 --dist worksteal $(GAMES:%=--ignore=%)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%)
 
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
