@@ -174,6 +174,15 @@ def test_values_that_differ_between_envs(values, dtype):
             np.testing.assert_array_equal(split_rows(columns, row)["k"], value)
 
 
+def test_numbers_of_a_column_that_becomes_objects_are_plain():
+    """Columns of several workers are merged one after the other; the result is that of one merge."""
+    infos = [{"n": 2**61, "x": 0.5}, {"n": 2**65, "x": "half"}]
+    first = merge([infos[0], None])
+    for columns in (merge([None, infos[1]], first), merge(infos)):
+        assert [type(value) for key in ("n", "x") for value in columns[key]] == [int, int, float, str]
+        assert columns["n"].tolist() == [2**61, 2**65]
+
+
 def test_a_dict_that_gives_way_to_objects_keeps_its_rows():
     columns = merge([{"k": {"a": 1, "b": {"c": 2.0}}}, {"k": {"a": 2}}, None])
     merge([None, None, {"k": "over"}], columns)

@@ -189,11 +189,17 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
             except _DOES_NOT_FIT:
                 form = None
     # New values replace old ones of the same rows.
-    gathered = {int(row): _value_of(column, int(row)) for row in np.flatnonzero(mask)}
+    # Plain numbers again, as one merge of all rows would have kept them: a worker's int64 column may hold 2**61, and
+    # 2**65 of another worker makes objects of both.
+    gathered = {int(row): _plain(_value_of(column, int(row))) for row in np.flatnonzero(mask)}
     gathered.update(zip(rows, values, strict=True))
     every_row = sorted(gathered)
     every_value = [gathered[row] for row in every_row]
     return _filled(_joint(form, every_value), every_row, every_value, num_rows)
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, (np.int64, np.float64)) else value
 
 
 def _filled(form: _Form, rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:
