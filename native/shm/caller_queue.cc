@@ -243,7 +243,11 @@ void CallerQueue::wake_caller() {
 
 void CallerQueue::revive(std::int32_t worker) {
   // Rows that the dead worker finished, and those it left undone, are collected before its queues are emptied.
-  if (is_given_up_[worker] == 0) collect();
+  if (is_given_up_[worker] == 0) {
+    // Also if mark_dead(), in another thread, has not counted the death yet: collect() must look at the dead workers.
+    --num_deaths_seen_;
+    collect();
+  }
   WorkerState& state = layout_.worker(base_, worker);
   state.request_head.store(0);
   state.request_tail.store(0);
