@@ -199,6 +199,16 @@ def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
                 assert_equal((obs, reward), same.step(np.zeros(3, dtype=int))[:2])
 
 
+def test_float32_actions_for_a_native_space_of_float64():
+    pytest.importorskip("mujoco")
+    with JaxPool("cartpole-balance", num_envs=2) as envs, envfleet.make("cartpole-balance", num_envs=2) as same:
+        handle, _ = envs.reset(seed=1)
+        same.reset(seed=1)
+        actions = np.array([[0.3], [1.0]], dtype=np.float32)
+        _, (obs, reward, *_) = envs.step(handle, jnp.asarray(actions))
+        assert_equal((obs, reward), same.step(actions.astype(np.float64))[:2])
+
+
 # --- dialects -------------------------------------------------------------------------------------
 
 
