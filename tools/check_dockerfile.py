@@ -20,7 +20,7 @@ SKIPPED = ("apt-get", "useradd")
 
 def run_lines(dockerfile: str) -> list[str]:
     """Return the RUN commands, with continued lines joined."""
-    joined = re.sub(r"\\\n\s*", " ", dockerfile)
+    joined = re.sub(r"\s*\\\n\s*", " ", dockerfile)
     return re.findall(r"^RUN (.*)$", joined, re.MULTILINE)
 
 
