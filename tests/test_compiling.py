@@ -33,6 +33,7 @@ ENVFLEET_ENV("{env_id}", Counter)
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("ENVFLEET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXXFLAGS", "-O0")  # optimizing would take most of the time
     return tmp_path / "cache"
 
 

@@ -13,7 +13,7 @@ namespace envfleet::shm {
 
 namespace {
 
-constexpr std::int64_t kSpinNs = 30'000;
+constexpr std::int64_t kCallerSpinNs = 30'000;
 // After these, post() returns and leaves the rest to the workers that it woke, and to wait().
 constexpr std::int32_t kMaxWokenPerPost = 16;
 
@@ -204,7 +204,7 @@ void CallerQueue::wait(std::int64_t missing, std::int64_t timeout_ns, bool is_wa
         if (is_done()) return;
         engine::relax_cpu();
       }
-    } while (engine::now_ns() - start < std::min(kSpinNs, limit));
+    } while (engine::now_ns() - start < std::min(kCallerSpinNs, limit));
   }
   header.wanted.store(target, std::memory_order_seq_cst);
   header.is_caller_waiting.store(1, std::memory_order_seq_cst);

@@ -11,7 +11,7 @@ namespace envfleet::shm {
 
 namespace {
 
-constexpr std::int64_t kSpinNs = 50'000;
+constexpr std::int64_t kWorkerSpinNs = 50'000;
 constexpr std::int32_t kMaxWokenPerWorker = 4;
 
 }  // namespace
@@ -53,7 +53,7 @@ bool WorkerQueue::spin_until(HasWork&& has_work, std::int64_t start_ns) {
       }
       if (is_done) break;
       std::this_thread::yield();
-    } while (engine::now_ns() - start_ns < kSpinNs);
+    } while (engine::now_ns() - start_ns < kWorkerSpinNs);
   }
   spinners.fetch_and(~own);
   return is_done;

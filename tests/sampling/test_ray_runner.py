@@ -43,7 +43,7 @@ def runner_of(generator, count, **options):
     return Runner([partial(generator, index) for index in range(count)], backend="ray", **options)
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("prefetch", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_the_contract(prefetch):
     with runner_of(counting, 3, ordered=True, prefetch=prefetch, size=100_000, color="red") as runner:
         got = list(islice(runner.trajs("B", limit=7), 9))
@@ -93,7 +93,7 @@ def test_finally_blocks_run_and_actors_end(tmp_path):
         runner.trajs()
 
 
-@pytest.mark.parametrize("prefetch", [1, 3])
+@pytest.mark.parametrize("prefetch", [pytest.param(1, marks=pytest.mark.soak), 3])
 def test_faults(prefetch):
     with runner_of(told, 2, ordered=True, prefetch=prefetch) as runner:
         stream = runner.trajs("raise", 1)
