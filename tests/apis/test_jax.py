@@ -200,7 +200,7 @@ def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
 
 
 def test_float32_actions_for_a_native_space_of_float64():
-    pytest.importorskip("mujoco")
+    pytest.importorskip("mujoco", reason="needs MuJoCo: pip install envfleet[mujoco]")
     with JaxPool("cartpole-balance", num_envs=2) as envs, envfleet.make("cartpole-balance", num_envs=2) as same:
         handle, _ = envs.reset(seed=1)
         same.reset(seed=1)
@@ -245,7 +245,7 @@ def test_xla_returns_what_the_dialect_returns(package, api):
 
 
 def test_atari_through_envpools_names():
-    pytest.importorskip("ale_py")
+    pytest.importorskip("ale_py", reason="needs ale-py: pip install envfleet[atari]")
     envs, same = (
         envpool.make("Pong-v5", env_type="gym", num_envs=2, seed=1, episodic_life=True, reward_clip=True)
         for _ in range(2)

@@ -306,7 +306,9 @@ def test_the_busy_share_of_atari_workers(are_shared: bool) -> None:
 
 def test_the_scaling_picture_has_both_packages_at_each_thread_count() -> None:
     pytest.importorskip("matplotlib", reason="the pictures are drawn with matplotlib")
-    many_cores, plot = pytest.importorskip("many_cores"), pytest.importorskip("plot")
+    import many_cores
+    import plot
+
     for case in many_cores.scaling_cases(max_threads=4):
         assert case.facts["threads"] == [1, 2, 4]
         contenders = [{"name": c.name, "status": "ok", "median": 1.0, "min": 1.0, "max": 1.0} for c in case.contenders]

@@ -69,7 +69,7 @@ def test_python_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_words(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("minigrid")
+    pytest.importorskip("minigrid", reason="needs MiniGrid: pip install envfleet[minigrid]")
     assert main(["list", "doorkey"]) == 0
     rows = rows_of(capsys.readouterr().out)
     assert len(rows) == 4
@@ -81,7 +81,7 @@ def test_words(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_spaces_without_building_an_env(capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("Box2D")
+    pytest.importorskip("Box2D", reason="needs Box2D: pip install envfleet[box2d]")
     assert main(["list", "--family", "box2d"]) == 0
     rows = {row[1]: row[4:] for row in rows_of(capsys.readouterr().out)}
     assert rows["CarRacing-v2"] == ["1,000", "Box(96, 96, 3) uint8", "Box(3,) float32"]

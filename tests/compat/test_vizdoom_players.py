@@ -12,7 +12,7 @@ OPTIONS = {"num_envs": 2, "max_num_players": 2, "use_combined_action": True, "se
 
 
 def test_rows_are_the_players_and_ends_the_games() -> None:
-    pytest.importorskip("vizdoom")
+    pytest.importorskip("vizdoom", reason="needs ViZDoom: pip install envfleet[vizdoom]")
     with envpool.make("MultiDuel-v1", env_type="gymnasium", **OPTIONS) as envs:
         assert len(envs) == envs.num_envs == 2
         assert envs.config["max_num_players"] == 2
@@ -37,7 +37,7 @@ def test_rows_are_the_players_and_ends_the_games() -> None:
 
 
 def test_the_old_gyms_dialect() -> None:
-    pytest.importorskip("vizdoom")
+    pytest.importorskip("vizdoom", reason="needs ViZDoom: pip install envfleet[vizdoom]")
     with envpool.make("VizdoomDuel-v1", env_type="gym", **{**OPTIONS, "num_envs": 1, "max_episode_steps": 1}) as envs:
         assert envs.reset().shape[0] == 2
         _, _, done, info = envs.step(np.zeros(2, int))
@@ -47,8 +47,8 @@ def test_the_old_gyms_dialect() -> None:
 
 def test_the_dm_dialect() -> None:
     """step_type is per game; reward, discount, the players' infos and obs are per player, as in EnvPool's buffers."""
-    pytest.importorskip("vizdoom")
-    tree = pytest.importorskip("tree")
+    pytest.importorskip("vizdoom", reason="needs ViZDoom: pip install envfleet[vizdoom]")
+    tree = pytest.importorskip("tree", reason="needs dm-tree, which compares the structures")
     with envpool.make_dm("MultiDuel-v1", **OPTIONS) as envs:
         spec = envs.observation_spec()
         first = envs.reset()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+torch = pytest.importorskip("torch", reason="needs torch: pip install envfleet[torch]")
 
 import envfleet  # noqa: E402
 from envfleet import CallOrderError, ConfigError  # noqa: E402
