@@ -23,7 +23,8 @@ class Trial:
 
     def groups(self, **options: Any) -> tuple[int, set[str | None]]:
         """The number of workers of a pool made here, and the placement groups that their actors are in."""
-        pool = envfleet.make_pool(PlacedEnv, backend="ray", placement_timeout=30, **options)
+        # Actors in a runtime env are new processes, which take long to start on a busy machine.
+        pool = envfleet.make_pool(PlacedEnv, backend="ray", placement_timeout=600, **options)
         try:
             return pool.config.num_workers, set(pool.call("placement_group"))
         finally:

@@ -163,7 +163,8 @@ class Trial:
     def groups(self):
         """The placement groups of a runner's actors."""
         generators = [partial(group_of, index) for index in range(2)]
-        options = {"ray_options": {"num_cpus": 1}, "placement_timeout": 20.0}
+        # Actors in a runtime env are new processes, which take long to start on a busy machine.
+        options = {"ray_options": {"num_cpus": 1}, "placement_timeout": 600.0}
         with Runner(generators, backend="ray", ordered=True, **options) as runner:
             return list(islice(runner.trajs(), 2))
 
