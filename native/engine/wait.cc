@@ -35,17 +35,12 @@ void wake(std::atomic<std::uint32_t>& word, int waiters) {
   syscall(SYS_futex, &word, FUTEX_WAKE_PRIVATE, waiters, nullptr, nullptr, 0);
 }
 
-void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
-                             std::uint32_t bits) {
-  // With bits, the limit is a point in time and not a duration.
-  const std::int64_t end = timeout_ns < 0 ? 0 : now_ns() + timeout_ns;
-  timespec limit{end / 1'000'000'000, end % 1'000'000'000};
-  syscall(SYS_futex, &word, FUTEX_WAIT_BITSET, expected, timeout_ns < 0 ? nullptr : &limit, nullptr, bits);
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
+  timespec limit{timeout_ns / 1'000'000'000, timeout_ns % 1'000'000'000};
+  syscall(SYS_futex, &word, FUTEX_WAIT, expected, timeout_ns < 0 ? nullptr : &limit, nullptr, 0);
 }
 
-void wake_shared(std::atomic<std::uint32_t>& word, std::uint32_t bits) {
-  syscall(SYS_futex, &word, FUTEX_WAKE_BITSET, INT_MAX, nullptr, nullptr, bits);
-}
+void wake_shared(std::atomic<std::uint32_t>& word) { syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0); }
 
 #else
 
@@ -87,8 +82,7 @@ void wake(std::atomic<std::uint32_t>& word, int) {
 
 // A condition variable of one process cannot be reached from another: polls. The naps grow with the time waited, so that
 // an idle worker takes little of a core, and a short wait is not prolonged much.
-void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
-                             std::uint32_t) {
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns) {
   constexpr std::int64_t kShortestNap = 20'000, kLongestNap = 1'000'000;
   const std::int64_t start = now_ns();
   while (word.load() == expected) {
@@ -102,7 +96,7 @@ void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t exp
   }
 }
 
-void wake_shared(std::atomic<std::uint32_t>&, std::uint32_t) {}
+void wake_shared(std::atomic<std::uint32_t>&) {}
 
 #endif
 

@@ -15,11 +15,9 @@ void wait_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, 
 void wake(std::atomic<std::uint32_t>& word, int waiters);
 void wake_all(std::atomic<std::uint32_t>& word);
 
-// The same for a word in shared memory. Also returns when a signal arrives. A wake-up reaches only waiters that have a bit
-// in common with it.
-void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns,
-                             std::uint32_t bits = ~0u);
-void wake_shared(std::atomic<std::uint32_t>& word, std::uint32_t bits = ~0u);
+// The same for a word in shared memory. Also returns when a signal arrives.
+void wait_shared_while_equal(std::atomic<std::uint32_t>& word, std::uint32_t expected, std::int64_t timeout_ns);
+void wake_shared(std::atomic<std::uint32_t>& word);
 
 std::int64_t now_ns();
 
