@@ -69,18 +69,23 @@ def test_processes_that_do_not_start(
     assert said in detail
 
 
-def test_a_backend_that_raises_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def make_pool(*_: object, **__: object) -> None:
+def test_what_raises_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
         raise RuntimeError("no threads today")
 
-    monkeypatch.setattr(envfleet, "make_pool", make_pool)
+    monkeypatch.setattr(envfleet, "make_pool", fail)
+    monkeypatch.setattr(envfleet, "make", fail)
     assert main(["doctor"]) == 1
-    state, detail = findings_of(capsys.readouterr().out)["threads"]
-    assert state == "BROKEN"
-    assert "RuntimeError: no threads today" in detail
+    output = capsys.readouterr()
+    assert output.err == ""
+    found = findings_of(output.out)
+    for subject in ("threads", "self-test"):
+        state, detail = found[subject]
+        assert state == "BROKEN"
+        assert "RuntimeError: no threads today" in detail
 
 
-def test_missing_extra_names_its_command_and_is_no_fault(
+def test_what_is_missing_names_its_command_and_is_no_fault(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     version_of = metadata.version
@@ -93,12 +98,17 @@ def test_missing_extra_names_its_command_and_is_no_fault(
     monkeypatch.setattr(metadata, "version", version)
     for extra in ("dm", "render"):
         monkeypatch.setitem(doctor._MODULES, extra, ("no_such_module",))  # what the missing packages would provide
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    monkeypatch.setenv("ENVFLEET_CACHE", "/some/where")
     assert main(["doctor"]) == 0
     found = findings_of(capsys.readouterr().out)
     assert found["extra dm"] == ("--", 'dm-env not installed; run: pip install "envfleet[dm]"')
     # gymnasium itself is there; what its own extras add is not.
     assert found["extra render"][0] == "--"
     assert 'pip install "envfleet[render]"' in found["extra render"][1]
+    assert found["compiler"][0] == "--"
+    assert "no-such-compiler" in found["compiler"][1]
+    assert found["cache"] == ("ok", "/some/where")
 
 
 def test_an_extra_counts_as_installed_if_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,33 +125,6 @@ def test_an_extra_counts_as_installed_if_it_works(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(metadata, "version", version)
     found = {subject: (state, detail) for state, subject, detail in doctor._extras()}
     assert found["extra box2d"] == ("ok", "Box2D can be imported, without box2d-py, swig")
-
-
-def test_missing_compiler_is_no_fault(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    assert main(["doctor"]) == 0
-    state, detail = findings_of(capsys.readouterr().out)["compiler"]
-    assert state == "--"
-    assert "no-such-compiler" in detail
-
-
-def test_cache_folder(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ENVFLEET_CACHE", "/some/where")
-    assert main(["doctor"]) == 0
-    assert findings_of(capsys.readouterr().out)["cache"] == ("ok", "/some/where")
-
-
-def test_a_pool_that_raises_is_broken(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def make(*_: object, **__: object) -> None:
-        raise RuntimeError("no threads today")
-
-    monkeypatch.setattr(envfleet, "make", make)
-    assert main(["doctor"]) == 1
-    output = capsys.readouterr()
-    state, detail = findings_of(output.out)["self-test"]
-    assert state == "BROKEN"
-    assert "RuntimeError: no threads today" in detail
-    assert output.err == ""
 
 
 def test_another_first_observation_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
