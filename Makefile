@@ -208,7 +208,7 @@ sanitize: $(VENV)/.tools
 .venv-sanitize/.tools:
 	$(PYTHON) -m venv .venv-sanitize
 	$(SANITIZE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
-	$(SANITIZE_PIP) install "gymnasium[mujoco]" cloudpickle dm-env pytest pytest-timeout hypothesis psutil
+	$(SANITIZE_PIP) install "gymnasium[mujoco]" dm-control cloudpickle dm-env pytest pytest-timeout hypothesis psutil
 	touch $@
 
 # With gcc, because its runtime can be preloaded into the interpreter; libstdc++ must be preloaded too, or the runtime
