@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sampling_probes import counting, runner_of, with_weights
-from support.traces import Traces, wait_until
+from support.traces import wait_until
 
 import envfleet
 from envfleet.sampling import Runner, weights
@@ -196,15 +196,12 @@ def test_tqdm_itself(backend, capsys):
 # --- shared context -----------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("nothing_left")
 def test_context_fn_shares_objects(backend):
-    before = Traces.now()
     with Runner([shares] * 3, backend=backend, context_fn=lambda manager: {"ledger": manager.list()}) as runner:
         seen = [next(runner.trajs()) for _ in range(4)]
         assert seen == sorted(seen)
         assert seen[-1] >= 4
-    del runner
-    assert wait_until(lambda: Traces.now().children <= before.children)
-    assert wait_until(lambda: not Traces.now().descriptors - before.descriptors)
     with pytest.raises(envfleet.ConfigError, match="context_fn"):
         Runner([shares], backend=backend, context_fn=lambda manager: 3)
 
