@@ -79,6 +79,17 @@ def test_links_lead_somewhere():
                 assert anchor in anchors_of(linked), f"{page.name} links to {target}#{anchor}"
 
 
+def test_pictures_exist_for_both_themes():
+    shown = []
+    for page in PAGES:
+        shown += [page.parent / name for name in re.findall(r'(?:srcset|src)="([^"]+)"', page.read_text())]
+        shown += [page.parent / name for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", BLOCK.sub("", page.read_text()))]
+    assert len(shown) >= 4
+    assert [path for path in shown if not path.exists()] == []
+    light = [path for path in shown if not path.stem.endswith("_dark")]
+    assert [path for path in light if path.with_stem(f"{path.stem}_dark") not in shown] == []
+
+
 def test_the_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 125
 
