@@ -32,6 +32,9 @@ NEEDS = {
     "tianshou.md": "tianshou",
     "pettingzoo.md": "pettingzoo",
     "jax.md": "jax",
+    "tutorials/jax.md": "jax",
+    "tutorials/many_machines.md": "ray",
+    "tutorials/stable_baselines3.md": "stable_baselines3",
 }
 
 
@@ -41,7 +44,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)).removeprefix("docs/"))
 def test_page_runs(page, tmp_path):
-    needed = NEEDS.get(page.name) if page.parent.name == "docs" else None
+    needed = NEEDS.get(page.relative_to(ROOT).as_posix().removeprefix("docs/"))
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     for source in blocks(page, "cpp"):
