@@ -93,6 +93,15 @@ def test_pictures_exist_for_both_themes():
     assert [path for path in light if path.with_stem(f"{path.stem}_dark") not in shown] == []
 
 
+def test_every_claim_of_the_readme_has_its_evidence():
+    claims = re.findall(r"^- \*\*([^*]+)\.\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(claims) >= 5
+    evidence = (ROOT / "docs" / "why.md").read_text().partition("## The claims of the README")[2]
+    rows = [line for line in evidence.splitlines() if line.startswith("| ") and "evidence |" not in line]
+    assert [claim for claim in claims if not any(row.startswith(f"| {claim} |") for row in rows)] == []
+    assert [row for row in rows if "](" not in row] == []
+
+
 def test_the_readme_stays_short():
     assert len((ROOT / "README.md").read_text().splitlines()) <= 125
 
