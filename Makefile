@@ -37,7 +37,7 @@ help:
 	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
 	@echo "make test-families  compare the families whose packages pin older dependencies with these packages"
 	@echo "make test-gym  run scripts written for predecessors with gym 0.26.2"
-	@echo "make train-check  train CartPole and InvertedPendulum with examples/train/ppo.py until they are solved"
+	@echo "make train-check  train CartPole and InvertedPendulum with the scripts in examples/train until they are solved"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
@@ -66,10 +66,12 @@ test: $(VENV)/.tests
 soak: $(VENV)/.tests
 	$(BIN)/python -m pytest -m soak --timeout 3600
 
-# Fails if a run does not reach its target within the preset's number of steps.
+# Fails if a run does not reach its target within its number of steps.
 train-check: $(VENV)/.tests
 	OMP_NUM_THREADS=1 $(BIN)/python examples/train/ppo.py CartPole-v1 --preset classic --target 450 --strict
 	OMP_NUM_THREADS=1 $(BIN)/python examples/train/ppo.py InvertedPendulum-v5 --preset classic --target 950 --strict
+	$(BIN)/python examples/train/sb3_ppo.py --strict
+	$(BIN)/python examples/train/jax_ppo.py --strict
 
 # The test suites come from sdists, archives or checkouts; see docs/compatibility.md.
 foreign: $(VENV)/.tests

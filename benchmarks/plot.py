@@ -4,6 +4,10 @@ python benchmarks/plot.py [benchmarks/results/latest.json] [docs/throughput.png]
     CartPole steps per second by num_envs, from a report of compare.py
 python benchmarks/plot.py benchmarks/results/threads-16-cores.json docs/scaling.png
     steps per second by thread count, from a report of many_cores.py --scaling
+python benchmarks/plot.py training
+    learning curves over time, from the results of training.py: docs/training_pong.png and so on
+
+Each picture is drawn twice: for light pages, and with _dark in its name for dark ones.
 """
 
 from __future__ import annotations
@@ -11,7 +15,8 @@ from __future__ import annotations
 import json
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +25,14 @@ import matplotlib as mpl
 mpl.use("Agg")  # before pyplot, which would look for a display
 import matplotlib.pyplot as plt
 import matplotlib.ticker
+import training
 
 ROOT = Path(__file__).resolve().parent.parent
+# What differs between the themes; the backgrounds are those of the documentation site.
+_THEMES: dict[str, dict[str, str]] = {
+    "light": {"background": "#ffffff", "text": "#222222", "small print": "#666666", "grid": "#e6e6e6"},
+    "dark": {"background": "#1e2129", "text": "#dddddd", "small print": "#a0a0a0", "grid": "#3a3f4b"},
+}
 Line = dict[int, Mapping[str, Any]]  # num_envs -> a contender's result
 
 # The contenders to draw and their colours. One measured at a single size is drawn as a point.
@@ -32,7 +43,7 @@ _COLOURS = {
     "Gymnasium SyncVectorEnv": "#8d6a9f",
     "SB3 DummyVecEnv": "#8a8a8a",
     "Gymnasium AsyncVectorEnv": "#b08d57",
-    "SB3 SubprocVecEnv": "#5f6b7a",
+    "SB3 SubprocVecEnv": "#74839a",
 }
 # Vertical offsets of labels that would overlap, in typographic points.
 _LABEL_OFFSETS = {"SB3 DummyVecEnv": 9, "Gymnasium AsyncVectorEnv": -5, "SB3 SubprocVecEnv": 5}
@@ -53,7 +64,21 @@ def lines_of(report: Mapping[str, Any]) -> dict[str, Line]:
     return lines
 
 
-def draw(report: Mapping[str, Any], path: Path) -> None:
+def draw_themes(draw: Callable[[Mapping[str, str], Path], None], path: Path) -> None:
+    """Draw a picture in each theme."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    for name, theme in _THEMES.items():
+        names = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
+        colors = dict.fromkeys(names, theme["text"])
+        colors |= dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), theme["background"])
+        own = path if name == "light" else path.with_stem(f"{path.stem}_{name}")
+        with mpl.rc_context(colors):
+            draw(theme, own)
+            plt.close()
+        print(f"wrote {own}")
+
+
+def draw(report: Mapping[str, Any], theme: Mapping[str, str], path: Path) -> None:
     lines = {name: line for name, line in lines_of(report).items() if name in _COLOURS}
     if not lines:
         raise SystemExit("expected a report of the suite cartpole, got one without it; run compare.py cartpole first")
@@ -68,13 +93,12 @@ def draw(report: Mapping[str, Any], path: Path) -> None:
     decades = [10**k for k in range(4, 9)]
     axes.set_yticks(decades, ["10 k", "100 k", "1 M", "10 M", "100 M"])
     axes.set_ylim(top=2.5e8)
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.grid(axis="y", color=theme["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"CartPole-v1, synchronous, on {report['machine']['usable_cores']} cores", loc="left", weight="bold")
-    figure.text(0.01, 0.012, _small_print(report), fontsize=6.2, color="#666666", linespacing=1.4)
+    figure.text(0.01, 0.012, _small_print(report), fontsize=6.2, color=theme["small print"], linespacing=1.4)
     figure.tight_layout(rect=(0, 0.055, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
@@ -117,19 +141,18 @@ def _small_print(report: Mapping[str, Any]) -> str:
     )
 
 
-def draw_scaling(report: Mapping[str, Any], path: Path) -> None:
+def draw_scaling(report: Mapping[str, Any], theme: Mapping[str, str], path: Path) -> None:
     """Draw one panel per env: throughput by thread count, with one thread of envfleet times the count as a guide."""
     cases = report["suites"]["threads"]
     figure, panels = plt.subplots(1, len(cases), figsize=(3.1 * len(cases), 4.0), dpi=160, squeeze=False)
     for axes, case in zip(panels[0], cases, strict=True):
-        _draw_threads(axes, case)
+        _draw_threads(axes, case, theme)
     panels[0][0].set_ylabel("environment steps per second")
     figure.suptitle(
         f"Throughput by threads, on {report['machine']['usable_cores']} cores", x=0.01, ha="left", weight="bold"
     )
-    figure.text(0.01, 0.012, _scaling_small_print(report), fontsize=6.2, color="#666666", linespacing=1.4)
+    figure.text(0.01, 0.012, _scaling_small_print(report), fontsize=6.2, color=theme["small print"], linespacing=1.4)
     figure.tight_layout(rect=(0, 0.06, 1, 1))
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path)
 
 
@@ -143,7 +166,7 @@ def threads_of(case: Mapping[str, Any]) -> dict[str, Line]:
     return lines
 
 
-def _draw_threads(axes: Any, case: Mapping[str, Any]) -> None:
+def _draw_threads(axes: Any, case: Mapping[str, Any], theme: Mapping[str, str]) -> None:
     counts = case["facts"]["threads"]
     lines = threads_of(case)
     for package, line in lines.items():
@@ -165,7 +188,7 @@ def _draw_threads(axes: Any, case: Mapping[str, Any]) -> None:
     # Not only powers of ten: a panel may span less than a decade.
     axes.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(mpl.ticker.EngFormatter())
-    axes.grid(axis="y", color="#e6e6e6", linewidth=0.8)
+    axes.grid(axis="y", color=theme["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     axes.set_title(f"{case['facts']['env_id']}, {case['facts']['num_envs']:,} envs", loc="left", fontsize=9)
@@ -183,15 +206,53 @@ def _scaling_small_print(report: Mapping[str, Any]) -> str:
     )
 
 
+def draw_training(task: str, runs: Mapping[str, list[dict[str, Any]]], theme: Mapping[str, str], path: Path) -> None:
+    """Draw the mean return over time, one line per run."""
+    figure, axes = plt.subplots(figsize=(8.4, 4.2), dpi=160)
+    for executor, own in runs.items():
+        for index, run in enumerate(own):
+            seconds, _, returns = zip(*run["curve"], strict=True)
+            name = training.NAMES[executor]
+            axes.plot(seconds, returns, color=_COLOURS[name], linewidth=1.4, label=name if index == 0 else None)
+    target = training.TASKS[task].target
+    axes.axhline(target, color=theme["small print"], linestyle="--", linewidth=1)
+    axes.annotate(f"target: {target:g}", (0, target), xytext=(4, 4), textcoords="offset points", fontsize=8)
+    axes.set(xlabel="seconds", ylabel="mean return of the latest 100 episodes", xlim=(0, None))
+    axes.grid(axis="y", color=theme["grid"], linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize=9, loc="lower right")
+    machine = next(iter(runs.values()))[0]["machine"]
+    axes.set_title(f"PPO on {training.TASKS[task].env_id}: the same script and settings", loc="left", weight="bold")
+    versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items() if version)
+    small = (
+        f"One line per seed. {machine['device']}, {machine['usable_cores']} cores, {machine['date'][:10]}, {versions}"
+    )
+    figure.text(0.01, 0.012, small, fontsize=6.2, color=theme["small print"])
+    figure.tight_layout(rect=(0, 0.03, 1, 1))
+    figure.savefig(path)
+
+
+def draw_all_training(folder: Path) -> None:
+    """Draw a picture of each task that has results."""
+    found = training.results(folder)
+    for task in training.TASKS:
+        runs = {executor: own for (name, executor), own in found.items() if name == task}
+        if runs:
+            draw_themes(partial(draw_training, task, runs), ROOT / "docs" / f"training_{task}.png")
+
+
 def main() -> None:
+    if sys.argv[1:2] == ["training"]:
+        draw_all_training(Path(sys.argv[2]) if len(sys.argv) > 2 else training.RESULTS)
+        return
     source = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "benchmarks/results/latest.json"
     report = json.loads(source.read_text())
     is_scaling = "threads" in report["suites"]
     target = (
         Path(sys.argv[2]) if len(sys.argv) > 2 else ROOT / ("docs/scaling.png" if is_scaling else "docs/throughput.png")
     )
-    (draw_scaling if is_scaling else draw)(report, target)
-    print(f"wrote {target}")
+    draw_themes(partial(draw_scaling if is_scaling else draw, report), target)
 
 
 if __name__ == "__main__":

@@ -32,6 +32,9 @@ NEEDS = {
     "tianshou.md": "tianshou",
     "pettingzoo.md": "pettingzoo",
     "jax.md": "jax",
+    "tutorials/jax.md": "jax",
+    "tutorials/many_machines.md": "ray",
+    "tutorials/stable_baselines3.md": "stable_baselines3",
 }
 
 
@@ -41,7 +44,7 @@ def blocks(page: Path, language: str) -> list[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)).removeprefix("docs/"))
 def test_page_runs(page, tmp_path):
-    needed = NEEDS.get(page.name) if page.parent.name == "docs" else None
+    needed = NEEDS.get(page.relative_to(ROOT).as_posix().removeprefix("docs/"))
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
     for source in blocks(page, "cpp"):
@@ -77,6 +80,26 @@ def test_links_lead_somewhere():
             assert linked.exists(), f"{page.name} links to {target}"
             if anchor:
                 assert anchor in anchors_of(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def test_pictures_exist_for_both_themes():
+    shown = []
+    for page in PAGES:
+        shown += [page.parent / name for name in re.findall(r'(?:srcset|src)="([^"]+)"', page.read_text())]
+        shown += [page.parent / name for name in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", BLOCK.sub("", page.read_text()))]
+    assert len(shown) >= 4
+    assert [path for path in shown if not path.exists()] == []
+    light = [path for path in shown if not path.stem.endswith("_dark")]
+    assert [path for path in light if path.with_stem(f"{path.stem}_dark") not in shown] == []
+
+
+def test_every_claim_of_the_readme_has_its_evidence():
+    claims = re.findall(r"^- \*\*([^*]+)\.\*\*", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert len(claims) >= 5
+    evidence = (ROOT / "docs" / "why.md").read_text().partition("## The claims of the README")[2]
+    rows = [line for line in evidence.splitlines() if line.startswith("| ") and "evidence |" not in line]
+    assert [claim for claim in claims if not any(row.startswith(f"| {claim} |") for row in rows)] == []
+    assert [row for row in rows if "](" not in row] == []
 
 
 def test_the_readme_stays_short():

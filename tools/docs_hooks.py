@@ -30,6 +30,12 @@ NOT_IN_NAV = InclusionLevel.NOT_IN_NAV
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
 LANGUAGES = {".py": "python", ".cc": "cpp", ".h": "cpp", ".json": "json", ".yaml": "yaml", ".yml": "yaml"}
 
+# A picture for each theme, as GitHub shows it.
+PICTURE = re.compile(
+    r'<picture>\s*<source media="\(prefers-color-scheme: dark\)" srcset="([^"]+)">\s*'
+    r'<img alt="([^"]+)" src="([^"]+)">\s*</picture>'
+)
+
 _shown: dict[str, str] = {}  # pages of this build that show a file: path in the site -> path in the repository
 
 
@@ -54,8 +60,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links to files of the repository at their pages of the site."""
+    """Point links to files of the repository at their pages of the site, and show pictures in the theme that is on."""
     uri = page.file.src_uri
+    markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     if uri == "notebooks/index.md":
         markdown = markdown.replace(".ipynb)", ".md)")
 

@@ -1,11 +1,12 @@
-"""The same envs on envfleet, EnvPool and Gymnasium: tensors on a device, next-step autoreset, times spent in the envs.
+"""The same envs on envfleet, EnvPool and Gymnasium, as groups that take and return tensors on a device.
 
-Each class has reset() -> obs and step(actions) -> (obs, reward, terminated, truncated).
+A group has `num_envs`, reset() -> obs, send(actions) and recv() -> (obs, reward, terminated, truncated), with next-step
+autoreset. There is one group, except on envfleet with num_groups above 1.
 """
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -18,87 +19,110 @@ Step = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 ATARI_OPTIONS = {"max_episode_steps": 27_000, "episodic_life": False, "reward_clip": True}
 
 
-class Envs:
-    """Envs of one executor; `seconds` counts the time that the training loop waits for them."""
+class Group:
+    """Envs that step together, in the call of recv()."""
 
-    def __init__(
-        self, executor: str, env_id: str, num_envs: int, device: torch.device, seed: int, is_atari: bool
-    ) -> None:
-        self.device = device
-        self.seconds = 0.0
+    def __init__(self, num_envs: int, reset: Callable[[], Any], step: Callable[[Any], Any]) -> None:
         self.num_envs = num_envs
-        self._executor = executor
-        self._envs = _MAKERS[executor](env_id, num_envs, device, seed, is_atari)
-        self._seed = seed
-        self.observation_space = self._single("observation_space")
-        self.action_space = self._single("action_space")
+        self._reset, self._step = reset, step
+        self._actions: Any = None
 
     def reset(self) -> torch.Tensor:
-        if self._executor == "envpool":  # seeded when it was made
-            obs, _ = self._envs.reset()
-        else:
-            obs, _ = self._envs.reset(seed=self._seed)
-        return self._tensor(obs)
+        return self._reset()
 
-    def step(self, actions: torch.Tensor) -> Step:
-        begin = time.perf_counter()
-        if self._executor == "envfleet":
-            obs, reward, terminated, truncated, _ = self._envs.step(actions)
-        else:
-            result = self._envs.step(actions.cpu().numpy())[:4]
-            obs, reward, terminated, truncated = (self._tensor(column) for column in result)
-        self.seconds += time.perf_counter() - begin
+    def send(self, actions: torch.Tensor) -> None:
+        self._actions = actions
+
+    def recv(self) -> Step:
+        obs, reward, terminated, truncated = self._step(self._actions)[:4]
         return obs, reward.float(), terminated, truncated
 
-    def close(self) -> None:
-        self._envs.close()
+
+class OverlappingGroup(Group):
+    """Envs of an envfleet pool with several groups: they step between send() and recv()."""
+
+    def __init__(self, group: Any) -> None:
+        super().__init__(group.num_envs, lambda: group.reset()[0], lambda _: group.recv())
+        self.send = group.send  # type: ignore[method-assign]
+
+
+class Envs:
+    """All envs of a training run."""
+
+    def __init__(
+        self,
+        executor: str,
+        env_id: str,
+        num_envs: int,
+        device: torch.device,
+        seed: int,
+        is_atari: bool,
+        num_groups: int = 1,
+    ) -> None:
+        if num_groups > 1 and executor != "envfleet":
+            raise SystemExit(f"--num-groups expected 1 with --executor {executor}, got {num_groups}")
+        self.num_envs, self.device = num_envs, device
+        options = ATARI_OPTIONS if is_atari else {}
+        if executor == "envfleet":
+            self._make_envfleet(env_id, seed, num_groups, options)
+        elif executor == "envpool":
+            self._make_envpool(env_id, seed, options)
+        else:
+            self._make_gymnasium(env_id, seed, is_atari)
+
+    def _make_envfleet(self, env_id: str, seed: int, num_groups: int, options: dict[str, Any]) -> None:
+        from envfleet.apis.torch import TorchPool
+
+        envs = TorchPool(env_id, self.device, num_envs=self.num_envs, num_groups=num_groups, seed=seed, **options)
+        self.close = envs.close
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
+        if num_groups == 1:
+            self.groups = [Group(self.num_envs, lambda: envs.reset()[0], envs.step)]
+        else:
+            self.groups = [OverlappingGroup(group) for group in envs.groups]
+
+    def _make_envpool(self, env_id: str, seed: int, options: dict[str, Any]) -> None:
+        import envpool
+
+        envs = envpool.make(
+            env_id.removeprefix("ALE/"), env_type="gymnasium", num_envs=self.num_envs, seed=seed, **options
+        )
+        self.close = envs.close
+        # EnvPool's spaces are those of a single env; it was seeded when it was made.
+        self.observation_space, self.action_space = envs.observation_space, envs.action_space
+        self.groups = [self._numpy_group(lambda: envs.reset()[0], envs.step)]
+
+    def _make_gymnasium(self, env_id: str, seed: int, is_atari: bool) -> None:
+        make = _make_gymnasium_atari if is_atari else gymnasium.make
+        envs = gymnasium.vector.AsyncVectorEnv([lambda: make(env_id)] * self.num_envs)
+        self.close = envs.close
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
+        self.groups = [self._numpy_group(lambda: envs.reset(seed=seed)[0], envs.step)]
+
+    def _numpy_group(self, reset: Callable[[], Any], step: Callable[[Any], Any]) -> Group:
+        def step_tensors(actions: torch.Tensor) -> list[torch.Tensor]:
+            return [self._tensor(column) for column in step(actions.cpu().numpy())[:4]]
+
+        return Group(self.num_envs, lambda: self._tensor(reset()), step_tensors)
 
     def _tensor(self, column: Any) -> torch.Tensor:
-        if isinstance(column, torch.Tensor):
-            return column
         column = np.asarray(column)
         if column.dtype == np.float64:
             column = column.astype(np.float32)
         return torch.as_tensor(column, device=self.device)
 
-    def _single(self, name: str) -> gymnasium.Space[Any]:
-        # EnvPool's spaces are those of a single env under the plain names.
-        return getattr(self._envs, name if self._executor == "envpool" else f"single_{name}")
 
+def _make_gymnasium_atari(env_id: str) -> gymnasium.Env[Any, Any]:
+    import ale_py
 
-def _make_envfleet(env_id: str, num_envs: int, device: torch.device, seed: int, is_atari: bool) -> Any:
-    from envfleet.apis.torch import TorchPool
-
-    options = ATARI_OPTIONS if is_atari else {}
-    return TorchPool(env_id, device, num_envs=num_envs, seed=seed, **options)
-
-
-def _make_envpool(env_id: str, num_envs: int, device: torch.device, seed: int, is_atari: bool) -> Any:
-    import envpool
-
-    options = ATARI_OPTIONS if is_atari else {}
-    return envpool.make(env_id.removeprefix("ALE/"), env_type="gymnasium", num_envs=num_envs, seed=seed, **options)
-
-
-def _make_gymnasium(env_id: str, num_envs: int, device: torch.device, seed: int, is_atari: bool) -> Any:
-    def make() -> gymnasium.Env[Any, Any]:
-        if not is_atari:
-            return gymnasium.make(env_id)
-        import ale_py
-
-        gymnasium.register_envs(ale_py)
-        # The simulator repeats no frames and no actions: AtariPreprocessing does, as EnvPool's options say.
-        env = gymnasium.make(
-            f"ALE/{env_id.removeprefix('ALE/')}",
-            frameskip=1,
-            repeat_action_probability=0.0,
-            max_episode_steps=4 * ATARI_OPTIONS["max_episode_steps"],
-        )
-        env = gymnasium.wrappers.AtariPreprocessing(env)
-        env = gymnasium.wrappers.TransformReward(env, np.sign)
-        return gymnasium.wrappers.FrameStackObservation(env, 4)
-
-    return gymnasium.vector.AsyncVectorEnv([make] * num_envs)
-
-
-_MAKERS = {"envfleet": _make_envfleet, "envpool": _make_envpool, "gymnasium": _make_gymnasium}
+    gymnasium.register_envs(ale_py)
+    # The simulator repeats no frames and no actions: AtariPreprocessing does, as EnvPool's options say.
+    env = gymnasium.make(
+        f"ALE/{env_id.removeprefix('ALE/')}",
+        frameskip=1,
+        repeat_action_probability=0.0,
+        max_episode_steps=4 * ATARI_OPTIONS["max_episode_steps"],
+    )
+    env = gymnasium.wrappers.AtariPreprocessing(env)
+    env = gymnasium.wrappers.TransformReward(env, np.sign)
+    return gymnasium.wrappers.FrameStackObservation(env, 4)

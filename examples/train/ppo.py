@@ -1,10 +1,12 @@
 """PPO on the GPU: Atari from pixels, MuJoCo and classic control from state vectors.
 
-    python examples/train/ppo.py Pong-v5 --preset atari --target 18
-    python examples/train/ppo.py Ant-v5 --preset mujoco --target 4000 --executor envpool
+    python examples/train/ppo.py CartPole-v1 --preset classic --target 450
+    python examples/train/ppo.py Pong-v5 --preset atari --target 18 --num-groups 2
+    python examples/train/ppo.py Ant-v5 --preset mujoco --target 4000 --executor envpool --log ant.json
 
-Prints the mean return of the latest episodes over time, and ends when it reaches the target. --log writes the learning
-curve and the share of time spent in the envs as JSON.
+Policy, batches and rollouts are on the device; without a GPU, that is the CPU. Ends when the mean return of the latest
+100 episodes reaches the target. With --num-groups 2 the envs of one half step while the policy computes the actions of
+the other. --log writes the learning curve and the share of time spent in the envs as JSON. Needs torch.
 """
 
 from __future__ import annotations
@@ -12,190 +14,294 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
+import platform
 import time
 from collections import deque
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, timezone
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
-from executors import EXECUTORS, Envs
+from executors import EXECUTORS, Envs, Group
 from torch import nn
 from torch.distributions import Categorical, Independent, Normal
+
+# A rollout in this many waits for the device before and after each step of the envs, to see how long they take.
+TIMED_EVERY = 8
 
 
 @dataclass
 class Settings:
     num_envs: int = 64
-    num_steps: int = 64  # per env and rollout
+    num_steps: int = 64  # per env per rollout
     num_epochs: int = 4
     num_minibatches: int = 4
-    learning_rate: float = 3e-4
+    learning_rate: float = 3e-4  # at the beginning; falls linearly to 0 at total_steps, unless there is a target_kl
+    target_kl: float = 0.0  # if positive, the learning rate follows the change of the policy per update
     gamma: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
     entropy_weight: float = 0.0
     value_weight: float = 0.5
     max_grad_norm: float = 0.5
-    total_steps: int = 20_000_000
+    hidden: int = 64  # units per layer, for observations that are vectors
+    initial_log_std: float = 0.0  # of continuous actions
+    total_steps: int = 10_000_000
 
 
 PRESETS = {
-    "atari": Settings(
-        num_steps=128, num_epochs=3, num_minibatches=4, learning_rate=8e-4, gamma=0.99, entropy_weight=0.01
-    ),
-    "mujoco": Settings(num_envs=256, num_steps=32, num_epochs=5, learning_rate=5e-4, value_weight=2.0),
-    "classic": Settings(num_envs=64, num_steps=32, num_epochs=4, learning_rate=1e-3, total_steps=2_000_000),
+    # CleanRL's settings for Pong in 5 minutes, with twice the batch and a larger step: a GPU has room for it.
+    "atari": Settings(num_minibatches=4, num_epochs=4, learning_rate=7e-4, entropy_weight=0.01, total_steps=6_000_000),
+    # As in rl_games' runs of Ant on EnvPool, with separate networks.
+    "mujoco": Settings(num_minibatches=2, target_kl=0.008, value_weight=2.0, max_grad_norm=1.0, hidden=256),
+    "classic": Settings(num_steps=32, learning_rate=1e-3, hidden=256, initial_log_std=-0.5, total_steps=2_000_000),
 }
 
 
 def main() -> None:
     arguments = parse_arguments()
-    settings = PRESETS[arguments.preset]
-    if arguments.total_steps:
-        settings = replace(settings, total_steps=arguments.total_steps)
-    if arguments.num_envs:
-        settings = replace(settings, num_envs=arguments.num_envs)
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    settings = replace(
+        PRESETS[arguments.preset], **{own.name: given[own.name] for own in fields(Settings) if own.name in given}
+    )
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)
-    torch.set_float32_matmul_precision("high")
+    torch.set_float32_matmul_precision("high")  # TF32
+    begin = time.perf_counter()
     envs = Envs(
-        arguments.executor, arguments.env_id, settings.num_envs, device, arguments.seed, arguments.preset == "atari"
-    )
+        arguments.executor, arguments.env_id, settings.num_envs, device, arguments.seed, arguments.preset == "atari",
+        arguments.num_groups,
+    )  # fmt: skip
+    startup_s = time.perf_counter() - begin
     try:
-        result = train(envs, settings, arguments.target)
+        result = Training(envs, settings, arguments.bf16, arguments.compile).run(
+            arguments.target, arguments.max_seconds
+        )
     finally:
         envs.close()
-    result |= {"env_id": arguments.env_id, "executor": arguments.executor, "seed": arguments.seed}
-    result |= {"settings": asdict(settings), "target": arguments.target}
     if arguments.log:
+        result |= {"env_id": arguments.env_id, "executor": arguments.executor, "seed": arguments.seed}
+        result |= {"target": arguments.target, "num_groups": arguments.num_groups, "startup_seconds": startup_s}
+        result |= {"preset": arguments.preset, "bf16": arguments.bf16, "compile": arguments.compile}
+        result |= {"settings": asdict(settings), "machine": machine(device)}
         arguments.log.write_text(json.dumps(result))
-    reached = "reached" if result["reached"] else "did not reach"
-    share = result["env_seconds"] / result["seconds"]
     print(
-        f"{reached} a mean return of {arguments.target:g} in {result['seconds']:.1f} s and {result['steps']} steps, "
-        f"{share:.0%} of the time in the envs"
+        f"{'reached' if result['reached'] else 'did not reach'} a mean return of {arguments.target:g} in "
+        f"{result['seconds']:.1f} s and {result['steps']} steps, {result['env_share']:.0%} of the time in the envs"
     )
     if not result["reached"] and arguments.strict:
         raise SystemExit(1)
 
 
-def train(envs: Envs, settings: Settings, target: float) -> dict[str, Any]:
-    """Train until the mean return of the latest 100 episodes reaches the target or the steps are used up."""
-    agent = Agent(envs.observation_space, envs.action_space).to(envs.device)
-    optimizer = torch.optim.Adam(agent.parameters(), lr=settings.learning_rate, eps=1e-5)
-    scale = RewardScale(settings, envs.device) if agent.normalizes else None
-    returns = EpisodeReturns(envs.num_envs, envs.device)
-    begin, steps, curve, is_reached = time.perf_counter(), 0, [], False
-    obs = envs.reset()
-    # With next-step autoreset, the step after an episode's end resets the env: its row is not learned from.
-    is_reset_row = torch.zeros(envs.num_envs, dtype=torch.bool, device=envs.device)
-    while steps < settings.total_steps and not is_reached:
-        anneal(optimizer, settings, steps)
-        rollout, obs, is_reset_row = collect(envs, agent, settings, obs, is_reset_row, scale, returns)
-        update(agent, optimizer, rollout, settings)
-        steps += settings.num_steps * envs.num_envs
-        seconds, mean = time.perf_counter() - begin, returns.mean()
-        is_reached = returns.count >= 100 and mean >= target
-        curve.append((seconds, steps, mean))
-        if len(curve) % 10 == 0 or is_reached:
-            print(
-                f"{seconds:7.1f} s {steps:>10} steps {steps / seconds:>9.0f} steps/s   return {mean:9.2f}", flush=True
-            )
-    return {
-        "reached": is_reached,
-        "seconds": time.perf_counter() - begin,
-        "env_seconds": envs.seconds,
-        "steps": steps,
-        "curve": curve,
-    }
+# --- training ------------------------------------------------------------------------------------
 
 
-@torch.no_grad()
-def collect(
-    envs: Envs,
-    agent: Agent,
-    settings: Settings,
-    obs: torch.Tensor,
-    is_reset_row: torch.Tensor,
-    scale: RewardScale | None,
-    returns: EpisodeReturns,
-) -> tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor]:
-    """Step the envs and return the rollout with its advantages, and where the next one begins."""
-    columns: dict[str, list[torch.Tensor]] = {name: [] for name in ("obs", "action", "log_prob", "value", "is_valid")}
-    rewards, terminals, ends = [], [], []
-    for _ in range(settings.num_steps):
-        agent.observe(obs)
-        distribution, value = agent(obs)
-        action = distribution.sample()
-        next_obs, reward, terminated, truncated = envs.step(agent.to_env(action))
+class Training:
+    """The state of a training run."""
+
+    def __init__(self, envs: Envs, settings: Settings, is_bf16: bool = False, is_compiled: bool = False) -> None:
+        self.envs, self.settings, self.device = envs, settings, envs.device
+        self.agent = Agent(envs.observation_space, envs.action_space, settings, is_bf16).to(envs.device)
+        if is_compiled:
+            self.agent.compile()
+        self.optimizer = torch.optim.Adam(
+            self.agent.parameters(), lr=settings.learning_rate, eps=1e-5, fused=envs.device.type == "cuda"
+        )
+        self.reward_scale = RewardScale(settings) if self.agent.is_normalized else None
+        self.returns = EpisodeReturns(envs.num_envs)
+        self.parts = [Part(group, self.agent, envs.device) for group in envs.groups]
+
+    def run(self, target: float, max_seconds: float | None = None) -> dict[str, Any]:
+        """Train until the mean return of the latest 100 episodes reaches the target, or steps or time are used up."""
+        settings, curve, steps, seconds, is_reached = self.settings, [], 0, 0.0, False
+        timed_seconds = env_seconds = 0.0
+        begin = time.perf_counter()
+        for part in self.parts:
+            part.reset()
+        while steps < settings.total_steps and not is_reached and seconds < (max_seconds or np.inf):
+            if not settings.target_kl:
+                self.set_learning_rate(settings.learning_rate * (1 - steps / settings.total_steps))
+            is_timed = len(curve) % TIMED_EVERY == 1 or self.device.type == "cpu"
+            before = self.clock() if is_timed else 0.0
+            env_seconds += self.collect(is_timed)
+            self.update(self.rollout())
+            if is_timed:
+                timed_seconds += self.clock() - before
+            steps += settings.num_steps * settings.num_envs
+            seconds, mean = time.perf_counter() - begin, self.returns.mean()
+            is_reached = self.returns.count >= 100 and mean >= target
+            curve.append((round(seconds, 3), steps, mean))
+            if len(curve) % 10 == 0 or is_reached:
+                print(
+                    f"{seconds:7.1f} s {steps:>10} steps {steps / seconds:>9.0f} steps/s   return {mean:9.2f}",
+                    flush=True,
+                )
+        return {
+            "reached": is_reached,
+            "seconds": seconds,
+            "steps": steps,
+            "env_share": env_seconds / timed_seconds if timed_seconds else float("nan"),
+            "curve": curve,
+        }
+
+    def collect(self, is_timed: bool) -> float:
+        """Step all envs num_steps times, and return how long the loop waited for them if that is timed."""
+        env_seconds = 0.0
+        for part in self.parts:
+            part.act()
+        for step in range(self.settings.num_steps):
+            for part in self.parts:
+                begin = self.clock() if is_timed else 0.0
+                part.receive()
+                if is_timed:
+                    env_seconds += self.clock() - begin
+                if step < self.settings.num_steps - 1:
+                    part.act()
+        return env_seconds
+
+    @torch.no_grad()
+    def rollout(self) -> dict[str, torch.Tensor]:
+        """Return the latest rollout with its advantages; rows that reset an env are left out."""
+        rows = {name: torch.cat([part.columns(name) for part in self.parts], 1) for name in Part.COLUMNS}
+        last_value = torch.cat([self.agent(part.obs)[1] for part in self.parts])
+        # The recursions over time are many small operations: on the host they take less time than launching kernels.
+        reward, terminated, truncated, is_valid, value = (
+            rows[name].cpu().numpy() for name in ("reward", "terminated", "truncated", "is_valid", "value")
+        )
         is_end = terminated | truncated
-        returns.add(reward, is_end, is_reset_row)
-        if scale is not None:
-            reward = scale(reward, is_end)
-        row = (obs, action, distribution.log_prob(action), value, ~is_reset_row)
-        for column, values in zip(columns.values(), row, strict=True):
-            column.append(values)
-        rewards.append(reward)
-        terminals.append(terminated)
-        ends.append(is_end)
-        obs, is_reset_row = next_obs, is_end
-    value = agent(obs)[1]
-    advantage, advantages = torch.zeros_like(value), []
-    for t in reversed(range(settings.num_steps)):
-        # An end that was only a time limit keeps the value of the last observation.
-        delta = rewards[t] + settings.gamma * value * ~terminals[t] - columns["value"][t]
-        advantage = delta + settings.gamma * settings.gae_lambda * advantage * ~ends[t]
-        advantages.append(advantage)
-        value = columns["value"][t]
-    rollout = {name: torch.cat(column) for name, column in columns.items()}
-    rollout["advantage"] = torch.cat(advantages[::-1])
-    rollout["return"] = rollout["advantage"] + rollout["value"]
-    return rollout, obs, is_reset_row
+        self.returns.add(reward, is_end, is_valid)
+        if self.reward_scale is not None:
+            reward = self.reward_scale(reward, is_end, is_valid)
+        advantage = self.advantages(reward, value, last_value.cpu().numpy(), terminated, is_end)
+        rows["advantage"] = torch.from_numpy(advantage).to(self.device)
+        rows["return"] = rows["advantage"] + rows["value"]
+        chosen = torch.from_numpy(is_valid.reshape(-1).nonzero()[0]).to(self.device)
+        names = ("obs", "action", "log_prob", "advantage", "return")
+        return {name: rows[name].flatten(0, 1)[chosen] for name in names}
+
+    def advantages(
+        self, reward: np.ndarray, value: np.ndarray, next_value: np.ndarray, terminated: np.ndarray, is_end: np.ndarray
+    ) -> np.ndarray:
+        """Return generalized advantage estimates. An end that is only a time limit keeps the value of the last obs."""
+        settings, running = self.settings, np.zeros_like(next_value)
+        advantage = np.zeros_like(value)
+        for t in reversed(range(len(reward))):
+            delta = reward[t] + settings.gamma * next_value * ~terminated[t] - value[t]
+            running = delta + settings.gamma * settings.gae_lambda * running * ~is_end[t]
+            advantage[t], next_value = running, value[t]
+        return advantage
+
+    def update(self, rollout: dict[str, torch.Tensor]) -> None:
+        """Improve the agent by a rollout."""
+        settings, agent = self.settings, self.agent
+        advantage = rollout["advantage"]
+        rollout["advantage"] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        for _ in range(settings.num_epochs):
+            kl: list[torch.Tensor] = []
+            order = torch.randperm(len(advantage), device=self.device)
+            for chosen in order.chunk(settings.num_minibatches):
+                batch = {name: column[chosen] for name, column in rollout.items()}
+                distribution, value = agent(batch["obs"])
+                log_ratio = distribution.log_prob(batch["action"]) - batch["log_prob"]
+                ratio = log_ratio.exp()
+                kl.append((ratio.detach() - 1 - log_ratio.detach()).mean())
+                clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+                policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
+                value_loss = 0.5 * (value - batch["return"]).square().mean()
+                entropy = distribution.entropy().mean()
+                loss = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
+                self.optimizer.zero_grad(set_to_none=True)
+                loss.backward()
+                nn.utils.clip_grad_norm_(agent.parameters(), settings.max_grad_norm)
+                self.optimizer.step()
+            if settings.target_kl:
+                self.follow_kl(float(torch.stack(kl).mean()))
+        # Not earlier: the update must see the observations as the policy saw them.
+        agent.observe(rollout["obs"])
+
+    def follow_kl(self, kl: float) -> None:
+        """Change the learning rate by a step if an epoch moved the policy much less or more than it should."""
+        rate = self.optimizer.param_groups[0]["lr"]
+        if kl > 2 * self.settings.target_kl:
+            self.set_learning_rate(max(rate / 1.5, 1e-6))
+        elif kl < self.settings.target_kl / 2:
+            self.set_learning_rate(min(rate * 1.5, 1e-2))
+
+    def set_learning_rate(self, rate: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def clock(self) -> float:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter()
 
 
-def update(
-    agent: Agent, optimizer: torch.optim.Optimizer, rollout: dict[str, torch.Tensor], settings: Settings
-) -> None:
-    """Improve the agent by a rollout."""
-    rows = rollout.pop("is_valid").nonzero().squeeze(1)
-    advantage = rollout["advantage"][rows]
-    rollout["advantage"] = (rollout["advantage"] - advantage.mean()) / (advantage.std() + 1e-8)
-    for _ in range(settings.num_epochs):
-        shuffled = rows[torch.randperm(len(rows), device=rows.device)]
-        for chosen in shuffled.chunk(settings.num_minibatches):
-            batch = {name: column[chosen] for name, column in rollout.items()}
-            distribution, value = agent(batch["obs"])
-            ratio = (distribution.log_prob(batch["action"]) - batch["log_prob"]).exp()
-            clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-            policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
-            value_loss = 0.5 * (value - batch["return"]).square().mean()
-            entropy = distribution.entropy().mean()
-            loss = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            nn.utils.clip_grad_norm_(agent.parameters(), settings.max_grad_norm)
-            optimizer.step()
+class Part:
+    """A group of envs and what it has recorded of the current rollout."""
+
+    COLUMNS = ("obs", "action", "log_prob", "value", "is_valid", "reward", "terminated", "truncated")
+
+    def __init__(self, group: Group, agent: Agent, device: torch.device) -> None:
+        self._group, self._agent = group, agent
+        self._columns: dict[str, list[torch.Tensor]] = {name: [] for name in self.COLUMNS}
+        # With next-step autoreset, the step after an episode's end resets the env: its row is not learned from.
+        self._is_valid = torch.ones(group.num_envs, dtype=torch.bool, device=device)
+
+    def reset(self) -> None:
+        self.obs = self._group.reset()
+
+    @torch.no_grad()
+    def act(self) -> None:
+        distribution, value = self._agent(self.obs)
+        action = distribution.sample()
+        self._group.send(self._agent.to_env(action))
+        self._record(
+            obs=self.obs, action=action, log_prob=distribution.log_prob(action), value=value, is_valid=self._is_valid
+        )
+
+    def receive(self) -> None:
+        self.obs, reward, terminated, truncated = self._group.recv()
+        self._record(reward=reward, terminated=terminated, truncated=truncated)
+        self._is_valid = ~(terminated | truncated)
+
+    def columns(self, name: str) -> torch.Tensor:
+        """Return a column of the rollout, which is then forgotten: (steps, envs, ...)."""
+        column = torch.stack(self._columns[name])
+        self._columns[name].clear()
+        return column
+
+    def _record(self, **values: torch.Tensor) -> None:
+        for name, value in values.items():
+            self._columns[name].append(value)
 
 
-def anneal(optimizer: torch.optim.Optimizer, settings: Settings, steps: int) -> None:
-    for group in optimizer.param_groups:
-        group["lr"] = settings.learning_rate * (1 - steps / settings.total_steps)
+# --- networks and statistics ---------------------------------------------------------------------
 
 
 class Agent(nn.Module):
-    """Policy and value of one network: convolutions for pictures, layers of 256 units for vectors."""
+    """Policy and value: one network with convolutions for images, two with dense layers for vectors."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], action_space: gymnasium.Space[Any]) -> None:
+    def __init__(
+        self,
+        observation_space: gymnasium.Space[Any],
+        action_space: gymnasium.Space[Any],
+        settings: Settings,
+        is_bf16: bool,
+    ) -> None:
         super().__init__()
-        shape = observation_space.shape
-        self.normalizes = len(shape) == 1
+        shape, hidden = observation_space.shape, settings.hidden
+        self.is_normalized, self.is_bf16 = len(shape) == 1, is_bf16
         self.is_discrete = isinstance(action_space, gymnasium.spaces.Discrete)
         num_outputs = int(action_space.n) if self.is_discrete else action_space.shape[0]
-        if self.normalizes:
-            self.policy = nn.Sequential(*dense(shape[0], 256, 256), layer(256, num_outputs, 0.01))
-            self.value = nn.Sequential(*dense(shape[0], 256, 256), layer(256, 1, 1.0))
+        if self.is_normalized:
+            self.policy = nn.Sequential(*dense(shape[0], hidden, hidden), layer(hidden, num_outputs, 0.01))
+            self.value = nn.Sequential(*dense(shape[0], hidden, hidden), layer(hidden, 1, 1.0))
             self.register_buffer("mean", torch.zeros(shape))
             self.register_buffer("variance", torch.ones(shape))
             self.register_buffer("count", torch.tensor(1e-4))
@@ -213,28 +319,26 @@ class Agent(nn.Module):
             )
             self.policy, self.value = layer(512, num_outputs, 0.01), layer(512, 1, 1.0)
         if not self.is_discrete:
-            self.log_std = nn.Parameter(torch.full((num_outputs,), -0.5))
+            self.log_std = nn.Parameter(torch.full((num_outputs,), settings.initial_log_std))
             self.register_buffer("low", torch.as_tensor(action_space.low))
             self.register_buffer("high", torch.as_tensor(action_space.high))
 
     def observe(self, obs: torch.Tensor) -> None:
-        """Count an observation in the running mean and variance."""
-        if not self.normalizes:
-            return
-        obs = obs.float()
-        size, mean, variance = len(obs), obs.mean(0), obs.var(0, unbiased=False)
-        delta, total = mean - self.mean, self.count + size
-        spread = self.variance * self.count + variance * size + delta.square() * self.count * size / total
-        self.mean += delta * size / total
-        self.variance = spread / total
-        self.count = total
+        """Count observations in the running mean and variance."""
+        if self.is_normalized:
+            obs = obs.float()
+            moments = merge_moments((self.count, self.mean, self.variance), obs.mean(0), obs.var(0), len(obs))
+            self.count, self.mean, self.variance = moments
 
     def forward(self, obs: torch.Tensor) -> tuple[Categorical | Independent, torch.Tensor]:
-        if self.normalizes:
-            features = ((obs.float() - self.mean) / (self.variance + 1e-8).sqrt()).clamp(-10, 10)
-        else:
-            features = self.trunk(obs.float() / 255)
-        outputs, value = self.policy(features), self.value(features).squeeze(1)
+        with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.is_bf16):
+            if self.is_normalized:
+                features = ((obs.float() - self.mean) / (self.variance + 1e-8).sqrt()).clamp(-10, 10)
+            else:
+                features = self.trunk(obs.float() / 255)
+            outputs, value = self.policy(features), self.value(features).squeeze(1)
+        outputs, value = outputs.float(), value.float()
+        # validate_args would make the host wait for the device.
         if self.is_discrete:
             return Categorical(logits=outputs, validate_args=False), value
         return Independent(Normal(outputs, self.log_std.exp().expand_as(outputs), validate_args=False), 1), value
@@ -246,46 +350,47 @@ class Agent(nn.Module):
 class RewardScale:
     """Divides rewards by the standard deviation of the discounted return."""
 
-    def __init__(self, settings: Settings, device: torch.device) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._gamma = settings.gamma
-        self._running = torch.zeros(settings.num_envs, device=device)
-        self._mean = torch.zeros((), device=device)
-        self._variance = torch.ones((), device=device)
-        self._count = torch.tensor(1e-4, device=device)
+        self._running = np.zeros(settings.num_envs, np.float32)
+        self._moments: tuple[Any, Any, Any] = (1e-4, 0.0, 1.0)
 
-    def __call__(self, reward: torch.Tensor, is_end: torch.Tensor) -> torch.Tensor:
-        self._running = self._running * self._gamma + reward
-        size, delta = len(reward), self._running.mean() - self._mean
-        total = self._count + size
-        spread = self._variance * self._count + self._running.var(unbiased=False) * size
-        self._variance = (spread + delta.square() * self._count * size / total) / total
-        self._mean += delta * size / total
-        self._count = total
-        self._running = self._running * ~is_end
-        return (reward / (self._variance + 1e-8).sqrt()).clamp(-10, 10)
+    def __call__(self, reward: np.ndarray, is_end: np.ndarray, is_valid: np.ndarray) -> np.ndarray:
+        returns = np.zeros_like(reward)
+        for t in range(len(reward)):
+            returns[t] = self._running = self._running * self._gamma + reward[t]
+            self._running = self._running * ~is_end[t]
+        seen = returns[is_valid]
+        self._moments = merge_moments(self._moments, seen.mean(), seen.var(), len(seen))
+        return (reward / np.sqrt(self._moments[2] + 1e-8)).clip(-10, 10).astype(np.float32)
 
 
 class EpisodeReturns:
-    """The returns of the latest 100 episodes; read once per rollout, since reading waits for the GPU."""
+    """The returns of the latest 100 episodes."""
 
-    def __init__(self, num_envs: int, device: torch.device) -> None:
-        self._running = torch.zeros(num_envs, device=device)
-        self._ended: list[tuple[torch.Tensor, torch.Tensor]] = []
+    def __init__(self, num_envs: int) -> None:
+        self._running = np.zeros(num_envs)
         self._latest: deque[float] = deque(maxlen=100)
         self.count = 0
 
-    def add(self, reward: torch.Tensor, is_end: torch.Tensor, is_reset_row: torch.Tensor) -> None:
-        self._running = self._running * ~is_reset_row + reward * ~is_reset_row
-        self._ended.append((self._running, is_end & ~is_reset_row))
+    def add(self, reward: np.ndarray, is_end: np.ndarray, is_valid: np.ndarray) -> None:
+        for t in range(len(reward)):
+            self._running += reward[t] * is_valid[t]
+            ended = is_end[t] & is_valid[t]
+            self._latest.extend(self._running[ended])
+            self.count += int(ended.sum())
+            self._running[ended] = 0
 
     def mean(self) -> float:
-        if self._ended:
-            values, ended = (torch.stack(parts) for parts in zip(*self._ended, strict=True))
-            new = values[ended].tolist()
-            self._latest.extend(new)
-            self.count += len(new)
-            self._ended.clear()
-        return sum(self._latest) / len(self._latest) if self._latest else float("nan")
+        return float(np.mean(self._latest)) if self._latest else float("nan")
+
+
+def merge_moments(moments: tuple[Any, Any, Any], mean: Any, variance: Any, count: int) -> tuple[Any, Any, Any]:
+    """Return (count, mean, variance) of two sets of values together."""
+    old_count, old_mean, old_variance = moments
+    delta, total = mean - old_mean, old_count + count
+    spread = old_variance * old_count + variance * count + delta**2 * old_count * count / total
+    return total, old_mean + delta * count / total, spread / total
 
 
 def orthogonal(module: Any, gain: float = 2**0.5) -> Any:
@@ -303,6 +408,26 @@ def dense(*sizes: int) -> list[nn.Module]:
     return [part for num_inputs, num_outputs in pairs for part in (layer(num_inputs, num_outputs), nn.Tanh())]
 
 
+# --- command line --------------------------------------------------------------------------------
+
+
+def machine(device: torch.device) -> dict[str, Any]:
+    names = ("envfleet", "envpool", "gymnasium", "torch", "numpy", "mujoco", "ale-py")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = None
+    return {
+        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU",
+        "python": platform.python_version(),
+        "versions": versions,
+    }
+
+
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("env_id")
@@ -311,10 +436,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--executor", choices=EXECUTORS, default="envfleet")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--num-envs", type=int)
-    parser.add_argument("--total-steps", type=int)
+    parser.add_argument("--num-groups", type=int, default=1, help="groups of envs that step while the policy runs")
+    parser.add_argument("--max-seconds", type=float, help="stop after this time")
+    parser.add_argument("--bf16", action="store_true", help="compute the networks in bfloat16")
+    parser.add_argument("--compile", action="store_true", help="compile the networks with torch.compile")
     parser.add_argument("--strict", action="store_true", help="exit with an error if the target was not reached")
-    parser.add_argument("--log", type=Path)
+    parser.add_argument("--log", type=Path, help="write the learning curve as JSON")
+    for own in fields(Settings):
+        parser.add_argument(f"--{own.name.replace('_', '-')}", type=type(own.default), help="instead of the preset's")
     return parser.parse_args()
 
 
