@@ -143,6 +143,7 @@ GameOptions::GameOptions(const Config& config)
     distribution_mode = kExtreme;
   } else if (mode == "memory" && game.has_memory) {
     distribution_mode = kMemory;
+    if (env_name == "jumper") time_limit = 2000;
   } else if (mode == "exploration" && game.exploration_seed != 0) {
     if (num_levels != 0 || start_level != 0) {
       throw std::invalid_argument(
@@ -231,7 +232,7 @@ Game::Game(const GameOptions& options, std::int32_t rand_seed) : libenv_(libenv(
       throw std::runtime_error("the time limit of " + options.env_name + " expected " + std::to_string(options.time_limit) +
                                " steps, got " + std::to_string(limit));
     }
-    set_state(std::move(state));
+    if (!options.keeps_time_limit()) set_state(std::move(state));
   } catch (const std::exception& error) {
     libenv_.close(handle_);
     throw std::runtime_error(std::string("Procgen's library differs from that of procgen-mirror 0.10.7: ") + error.what() +

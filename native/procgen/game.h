@@ -2,7 +2,8 @@
 //
 // The library resets a game by itself in the step that ends an episode, so that step's frame is the first of the next
 // episode and first() is true. Game removes the library's time limit, by changing it in the saved state, because the
-// library treats a time limit like an end of the game: whoever uses Game counts the steps. A game without a state keeps it.
+// library treats a time limit like an end of the game: whoever uses Game counts the steps. See keeps_time_limit() for
+// exceptions.
 //
 // Thread safety: a Game is used by one thread at a time; different Games by different threads at once.
 #pragma once
@@ -38,6 +39,8 @@ struct GameOptions {
 
   // The library cannot save generated pictures, and ends the process if it is asked to.
   bool has_state() const { return !use_generated_assets; }
+  // The library's time limit cannot be removed: without a state, or because the game sets it again for each level.
+  bool keeps_time_limit() const { return !has_state() || (env_name == "jumper" && time_limit == 2000); }
   // What tells envs with different options apart; part of a saved state.
   std::string text() const;
 };

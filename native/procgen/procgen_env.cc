@@ -120,7 +120,7 @@ struct Procgen {
     out.reward = game.reward();
     out.truncated = level_steps_ >= options_.time_limit;
     // A game that keeps the library's time limit ends there, whether or not it also ended by itself.
-    out.terminated = is_ended_ && (options_.has_state() || !out.truncated);
+    out.terminated = is_ended_ && !(options_.keeps_time_limit() && out.truncated);
     write(out);
   }
 

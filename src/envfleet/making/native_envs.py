@@ -97,7 +97,7 @@ def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
 
 
 def _id_everywhere(entry: NativeEntry) -> str:
-    """Return an id of the env that worker processes know too, which register() has not been called in."""
+    """Return an id of the env that worker processes know too, unlike those of register()."""
     if entry.native_id not in _ONLY_BY_ALIAS:
         return entry.native_id
     return next(

@@ -31,6 +31,7 @@ GAMES: dict[str, tuple[int, tuple[str, ...]]] = {
     "plunder": (4000, ()),
     "starpilot": (1000, ("extreme",)),
 }
+_JUMPER_MEMORY_LIMIT = 2000
 _MODE_NUMBERS = {0: "easy", 1: "hard", 2: "extreme", 10: "memory", 20: "exploration"}  # EnvPool's
 
 
@@ -62,10 +63,13 @@ def _mode(value: Any) -> Any:
     return _MODE_NUMBERS.get(value, str(value)) if is_number else value
 
 
-def _summary_of(env_id: str) -> EnvSummary:
-    params = FAMILY.aliases[env_id]
+def _summary_of(env_id: str) -> EnvSummary | None:
+    params = FAMILY.aliases.get(env_id)
+    if params is None:  # an id of register()
+        return None
     shape = (3, 64, 64) if params.get("channel_first") else (64, 64, 3)
-    return EnvSummary(GAMES[params["env_name"]][0], f"Box{shape} uint8", "Discrete(15)")
+    limit = _JUMPER_MEMORY_LIMIT if env_id == "JumperMemory-v0" else GAMES[params["env_name"]][0]
+    return EnvSummary(limit, f"Box{shape} uint8", "Discrete(15)")
 
 
 def _load(native_id: str) -> None:
