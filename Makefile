@@ -17,6 +17,9 @@ FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --q
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
 PORTABLE_PIP := .venv-portable/bin/python -m pip --disable-pip-version-check --quiet
 TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
+# Procgen, which has wheels for these Pythons and machines alone, and the interface of its own envs.
+PROCGEN := "procgen-mirror==0.10.7; python_version >= '3.11' and python_version < '3.13' and platform_machine == 'x86_64'" \
+  "gym3==0.3.3"
 TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
@@ -172,8 +175,10 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 	$(PIP) install --no-build-isolation --editable .
 	touch $@
 
+# Without its dependencies: it pins numpy<2 and gym, which nothing that is tested imports.
 $(VENV)/.tests: $(VENV)/.built
 	$(PIP) install --group test
+	$(PIP) install --no-deps $(PROCGEN)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.tests
@@ -257,7 +262,8 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install "torch==2.13.0"
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
 		"envpool==1.2.7" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
-		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich jax
+		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich jax cffi imageio
+	$(BENCH_PIP) install --no-deps $(PROCGEN)
 	touch $@
 
 # Not editable, with its own build folder: a benchmark must not measure a tree that is being edited.

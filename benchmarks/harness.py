@@ -27,7 +27,7 @@ from typing import Any, Literal, Protocol
 SCHEMA = 1
 PACKAGES = (
     *("envfleet", "envpool", "gymnasium", "stable-baselines3", "torch", "mujoco", "numpy"),
-    *("ale-py", "vizdoom", "dm-control", "minigrid", "ray"),
+    *("ale-py", "vizdoom", "dm-control", "minigrid", "procgen-mirror", "ray"),
 )
 
 

@@ -11,6 +11,7 @@ import families_suites
 import mujoco_suites
 import native_suites
 import native_table
+import procgen_suites
 import python_suites
 import ray_suites
 import sampling_suites
@@ -29,6 +30,7 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **sampling_suites.SUITES,
     **vizdoom_suites.SUITES,
     **families_suites.SUITES,
+    **procgen_suites.SUITES,
     **xla_suites.SUITES,
 }
 

@@ -24,6 +24,7 @@ NEEDS = {
     "mujoco.md": "mujoco",
     "nethack.md": "nle",
     "python_families.md": "metaworld",  # and the other packages of make test-families
+    "procgen.md": "procgen",
     "ray.md": "ray",
     "from_ray_env_wrapper.md": "ray",
     "rllib.md": "ormsgpack",  # comes with ray[rllib], but not with ray alone

@@ -68,22 +68,24 @@ class CompileError(EnvfleetError):
 
 
 class MissingExtraError(EnvfleetError, ImportError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. hint: more about its installation."""
 
-    def __init__(self, package: str, extra: str, purpose: str) -> None:
+    def __init__(self, package: str, extra: str, purpose: str, hint: str = "") -> None:
         super().__init__(
-            f'{purpose} needs the package {package!r}, which is not installed; run: pip install "envfleet[{extra}]"'
+            f"{purpose} needs the package {package!r}, which is not installed; "
+            f'run: pip install "envfleet[{extra}]"{hint and f", {hint}"}'
         )
         self.package = package
         self.extra = extra
         self._purpose = purpose
+        self._hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MissingExtraError, (self.package, self.extra, self._purpose)
+        return MissingExtraError, (self.package, self.extra, self._purpose, self._hint)
 
 
 class UnsupportedVersionError(EnvfleetError, ImportError):
-    """A framework is installed in a version that its api does not support."""
+    """A framework is installed in a version that its api does not support, or an extra does not support this Python."""
 
 
 class EnvError(EnvfleetError, RuntimeError):

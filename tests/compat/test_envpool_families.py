@@ -34,6 +34,7 @@ CLASSES = {
         *("GymAnt", "GymHalfCheetah", "GymHopper", "GymHumanoid", "GymHumanoidStandup", "GymPusher"),
         *("GymInvertedDoublePendulum", "GymInvertedPendulum", "GymReacher", "GymSwimmer", "GymWalker2d"),
     ],
+    "procgen": ["Procgen"],
     "vizdoom": ["Vizdoom"],
 }
 

@@ -26,6 +26,7 @@ FAMILIES = [
     ("dm_control", "CartpoleSwingup-v1", "serial"),
     ("minigrid", "MiniGrid-Empty-5x5-v0", "native"),
     ("minigrid", "MiniGrid-Empty-5x5-v0", "serial"),
+    ("procgen", "CoinrunEasy-v0", "native"),
     ("Box2D", "LunarLander-v3", "serial"),
     ("Box2D", "CarRacing-v3", "serial"),
 ]

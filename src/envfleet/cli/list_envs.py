@@ -115,7 +115,7 @@ def _row(family: str, env_id: str) -> tuple[str, ...]:
         )
     else:
         # A native env with load needs a library, which may even have to be compiled.
-        summary = own.summary_of(env_id) if own.summary_of is not None and not is_native else None
+        summary = own.summary_of(env_id) if own.summary_of is not None else None
     if summary is None:
         return family, env_id, backend, extra, _NOTHING, _NOTHING, _NOTHING
     limit = _NOTHING if summary.max_episode_steps is None else f"{summary.max_episode_steps:,}"

@@ -85,6 +85,9 @@ class Family:
     # Likewise, for a renderer that several envs share: its frames depend on the attributes alone. None: make_renderer.
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
     render_fps: Mapping[str, int] = field(default_factory=dict)
+    # Return the time limit and the spaces of an id without building an env, or None if they are not known. Not used for
+    # envs that are compiled in.
+    summary_of: Callable[[str], EnvSummary | None] | None = None
     # Return the string columns of the observation, given an id and the parameters of an env.
     text_columns: Callable[[str, Mapping[str, Any]], Mapping[str, TextColumn]] | None = None
 
@@ -100,8 +103,6 @@ class Family:
     workers_per_core: int = 1
     # The Python envs open a window themselves with render_mode="human". For all others, the pool opens one.
     python_opens_windows: bool = False
-    # Return the time limit and the spaces of a Python id without building an env, or None if they are not known.
-    summary_of: Callable[[str], EnvSummary | None] | None = None
     # Raise ConfigError for parameters that the env would refuse, before any worker starts.
     check_params: Callable[[str, Mapping[str, Any]], None] | None = None
     # Return every option of an env with these parameters, defaults included, for the pool's config.

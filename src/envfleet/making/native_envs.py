@@ -55,7 +55,9 @@ def native_ids() -> set[str]:
 
 def built_in_ids() -> set[str]:
     """Return the ids of native envs, plug-ins included, without those that register() added."""
-    return ({*_native.list_env_types(), *_LOADED_ON_DEMAND} - _ONLY_BY_ALIAS) | _ALIASES.keys()
+    # An alias with its module ("procgen:procgen-coinrun-v0") is another spelling of one without.
+    aliases = {env_id for env_id in _ALIASES if ":" not in env_id}
+    return ({*_native.list_env_types(), *_LOADED_ON_DEMAND} - _ONLY_BY_ALIAS) | aliases
 
 
 def find_entry(env_id: Any) -> NativeEntry | None:
@@ -90,7 +92,18 @@ def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
         entry_point="envfleet.envs.native_env:SingleNativeEnv",
         reward_threshold=spec.reward_threshold,
         max_episode_steps=spec.max_episode_steps,
-        kwargs={"env_id": entry.native_id, **entry.params},
+        kwargs={"env_id": _id_everywhere(entry), **entry.params},
+    )
+
+
+def _id_everywhere(entry: NativeEntry) -> str:
+    """Return an id of the env that worker processes know too, unlike those of register()."""
+    if entry.native_id not in _ONLY_BY_ALIAS:
+        return entry.native_id
+    return next(
+        env_id
+        for env_id, own in _ALIASES.items()
+        if own.native_id == entry.native_id and all(entry.params.get(key) == own.params[key] for key in own.params)
     )
 
 

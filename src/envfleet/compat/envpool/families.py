@@ -21,12 +21,14 @@ from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.gym_module import as_gym_env, gym_module
 from envfleet.envs import dm_control
+from envfleet.envs.procgen import GAMES
 from envfleet.errors import ConfigError
 
 _MUJOCO = (
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer"
     "|Walker2d"
 )
+_PROCGEN = "|".join(map(str.capitalize, GAMES))
 # Which ids each module has. The group is the env; X is its name with the prefix, or the prefix alone without a group.
 _RULES: tuple[tuple[str, str, str], ...] = (
     ("classic_control", "", r"(CartPole|Pendulum|MountainCar|MountainCarContinuous|Acrobot)-v\d+"),
@@ -35,11 +37,21 @@ _RULES: tuple[tuple[str, str, str], ...] = (
     ("box2d", "LunarLanderDiscrete", r"LunarLander-v\d+"),
     ("mujoco.gym", "Gym", rf"({_MUJOCO})-v\d+"),
     ("minigrid", "MiniGrid", r"(?:MiniGrid|BabyAI)-.*"),
+    ("procgen", "Procgen", rf"(?:{_PROCGEN})(?:Easy|Hard|Extreme|Memory|Exploration)-v0"),
 )
 # The default task of classes that have several.
-_DEFAULT_TASKS = {"Atari": "Pong-v5", "Vizdoom": "Basic-v1", "MiniGrid": "MiniGrid-Empty-8x8-v0", "Taxi": "Taxi-v3"}
+_DEFAULT_TASKS = {
+    "Atari": "Pong-v5",
+    "Vizdoom": "Basic-v1",
+    "MiniGrid": "MiniGrid-Empty-8x8-v0",
+    "Procgen": "BigfishHard-v0",
+    "Taxi": "Taxi-v3",
+}
 _KINDS = ("EnvSpec", "DMEnvPool", "GymEnvPool", "GymnasiumEnvPool")
-MODULES = ("atari", "box2d", "classic_control", "minigrid", "mujoco.dmc", "mujoco.gym", "toy_text", "vizdoom")
+MODULES = (
+    *("atari", "box2d", "classic_control", "minigrid", "mujoco.dmc", "mujoco.gym", "procgen", "toy_text"),
+    "vizdoom",
+)
 
 
 @dataclass(frozen=True)
