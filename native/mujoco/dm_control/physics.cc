@@ -52,17 +52,22 @@ void Physics::checked(Body&& body) {
   }
 }
 
-void Physics::after_reset() {
+template <class Body>
+void Physics::with_disabled(int features, Body&& body) {
   const auto flags = model_.opt.disableflags;
-  model_.opt.disableflags |= mjDSBL_ACTUATION;
   const auto restore = [&] { model_.opt.disableflags = flags; };
+  model_.opt.disableflags |= features;
   try {
-    checked([this] { mj_forward(&model_, data_.get()); });
+    body();
   } catch (...) {
     restore();
     throw;
   }
   restore();
+}
+
+void Physics::after_reset() {
+  with_disabled(mjDSBL_ACTUATION, [this] { checked([this] { mj_forward(&model_, data_.get()); }); });
 }
 
 void Physics::reset() {
@@ -74,16 +79,22 @@ void Physics::reset() {
 }
 
 void Physics::step(int count) {
-  checked([this, count] {
-    const mjModel* const model = &model_;
-    mjData* const data = data_.get();
-    int whole_steps = count;
-    if (model->opt.integrator != mjINT_RK4) {
-      mj_step2(model, data);
-      --whole_steps;
+  mjData* const data = data_.get();
+  // The parts of `count` steps before the last one. Nothing reads their sensors: each later step computes them again.
+  with_disabled(mjDSBL_SENSOR, [&] {
+    checked([&] {
+      if (count > 1 && has_split_steps()) mj_step2(&model_, data);
+      const int hidden_steps = count - 1 - (has_split_steps() ? 1 : 0);
+      for (int i = 0; i < hidden_steps; ++i) mj_step(&model_, data);
+    });
+  });
+  checked([&] {
+    if (count == 1 && has_split_steps()) {
+      mj_step2(&model_, data);
+    } else {
+      mj_step(&model_, data);
     }
-    for (int i = 0; i < whole_steps; ++i) mj_step(model, data);
-    mj_step1(model, data);
+    mj_step1(&model_, data);
   });
 }
 

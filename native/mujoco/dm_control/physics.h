@@ -113,6 +113,11 @@ class Physics {
   }
   template <class Body>
   void checked(Body&& body);
+  // Runs body() with these mjtDisableBits set.
+  template <class Body>
+  void with_disabled(int features, Body&& body);
+  // Runge-Kutta steps cannot be split in halves.
+  bool has_split_steps() const { return model_.opt.integrator != mjINT_RK4; }
   std::vector<double> state();
 
   SharedSuiteModel shared_;
