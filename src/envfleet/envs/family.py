@@ -46,15 +46,6 @@ class TextColumn:
 
 
 @dataclass(frozen=True)
-class EnvSummary:
-    """What `envfleet list` shows of an env. The spaces are written as cli/list_envs.py:brief does."""
-
-    max_episode_steps: int | None
-    observation: str
-    action: str
-
-
-@dataclass(frozen=True)
 class Family:
     """A group of ids, native or in Python or both.
 
@@ -100,8 +91,6 @@ class Family:
     workers_per_core: int = 1
     # The Python envs open a window themselves with render_mode="human". For all others, the pool opens one.
     python_opens_windows: bool = False
-    # Return the time limit and the spaces of a Python id without building an env, or None if they are not known.
-    summary_of: Callable[[str], EnvSummary | None] | None = None
     # Raise ConfigError for parameters that the env would refuse, before any worker starts.
     check_params: Callable[[str, Mapping[str, Any]], None] | None = None
     # Return every option of an env with these parameters, defaults included, for the pool's config.
