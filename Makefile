@@ -156,8 +156,10 @@ test-families:
 	$(FAMILIES_PIP) install --upgrade "pip>=25.1"
 	$(FAMILIES_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(FAMILIES_PIP) install --no-build-isolation -C build-dir=build/families \
-	  ".[robotics,metaworld,highway,craftax,nle,minihack]" pytest pytest-timeout psutil
+	  ".[robotics,metaworld,highway,craftax,nle,minihack,box2d,minigrid,pettingzoo_atari]" pytest pytest-timeout psutil
 	.venv-families/bin/python -m pytest tests/families
+	.venv-families/bin/python -m pytest -m soak tests/cli/test_list.py \
+	  -k "whole_catalogue and (robotics or metaworld or highway or nethack or minihack or craftax)"
 	.venv-families/bin/python -m pytest tests/test_docs.py -k "nethack or python_families"
 
 build: $(VENV)/.built

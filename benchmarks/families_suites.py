@@ -1,4 +1,9 @@
-"""Suites `families` (ids on processes against AsyncVectorEnv) and `minigrid` (native MiniGrid against its peers)."""
+"""Suites of families: Python ids on processes, and native MiniGrid.
+
+families         against AsyncVectorEnv
+worker_families  against SyncVectorEnv; runs in the environment of `make test-families`, which has the packages
+minigrid         native MiniGrid against SyncVectorEnv and EnvPool
+"""
 
 from __future__ import annotations
 
@@ -33,6 +38,38 @@ def families(options: Options) -> list[Case]:
     ]
 
 
+# One env per family; the ratio of the others of a family is similar where a step costs as much.
+_WORKER_IDS = (
+    "FetchReach-v4",
+    "Meta-World/MT1-reach-v3",
+    "highway-fast-v0",
+    "NetHackScore-v0",
+    "MiniHack-Room-5x5-v0",
+    "Craftax-Classic-Symbolic-v1",
+    "LunarLander-v3",
+    "BipedalWalker-v3",
+    "BabyAI-GoTo-v0",
+)
+
+
+def worker_families(options: Options) -> list[Case]:
+    return [
+        Case(
+            f"{env_id}, {_NUM_ENVS} envs, {options.num_threads} workers",
+            "steps/s",
+            [
+                isolated_contender(PROCESSES, envfleet_processes, env_id=env_id, num_workers=options.num_threads),
+                isolated_contender(SYNC_VECTOR, gymnasium_sync, env_id=env_id, num_envs=_NUM_ENVS),
+            ],
+            PROCESSES,
+            [Target("ratio", PROCESSES, 1.7, SYNC_VECTOR)],
+            facts={"num_envs": _NUM_ENVS, "num_workers": options.num_threads},
+        )
+        for env_id in _WORKER_IDS
+        if options.envs is None or env_id.startswith(options.envs)
+    ]
+
+
 NATIVE, SYNC_VECTOR, ENVPOOL = "envfleet", "Gymnasium SyncVectorEnv", "EnvPool"
 _NUM_GRIDS = 64
 _GRID_IDS = ("MiniGrid-DoorKey-8x8-v0", "MiniGrid-MultiRoom-N6-v0")
@@ -64,12 +101,12 @@ def envfleet_native(env_id: str) -> Loop:
     return _loop(pool, _NUM_GRIDS)
 
 
-def gymnasium_sync(env_id: str) -> Loop:
+def gymnasium_sync(env_id: str, num_envs: int = _NUM_GRIDS) -> Loop:
     from gymnasium.vector import SyncVectorEnv
 
-    pool = SyncVectorEnv([partial(_make, env_id)] * _NUM_GRIDS)
+    pool = SyncVectorEnv([partial(_make, env_id)] * num_envs)
     pool.reset(seed=0)
-    return _loop(pool, _NUM_GRIDS)
+    return _loop(pool, num_envs)
 
 
 def envpool_sync(env_id: str) -> Loop:
@@ -80,10 +117,10 @@ def envpool_sync(env_id: str) -> Loop:
     return sync_loop(pool.step, _NUM_GRIDS, pool.close, actions=actions_of(pool.action_space, _NUM_GRIDS))
 
 
-def envfleet_processes(env_id: str) -> Loop:
+def envfleet_processes(env_id: str, num_workers: int = _WORKERS) -> Loop:
     import envfleet
 
-    pool = envfleet.make(env_id, num_envs=_NUM_ENVS, num_workers=_WORKERS, backend="processes", seed=0)
+    pool = envfleet.make(env_id, num_envs=_NUM_ENVS, num_workers=num_workers, backend="processes", seed=0)
     pool.reset()
     return _loop(pool)
 
@@ -109,4 +146,8 @@ def _loop(pool: Any, num_envs: int = _NUM_ENVS) -> Loop:
     return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.single_action_space, num_envs))
 
 
-SUITES: dict[str, Callable[[Options], list[Case]]] = {"families": families, "minigrid": minigrid}
+SUITES: dict[str, Callable[[Options], list[Case]]] = {
+    "families": families,
+    "worker_families": worker_families,
+    "minigrid": minigrid,
+}

@@ -1,4 +1,4 @@
-"""Suite `mujoco`: native MuJoCo envs against EnvPool's and against Gymnasium's AsyncVectorEnv.
+"""Suites `mujoco` and `dm_control`: native envs against EnvPool's, Gymnasium's AsyncVectorEnv and dm_control itself.
 
 Each contender runs in its own process, because EnvPool contains another version of MuJoCo.
 """
@@ -55,6 +55,35 @@ def _async(env: str, num_threads: int) -> Case:
     )
 
 
+PROCESSES = "envfleet processes"  # dm_control itself
+_AGAINST_ENVPOOL = {"walker-run": "WalkerRun-v1", "cheetah-run": "CheetahRun-v1", "humanoid-run": "HumanoidRun-v1"}
+_AGAINST_PYTHON = ("cartpole-swingup", "acrobot-swingup")
+
+
+def dm_control(options: Options) -> list[Case]:
+    common = {"num_envs": _NUM_ENVS, "num_threads": options.num_threads}
+    return [
+        Case(
+            f"{env}, {_NUM_ENVS} envs, synchronous",
+            "steps/s",
+            [
+                isolated_contender(ENVFLEET, envfleet_sync, env=env, **common),
+                isolated_contender(ENVPOOL, envpool_sync, env=_AGAINST_ENVPOOL[env], **common)
+                if env in _AGAINST_ENVPOOL
+                else isolated_contender(PROCESSES, envfleet_processes, env=env, **common),
+            ],
+            ENVFLEET,
+            [
+                Target("ratio", ENVFLEET, 1.2, ENVPOOL)
+                if env in _AGAINST_ENVPOOL
+                else Target("ratio", ENVFLEET, 5, PROCESSES)
+            ],
+            facts=common,
+        )
+        for env in (*_AGAINST_ENVPOOL, *_AGAINST_PYTHON)
+    ]
+
+
 # --- contenders: options are env, num_envs and num_threads, and batch_size for the asynchronous ones ---
 
 
@@ -66,6 +95,13 @@ def envfleet_sync(**options: Any) -> Loop:
 def envfleet_async(**options: Any) -> Loop:
     pool = _envfleet(**options)
     return _async_loop(pool, pool.single_action_space, options["batch_size"])
+
+
+def envfleet_processes(env: str, num_envs: int, num_threads: int) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(env, backend="processes", num_envs=num_envs, num_workers=num_threads, seed=0)
+    return _sync_loop(pool, pool.single_action_space, num_envs)
 
 
 def envpool_sync(**options: Any) -> Loop:
@@ -102,4 +138,4 @@ def _async_loop(pool: Any, space: spaces.Space[Any], batch_size: int) -> Loop:
     return async_loop(pool, batch_size, pool.close, actions=actions_of(space, batch_size))
 
 
-SUITES: dict[str, Callable[[Options], list[Case]]] = {"mujoco": mujoco}
+SUITES: dict[str, Callable[[Options], list[Case]]] = {"mujoco": mujoco, "dm_control": dm_control}

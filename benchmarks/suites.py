@@ -34,8 +34,8 @@ SUITES: dict[str, Callable[[Options], list[Case]]] = {
     **xla_suites.SUITES,
 }
 
-# Run only if they are named: they take long.
-ON_REQUEST = frozenset({"native_table"})
+# Run only if they are named: they take long, or need the environment of `make test-families`.
+ON_REQUEST = frozenset({"native_table", "worker_families"})
 
 
 def build(suite: str, options: Options) -> list[Case]:

@@ -57,6 +57,16 @@ def test_seeds_from_an_array(values: list[int]) -> None:
     assert [ours.randn() for _ in range(2000)] == numpys.randn(2000).tolist()
 
 
+def test_a_generator_is_fresh_until_the_first_draw() -> None:
+    ours, _ = pair(3)
+    assert ours.is_fresh()
+    for _ in range(3 * 312):  # past the ends of several blocks
+        ours.random_sample()
+        assert not ours.is_fresh()
+    ours.seed_by_array([1])
+    assert ours.is_fresh()
+
+
 def test_an_empty_range_is_refused() -> None:
     with pytest.raises(ValueError, match="low < high"):
         _native.RandomState([0, 0, 0, 0]).randint(3, 3)

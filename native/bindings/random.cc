@@ -40,6 +40,7 @@ void bind_random(nb::module_& module) {
            })
       .def("seed_by_array",
            [](RandomState& self, const std::vector<std::uint32_t>& values) { self.seed(std::span(values)); })
+      .def("is_fresh", &RandomState::is_fresh)
       .def("random_sample", &RandomState::random_sample)
       .def("uniform", &RandomState::uniform)
       .def("randn", &RandomState::randn)

@@ -128,6 +128,18 @@ def test_envs_of_a_worker_share_one_gl_context(env_id: str, monkeypatch: pytest.
         assert len(made) == 1
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(1200)  # a frame takes a tenth of a second without a GPU
+@pytest.mark.parametrize("env_id", ["Hopper-v5", "cheetah-run"])
+def test_256_envs_on_processes(env_id: str) -> None:
+    with make(env_id, num_envs=256, num_workers=2, frame_stack=2) as envs:
+        assert envs.spec.backend == "processes"
+        obs, *_ = envs.step(actions_of(envs, 1)[0])
+        assert obs.shape == (256, 6, 48, 64)
+        assert (obs[:, 3:] != obs[:, :3]).any(axis=(1, 2, 3)).all(), "an env's frame did not change"
+        assert len({frame.tobytes() for frame in obs}) == 256
+
+
 def test_two_pools_draw_in_turn_in_one_thread() -> None:
     with (
         make("Hopper-v4", backend="serial") as hopper,

@@ -10,6 +10,8 @@ import pytest
 from support.package_rollouts import assert_package_rollout
 
 import envfleet
+from envfleet.cli.list_envs import brief
+from envfleet.envs.catalogue import EnvSummary, summaries
 from envfleet.envs.craftax import all_ids
 from envfleet.errors import ConfigError
 
@@ -18,24 +20,27 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning"),
     pytest.mark.timeout(1800),  # JAX compiles for minutes on a slow machine
 ]
-# The others differ in their renderer; each takes minutes to compile.
 ENV_ID = "Craftax-Classic-Symbolic-v1"
 
 
 class PackageEnv:
     """The package's functions, called one by one."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, env_id: str, limit: int) -> None:
         import jax
         from craftax.craftax_env import make_craftax_env_from_name
 
         self.jax = jax
-        self.env = make_craftax_env_from_name(ENV_ID, auto_reset=False)
+        self.env = make_craftax_env_from_name(env_id, auto_reset=False)
         self.params = self.env.default_params.replace(max_timesteps=limit)
         space = self.env.observation_space(self.params)
-        self.observation_space = envfleet.make_spec(ENV_ID, backend="serial").observation_space
+        spec = envfleet.make_spec(env_id, backend="serial")
+        self.observation_space = spec.observation_space
         assert (self.observation_space.shape, self.observation_space.dtype) == (space.shape, np.float32)
-        self.action_space = envfleet.make_spec(ENV_ID, backend="serial").action_space
+        self.action_space = spec.action_space
+        assert summaries()[env_id] == EnvSummary(
+            spec.max_episode_steps, brief(self.observation_space), brief(self.action_space)
+        )
 
     def next_key(self) -> Any:
         self.key, key = self.jax.random.split(self.key)
@@ -57,13 +62,21 @@ class PackageEnv:
         pass
 
 
-def test_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Compiled once, here; the workers take it from the cache.
+@pytest.fixture(autouse=True)
+def compilation_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compile once, in this process; the workers take it from the cache."""
     import jax
 
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     jax.config.update("jax_compilation_cache_dir", str(tmp_path))
-    assert_package_rollout(ENV_ID, lambda: PackageEnv(10), steps=32, limit=10)
+
+
+@pytest.mark.parametrize("env_id", sorted(all_ids()))
+def test_rollout(env_id: str) -> None:
+    assert_package_rollout(env_id, lambda: PackageEnv(env_id, 10), steps=32, limit=10)
+
+
+def test_infos_and_params() -> None:
     with envfleet.make(ENV_ID, num_envs=2, num_workers=1, max_episode_steps=2) as envs:
         envs.reset(seed=0)
         assert "Achievements/collect_wood" not in envs.step(np.zeros(2, dtype=np.int64))[4]

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
     [
         ("highway-fast-v0", {}),
         ("parking-v0", {}),
+        ("parking-parked-v0", {}),  # its class takes no config
         ("highway-fast-v0", {"config": {"observation": {"type": "OccupancyGrid"}, "lanes_count": 2}}),
         # Last: it changes attributes of the package's vehicle classes, which the envs of this process share.
         ("intersection-multi-agent-v0", {}),

@@ -11,7 +11,7 @@ from support.package_rollouts import assert_package_rollout
 import envfleet
 from envfleet.cli.list_envs import brief
 from envfleet.envs import metaworld as family
-from envfleet.envs.family import EnvSummary
+from envfleet.envs.catalogue import EnvSummary, summaries
 from envfleet.errors import ConfigError
 
 metaworld = pytest.importorskip("metaworld", reason="needs metaworld: run make test-families")
@@ -90,6 +90,6 @@ def test_task_seeds_and_goals() -> None:
 def test_ids() -> None:
     with envfleet.make("Meta-World/MT1-reach-v3", num_envs=1) as envs:
         summary = EnvSummary(500, brief(envs.single_observation_space), brief(envs.single_action_space))
-        assert family.FAMILY.summary_of("Meta-World/MT1-reach-v3") == summary
+        assert summaries()["Meta-World/MT1-reach-v3"] == summary
     tasks = {env_id.removeprefix("Meta-World/MT1-") for env_id in family.all_ids() if "/MT1-" in env_id}
     assert tasks == set(metaworld.ALL_V3_ENVIRONMENTS)

@@ -38,23 +38,26 @@ SHORT = [
     "humanoid-stand",
     "humanoid-run",
     "humanoid_CMU-walk",
+    "lqr-lqr_2_1",
+    "lqr-lqr_6_2",
     "manipulator-bring_ball",
     "manipulator-insert_peg",
     "pendulum-swingup",
     "point_mass-hard",
     "quadruped-run",
+    "quadruped-escape",
     "quadruped-fetch",
     "reacher-easy",
     "stacker-stack_2",
     "swimmer-swimmer6",
     "walker-run",
 ]
-EPISODE = 1000  # steps of all tasks
+EPISODE = 1000  # steps of all tasks but lqr, which has no limit
 SOAK_SEEDS = int(os.environ.get("ENVFLEET_SOAK_SEEDS", "10"))
 # What may differ in a last bit on other CPUs than this was written on, and never enters the simulation: rewards, whose
 # scalings come from np.log, and vectors that BLAS rotates into the frame of a body, in an order of its own.
 LAST_BITS = 1e-14
-_ROTATED = {"extremities", "to_target", "target", "target_position", "ball_state", "torso_com_velocity"}
+_ROTATED = {"extremities", "to_target", "target", "target_position", "ball_state", "torso_com_velocity", "origin"}
 
 
 def assert_same(actual: Any, expected: Any, where: str, tolerance: float = 0.0) -> None:
@@ -71,8 +74,10 @@ def assert_equal_rollouts(env_id: str, seeds: list[int], steps: int) -> None:
         assert list(envs.single_observation_space) == list(references[0].observation_space)
         assert envs.single_action_space == references[0].action_space
         assert envs.metadata["render_fps"] == references[0].metadata["render_fps"]
-        assert envs.spec.max_episode_steps == references[0].max_steps == EPISODE
+        limit = None if env_id.startswith("lqr") else EPISODE
+        assert envs.spec.max_episode_steps == getattr(references[0], "max_steps", None) == limit
         space = envs.single_action_space
+        low, high = np.maximum(space.low, -2), np.minimum(space.high, 2)  # lqr's are not limited
         actions = np.random.default_rng(7)
         starts = []
         for episode in range(2):
@@ -85,7 +90,7 @@ def assert_equal_rollouts(env_id: str, seeds: list[int], steps: int) -> None:
                     tolerance = LAST_BITS if name in _ROTATED else 0.0
                     assert_same(obs[name][i], own[name], f"start of episode {episode}, env {i}: {name}", tolerance)
             for step in range(steps):
-                action = actions.uniform(space.low, space.high, (len(seeds), *space.shape))
+                action = actions.uniform(low, high, (len(seeds), *space.shape))
                 obs, reward, terminated, truncated, info = envs.step(action)
                 for i, reference in enumerate(references):
                     where = f"episode {episode}, step {step}, env {i}"
@@ -108,7 +113,7 @@ def assert_equal_rollouts(env_id: str, seeds: list[int], steps: int) -> None:
 def test_ids_are_those_of_the_plugin() -> None:
     with envfleet.make("pendulum-swingup"):
         assert set(native_ids()) <= set(_native.list_env_types())
-    assert len(NATIVE_TASKS) == 48
+    assert len(NATIVE_TASKS) == 51
     assert {"WalkerRun-v1", "HumanoidCMURun-v1", "BallInCupCatch-v1"} <= set(native_ids())
 
 
@@ -123,6 +128,42 @@ def test_whole_episodes_equal_dm_control(env_id: str) -> None:
     assert_equal_rollouts(env_id, list(range(SOAK_SEEDS)), EPISODE)
 
 
+def test_terrains_equal_those_of_dm_control() -> None:
+    """All of it, since a rollout only shows what the body touches."""
+    reference = DmControlEnv("quadruped", "escape")
+    with envfleet.make("quadruped-escape", num_envs=1, autoreset_mode="disabled") as envs:
+        for seed in (3, None, 4):
+            envs.reset(seed=seed)
+            reference.reset(seed=seed)
+            assert np.array_equal(envs.get_attr("model_hfield_data")[0], reference.env.physics.model.hfield_data)
+    reference.close()
+
+
+def test_lqr_ends_at_rest() -> None:
+    with envfleet.make("lqr-lqr_6_2", num_envs=2, autoreset_mode="disabled") as envs:
+        envs.reset(seed=0)
+        envs.set_attr("qpos", [np.zeros(6), envs.get_attr("qpos")[1]])
+        _, _, terminated, truncated, info = envs.step(np.zeros((2, 2)))
+        assert terminated.tolist() == [True, False]
+        assert truncated.tolist() == [False, False]
+        assert info["discount"].tolist() == [0.0, 1.0]
+
+
+def test_lqr_draws_springs_from_the_seed_and_keeps_them() -> None:
+    with envfleet.make("lqr-lqr_2_1", num_envs=2, autoreset_mode="disabled") as envs:
+
+        def springs(seed: int | None) -> list[list[float]]:
+            envs.reset(seed=seed)
+            return [own.tolist() for own in envs.get_attr("model_jnt_stiffness")]
+
+        first = springs(8)
+        assert first[0] != first[1]
+        # A generator whose block of 624 numbers is used up is not a new one.
+        assert all(springs(None) == first for _ in range(700))
+        assert springs(9)[0] == first[1]
+        assert springs(8) == first
+
+
 def test_python_backends_run_dm_control() -> None:
     rows = []
     for backend in ("serial", "native"):
@@ -134,12 +175,13 @@ def test_python_backends_run_dm_control() -> None:
         assert_same(one["to_target"], other["to_target"], "") if isinstance(one, dict) else assert_same(one, other, "")
 
 
-@pytest.mark.parametrize("env_id", ["manipulator-bring_ball", "hopper-hop"])
+@pytest.mark.parametrize("env_id", ["manipulator-bring_ball", "hopper-hop", "lqr-lqr_6_2", "quadruped-escape"])
 def test_a_saved_state_goes_on_alike(env_id: str) -> None:
     with envfleet.make(env_id, num_envs=2) as envs:
         envs.reset(seed=3)
-        size = envs.single_action_space.shape
-        actions = np.random.default_rng(1).uniform(-1, 1, (30, 2, *size))
+        space = envs.single_action_space
+        low, high = np.maximum(space.low, -1), np.minimum(space.high, 1)
+        actions = np.random.default_rng(1).uniform(low, high, (30, 2, *space.shape))
         for action in actions[:20]:
             envs.step(action)
         saved = envs.pool.get_state()

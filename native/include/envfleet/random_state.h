@@ -31,7 +31,7 @@ class RandomState {
   // The whole generator: what get_state saves and set_state restores.
   struct State {
     std::uint32_t key[624];
-    std::int32_t position;
+    std::int32_t position;  // in key; 624: at its end; 625: seeded, and nothing drawn yet
     std::int32_t has_gauss;
     double gauss;
   };
@@ -60,8 +60,11 @@ class RandomState {
     seed(static_cast<std::uint32_t>(drawn));
   }
 
+  // Whether nothing was drawn since seed(): for envs whose original builds its model from the seed.
+  bool is_fresh() const { return state_.position == kSeeded; }
+
   std::uint32_t next_uint32() {
-    if (state_.position == kLength) refill();
+    if (state_.position >= kLength) refill();
     std::uint32_t value = state_.key[state_.position++];
     value ^= value >> 11;
     value ^= (value << 7) & 0x9d2c5680u;
@@ -133,7 +136,7 @@ class RandomState {
 
   State save() const { return state_; }
   void load(const State& saved) {
-    if (saved.position < 0 || saved.position > kLength || (saved.has_gauss & ~1) != 0) {
+    if (saved.position < 0 || saved.position > kSeeded || (saved.has_gauss & ~1) != 0) {
       throw std::invalid_argument("the state holds no valid generator");
     }
     state_ = saved;
@@ -143,9 +146,10 @@ class RandomState {
 
  private:
   static constexpr std::int32_t kLength = 624;
+  static constexpr std::int32_t kSeeded = kLength + 1;
 
   void restart() {
-    state_.position = kLength;
+    state_.position = kSeeded;
     state_.has_gauss = 0;
     state_.gauss = 0;
   }

@@ -23,10 +23,19 @@ int Physics::id(mjtObj kind, const char* name) const {
   return found;
 }
 
+template <class T>
+void Physics::own_array(std::vector<OwnArray<T>>& all, const char* name, T* mjModel::* array, std::int64_t count) {
+  const T* shared = model_.*array;
+  OwnArray<T>& own = all.emplace_back(std::string("model_") + name, std::vector<T>(shared, shared + count));
+  model_.*array = own.values.data();  // a vector's memory stays where it is when `all` grows
+}
+
 void Physics::modify(const char* name, mjtNum* mjModel::* array, std::int64_t count) {
-  const double* shared = model_.*array;
-  OwnArray& own = own_arrays_.emplace_back(std::string("model_") + name, std::vector<double>(shared, shared + count));
-  model_.*array = own.values.data();  // a vector's memory stays where it is when own_arrays_ grows
+  own_array(own_arrays_, name, array, count);
+}
+
+void Physics::modify(const char* name, float* mjModel::* array, std::int64_t count) {
+  own_array(own_float_arrays_, name, array, count);
 }
 
 // Throws where a warning is counted, as dm_control's check_invalid_state().
@@ -43,17 +52,22 @@ void Physics::checked(Body&& body) {
   }
 }
 
-void Physics::after_reset() {
+template <class Body>
+void Physics::with_disabled(int features, Body&& body) {
   const auto flags = model_.opt.disableflags;
-  model_.opt.disableflags |= mjDSBL_ACTUATION;
   const auto restore = [&] { model_.opt.disableflags = flags; };
+  model_.opt.disableflags |= features;
   try {
-    checked([this] { mj_forward(&model_, data_.get()); });
+    body();
   } catch (...) {
     restore();
     throw;
   }
   restore();
+}
+
+void Physics::after_reset() {
+  with_disabled(mjDSBL_ACTUATION, [this] { checked([this] { mj_forward(&model_, data_.get()); }); });
 }
 
 void Physics::reset() {
@@ -65,22 +79,28 @@ void Physics::reset() {
 }
 
 void Physics::step(int count) {
-  checked([this, count] {
-    const mjModel* const model = &model_;
-    mjData* const data = data_.get();
-    int whole_steps = count;
-    if (model->opt.integrator != mjINT_RK4) {
-      mj_step2(model, data);
-      --whole_steps;
+  mjData* const data = data_.get();
+  // The parts of `count` steps before the last one. Nothing reads their sensors: each later step computes them again.
+  with_disabled(mjDSBL_SENSOR, [&] {
+    checked([&] {
+      if (count > 1 && has_split_steps()) mj_step2(&model_, data);
+      const int hidden_steps = count - 1 - (has_split_steps() ? 1 : 0);
+      for (int i = 0; i < hidden_steps; ++i) mj_step(&model_, data);
+    });
+  });
+  checked([&] {
+    if (count == 1 && has_split_steps()) {
+      mj_step2(&model_, data);
+    } else {
+      mj_step(&model_, data);
     }
-    for (int i = 0; i < whole_steps; ++i) mj_step(model, data);
-    mj_step1(model, data);
+    mj_step1(&model_, data);
   });
 }
 
-std::vector<double> Physics::state() const {
+std::vector<double> Physics::state() {
   std::vector<double> numbers = mujoco::integration_state(&model_, data_.get());
-  for (const OwnArray& own : own_arrays_) numbers.insert(numbers.end(), own.values.begin(), own.values.end());
+  for_each_own_array([&](auto& own) { numbers.insert(numbers.end(), own.values.begin(), own.values.end()); });
   return numbers;
 }
 
@@ -94,10 +114,9 @@ void Physics::load(StateReader& reader) {
   reader("state", numbers);
   mujoco::check_state_size(numbers.size(), state().size());
   const double* next = numbers.data() + mj_stateSize(&model_, mjSTATE_INTEGRATION);
-  for (OwnArray& own : own_arrays_) {
-    std::copy_n(next, own.values.size(), own.values.begin());
-    next += own.values.size();
-  }
+  for_each_own_array([&](auto& own) {
+    for (auto& value : own.values) value = static_cast<std::remove_reference_t<decltype(value)>>(*next++);
+  });
   // The first half of a step: step() begins with the second.
   mujoco::with_error_handler([&] {
     mj_setState(&model_, data_.get(), numbers.data(), mjSTATE_INTEGRATION);

@@ -59,6 +59,7 @@ class Physics {
 
   // Gives this env an array of its own, which is saved with its state and shown to a renderer as "model_NAME".
   void modify(const char* name, mjtNum* mjModel::* array, std::int64_t count);
+  void modify(const char* name, float* mjModel::* array, std::int64_t count);
 
   // mj_resetData() and forward dynamics without actuation. A PhysicsError is dropped, as reset_context() does.
   void reset();
@@ -83,10 +84,10 @@ class Physics {
     visit("act", act);
     visit("ctrl", ctrl);
     visit("qacc_warmstart", warmstart);
-    for (OwnArray& own : own_arrays_) {
-      std::span<double> values(own.values);
+    for_each_own_array([&](auto& own) {
+      std::span values(own.values);
       visit(own.field.c_str(), values);
-    }
+    });
   }
   // Whether a visitor wrote one of the fields.
   bool was_written() {
@@ -97,19 +98,33 @@ class Physics {
   struct DeleteData {
     void operator()(mjData* data) const { mj_deleteData(data); }
   };
+  template <class T>
   struct OwnArray {
     std::string field;
-    std::vector<double> values;
+    std::vector<T> values;
   };
 
+  template <class T>
+  void own_array(std::vector<OwnArray<T>>& all, const char* name, T* mjModel::* array, std::int64_t count);
+  template <class Visit>
+  void for_each_own_array(Visit&& visit) {
+    for (OwnArray<double>& own : own_arrays_) visit(own);
+    for (OwnArray<float>& own : own_float_arrays_) visit(own);
+  }
   template <class Body>
   void checked(Body&& body);
-  std::vector<double> state() const;
+  // Runs body() with these mjtDisableBits set.
+  template <class Body>
+  void with_disabled(int features, Body&& body);
+  // Runge-Kutta steps cannot be split in halves.
+  bool has_split_steps() const { return model_.opt.integrator != mjINT_RK4; }
+  std::vector<double> state();
 
   SharedSuiteModel shared_;
   mjModel model_;
   std::unique_ptr<mjData, DeleteData> data_;
-  std::vector<OwnArray> own_arrays_;
+  std::vector<OwnArray<double>> own_arrays_;
+  std::vector<OwnArray<float>> own_float_arrays_;
   mujoco::ViewedState viewed_;
 };
 

@@ -1,8 +1,9 @@
-// quadruped: walk, run, fetch.
+// quadruped: walk, run, escape, fetch.
 #include <cmath>
 #include <initializer_list>
 #include <stdexcept>
 
+#include "cubic_zoom.h"
 #include "task.h"
 
 namespace envfleet::dm_control {
@@ -70,9 +71,14 @@ class Quadruped : public Task {
     throw std::runtime_error("no state without a contact was found");
   }
 
-  int torso_, velocimeter_;
+  // With a random orientation.
+  void start_in_the_middle(RandomState& random) {
+    double orientation[4];
+    for (double& value : orientation) value = random.randn();
+    normalize(orientation);
+    place(orientation, 0, 0);
+  }
 
- private:
   // The places of all values of the sensors of these kinds, in the model's order.
   std::vector<int> sensors_of(std::initializer_list<mjtSensor> kinds) const {
     std::vector<int> found;
@@ -84,6 +90,9 @@ class Quadruped : public Task {
     return found;
   }
 
+  int torso_, velocimeter_;
+
+ private:
   std::vector<int> hinges_, imu_, force_torque_;
   int root_;
 };
@@ -92,18 +101,93 @@ class QuadrupedMove : public Quadruped {
  public:
   QuadrupedMove(Physics& physics, double speed) : Quadruped(physics), speed_(speed) {}
 
-  void start(RandomState& random) override {
-    double orientation[4];
-    for (double& value : orientation) value = random.randn();
-    normalize(orientation);
-    place(orientation, 0, 0);
-  }
+  void start(RandomState& random) override { start_in_the_middle(random); }
   double reward() const override {
     return upright_reward() * tolerance(*sensor_values(velocimeter_), above(speed_, speed_, 0.5));
   }
 
  private:
   double speed_;
+};
+
+// A bowl with random bumps, which each episode draws again.
+class QuadrupedEscape : public Quadruped {
+ public:
+  explicit QuadrupedEscape(Physics& physics)
+      : Quadruped(physics),
+        workspace_(physics.site("workspace")),
+        rangefinders_(sensors_of({mjSENS_RANGEFINDER})),
+        resolution_(physics.model().hfield_nrow[0]),
+        terrain_size_(physics.model().hfield_size[0]) {
+    if (physics.model().nhfield != 1 || physics.model().hfield_ncol[0] != resolution_) {
+      throw std::invalid_argument("quadruped-escape expected a model with one square height field");
+    }
+    physics.modify("hfield_data", &mjModel::hfield_data, physics.model().nhfielddata);
+  }
+
+  std::vector<Observed> layout() const override {
+    std::vector<Observed> all = Quadruped::layout();
+    all.push_back({"origin", {3}});
+    all.push_back({"rangefinder", {static_cast<std::int64_t>(rangefinders_.size())}});
+    return all;
+  }
+  void start(RandomState& random) override {
+    draw_terrain(random);
+    start_in_the_middle(random);
+  }
+  void observe(double* to) const override {
+    to = write_common(to);
+    double* const origin = to;
+    to = rotate(physics_.xpos(torso_), physics_.xmat(torso_), to);
+    for (double* value = origin; value != to; ++value) *value = -*value;
+    double* const end = write_sensors(to, rangefinders_);
+    const std::vector<double> readings(to, end);
+    numpy::tanh(to, to, end - to);
+    for (const double reading : readings) {
+      if (reading == kNoIntersection) *to = 1;
+      ++to;
+    }
+  }
+  double reward() const override {
+    const double upright = numpy::cos(degrees(20));
+    const double escape = tolerance(norm(physics_.site_xpos(workspace_), 3), above(terrain_size_, terrain_size_));
+    return tolerance(physics_.xmat(torso_)[kZZ], above(upright, 1 + upright)) * escape;
+  }
+
+ private:
+  static constexpr double kNoIntersection = -1;
+  static constexpr double kSmoothness = 0.15;  // 0: the highest bumps; 1: none
+  static constexpr double kBumpScale = 2;      // metres
+
+  void draw_terrain(RandomState& random) {
+    const int num_bumps = static_cast<int>(2 * terrain_size_ / kBumpScale);
+    std::vector<double> bumps(static_cast<std::size_t>(num_bumps) * num_bumps);
+    for (double& bump : bumps) bump = random.uniform(kSmoothness, 1);
+    const std::vector<double> smooth = cubic_zoom(std::move(bumps), num_bumps, resolution_);
+    if (bowl_.empty()) bowl_ = make_bowl();
+    float* const heights = physics_.model().hfield_data + physics_.model().hfield_adr[0];
+    for (std::size_t i = 0; i < bowl_.size(); ++i) heights[i] = static_cast<float>(bowl_[i] * smooth[i]);
+  }
+
+  std::vector<double> make_bowl() const {
+    std::vector<double> bowl;
+    const double step = 2.0 / (resolution_ - 1);
+    for (int row = 0; row < resolution_; ++row) {
+      for (int column = 0; column < resolution_; ++column) {
+        const double x = column * step - 1, y = row * step - 1;
+        bowl.push_back(2 * kPi * std::clamp(std::sqrt(x * x + y * y), 0.04, 1.0));
+      }
+    }
+    numpy::cos(bowl.data(), bowl.data(), static_cast<std::int64_t>(bowl.size()));
+    for (double& height : bowl) height = 0.5 - height / 2;
+    return bowl;
+  }
+
+  int workspace_;
+  std::vector<int> rangefinders_;
+  int resolution_;            // of the height field, in values per side
+  double terrain_size_;       // half a side, in metres
+  std::vector<double> bowl_;  // computed in the first episode: a constructor has no numpy
 };
 
 class QuadrupedFetch : public Quadruped {
@@ -169,6 +253,7 @@ class QuadrupedFetch : public Quadruped {
 std::unique_ptr<Task> make_quadruped_task(std::string_view name, Physics& physics) {
   if (name == "quadruped-walk") return std::make_unique<QuadrupedMove>(physics, 0.5);
   if (name == "quadruped-run") return std::make_unique<QuadrupedMove>(physics, 5);
+  if (name == "quadruped-escape") return std::make_unique<QuadrupedEscape>(physics);
   if (name == "quadruped-fetch") return std::make_unique<QuadrupedFetch>(physics);
   return nullptr;
 }

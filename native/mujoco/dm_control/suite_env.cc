@@ -11,14 +11,14 @@ namespace envfleet::dm_control {
 
 namespace {
 
-constexpr TaskFactory kFactories[] = {make_pole_task, make_walker_task,    make_target_task,
-                                      make_arm_task,  make_quadruped_task, make_dog_task};
+constexpr TaskFactory kFactories[] = {make_pole_task,      make_walker_task, make_target_task, make_arm_task,
+                                      make_quadruped_task, make_dog_task,    make_lqr_task};
 
 std::unique_ptr<Task> make_task(const std::string& name, Physics& physics) {
   for (const TaskFactory make : kFactories) {
     if (auto task = make(name, physics)) return task;
   }
-  throw std::invalid_argument("expected a task of dm_control's suite that is native, got " + name);
+  throw std::invalid_argument("expected a task of dm_control's suite, got " + name);
 }
 
 std::int64_t size_of(const Observed& observed) {
@@ -93,15 +93,15 @@ class SuiteEnv {
 
   void step(const double* action, Out& out) {
     settle();
-    bool is_last = false;
-    for (std::int64_t i = 0; i < frame_skip_ && !is_last; ++i) {
+    for (std::int64_t i = 0; i < frame_skip_ && !out.truncated && !out.terminated; ++i) {
       std::copy_n(action, physics_.model().nu, physics_.data().ctrl);
       physics_.step(physics_.suite_model().n_sub_steps);
       out.reward += task_->reward();
-      is_last = static_cast<double>(++num_steps_) >= physics_.suite_model().step_limit;
+      const bool is_last = static_cast<double>(++num_steps_) >= physics_.suite_model().step_limit;
+      out.terminated = task_->is_terminated();
+      out.truncated = is_last && !out.terminated;  // dm_control reports one end, by its discount
     }
-    out.truncated = is_last;
-    *out.info<double>() = 1.0;
+    *out.info<double>() = out.terminated ? 0.0 : 1.0;
     settled();
     observe(out);
   }
@@ -191,8 +191,6 @@ class SuiteEnv {
   std::vector<double> observation_;
 };
 
-// Those that are not here run in Python: lqr draws a model for each seed, quadruped-escape a landscape for each
-// episode with scipy's splines. Also in envfleet/envs/dm_control_models.py.
 constexpr const char* kTasks[] = {
     "acrobot-swingup",
     "acrobot-swingup_sparse",
@@ -223,6 +221,8 @@ constexpr const char* kTasks[] = {
     "humanoid_CMU-stand",
     "humanoid_CMU-walk",
     "humanoid_CMU-run",
+    "lqr-lqr_2_1",
+    "lqr-lqr_6_2",
     "manipulator-bring_ball",
     "manipulator-bring_peg",
     "manipulator-insert_ball",
@@ -232,6 +232,7 @@ constexpr const char* kTasks[] = {
     "point_mass-hard",
     "quadruped-walk",
     "quadruped-run",
+    "quadruped-escape",
     "quadruped-fetch",
     "reacher-easy",
     "reacher-hard",

@@ -40,6 +40,8 @@ class Task {
   // Writes all arrays, one after the other.
   virtual void observe(double* to) const = 0;
   virtual double reward() const = 0;
+  // Whether the episode ends here with a discount of 0.
+  virtual bool is_terminated() const { return false; }
   // What start() leaves for later steps beside the simulation's state.
   virtual void save(StateWriter&) {}
   virtual void load(StateReader&) {}
@@ -94,5 +96,6 @@ std::unique_ptr<Task> make_target_task(std::string_view name, Physics& physics);
 std::unique_ptr<Task> make_arm_task(std::string_view name, Physics& physics);
 std::unique_ptr<Task> make_quadruped_task(std::string_view name, Physics& physics);
 std::unique_ptr<Task> make_dog_task(std::string_view name, Physics& physics);
+std::unique_ptr<Task> make_lqr_task(std::string_view name, Physics& physics);
 
 }  // namespace envfleet::dm_control

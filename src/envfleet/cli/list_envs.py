@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 import envfleet
 from envfleet.cli import arguments as args
-from envfleet.envs.family import EnvSummary
+from envfleet.envs.catalogue import EnvSummary, summaries
 from envfleet.errors import UnknownEnvError
 from envfleet.making.native_envs import find_entry
 from envfleet.making.registry import family_of
@@ -37,7 +37,7 @@ def add_parser(commands: args.Subparsers) -> None:
         help="list the environments",
         description="Lists the environments of envfleet. `backend` is what runs several of them by default, "
         '`extra needed` what they need: pip install "envfleet[EXTRA]". `limit` is the time limit in steps. No env is '
-        "built for this list: spaces that are only known then are left out.",
+        "built for this list: a few spaces that are only known then are left out.",
     )
     parser.add_argument(
         "words",
@@ -96,7 +96,8 @@ def brief(space: Space[object]) -> str:
         return "{" + ", ".join(f"{name}: {brief(part)}" for name, part in space.items()) + "}"
     if isinstance(space, spaces.Tuple):
         return "(" + ", ".join(brief(part) for part in space.spaces) + ")"
-    if isinstance(space, spaces.Text) or type(space).__name__ == "MissionSpace":  # MiniGrid's
+    # MiniGrid's and BabyAI's missions, without importing the package.
+    if isinstance(space, spaces.Text) or any(kind.__name__ == "MissionSpace" for kind in type(space).__mro__):
         return "text"
     return str(space)
 
@@ -114,8 +115,7 @@ def _row(family: str, env_id: str) -> tuple[str, ...]:
             spec.max_episode_steps, brief(spec.observation_space), brief(spec.action_space)
         )
     else:
-        # A native env with load needs a library, which may even have to be compiled.
-        summary = own.summary_of(env_id) if own.summary_of is not None else None
+        summary = summaries().get(env_id)
     if summary is None:
         return family, env_id, backend, extra, _NOTHING, _NOTHING, _NOTHING
     limit = _NOTHING if summary.max_episode_steps is None else f"{summary.max_episode_steps:,}"

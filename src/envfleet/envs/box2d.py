@@ -8,7 +8,7 @@ from functools import cache
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.envs.family import EnvSummary, Family
+from envfleet.envs.family import Family
 
 # Replacements for the ids that Gymnasium 1.0 dropped; docs/environments.md lists the differences.
 _SUCCESSORS = {
@@ -31,26 +31,11 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     return replace(gymnasium.spec(_SUCCESSORS[env_id]), id=env_id)
 
 
-_SUMMARIES = {
-    "BipedalWalker": EnvSummary(1600, "Box(24,) float32", "Box(4,) float32"),
-    "BipedalWalkerHardcore": EnvSummary(2000, "Box(24,) float32", "Box(4,) float32"),
-    "CarRacing": EnvSummary(1000, "Box(96, 96, 3) uint8", "Box(3,) float32"),
-    "LunarLander": EnvSummary(1000, "Box(8,) float32", "Discrete(4)"),
-    "LunarLanderContinuous": EnvSummary(1000, "Box(8,) float32", "Box(2,) float32"),
-}
-
-
-def summary_of(env_id: str) -> EnvSummary:
-    """Return the spaces of an id."""
-    return _SUMMARIES[env_id.rpartition("-")[0]]
-
-
 FAMILY = Family(
     "box2d",
     package="Box2D",
     extra="box2d",
     python_ids=all_ids,
     spec_of=spec_of,
-    summary_of=summary_of,
     python_opens_windows=True,
 )

@@ -46,15 +46,6 @@ class TextColumn:
 
 
 @dataclass(frozen=True)
-class EnvSummary:
-    """What `envfleet list` shows of an env. The spaces are written as cli/list_envs.py:brief does."""
-
-    max_episode_steps: int | None
-    observation: str
-    action: str
-
-
-@dataclass(frozen=True)
 class Family:
     """A group of ids, native or in Python or both.
 
@@ -85,9 +76,6 @@ class Family:
     # Likewise, for a renderer that several envs share: its frames depend on the attributes alone. None: make_renderer.
     make_shared_renderer: Callable[[str, Mapping[str, Any]], Renderer] | None = None
     render_fps: Mapping[str, int] = field(default_factory=dict)
-    # Return the time limit and the spaces of an id without building an env, or None if they are not known. Not used for
-    # envs that are compiled in.
-    summary_of: Callable[[str], EnvSummary | None] | None = None
     # Return the string columns of the observation, given an id and the parameters of an env.
     text_columns: Callable[[str, Mapping[str, Any]], Mapping[str, TextColumn]] | None = None
 

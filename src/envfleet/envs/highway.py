@@ -37,7 +37,9 @@ def spec_of(env_id: str) -> GymnasiumSpec:
 def make_env(package_class: str, config: Any = None, **kwargs: Any) -> Any:
     """Return an env of this class. The package changes its config, which the envs of a worker must not share."""
     make: Any = load_env_creator(package_class)
-    return make(config=deepcopy(config), **kwargs)
+    if config is not None:  # two of the package's classes take none
+        kwargs["config"] = deepcopy(config)
+    return make(**kwargs)
 
 
 FAMILY = Family(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, overload
 
 from envfleet.apis.pettingzoo.env import PlayersEnv
 from envfleet.apis.pettingzoo.pools import AgentsPool, PlayerRowsPool
+from envfleet.envs.atari.roms import rom_folder
+from envfleet.envs.family import is_installed
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
 from envfleet.making.make import make_pool
 
 # What make_pettingzoo() takes: an id of pettingzoo's registry, a module such as rps_v2, a class or
 # factory, or a list of factories, one for each env.
+_ATARI = "atari/"  # PettingZoo's games for several players, on multi_agent_ale_py
 MultiAgentEnv = str | ModuleType | Callable[..., Any] | Sequence[Callable[[], Any]]
 
 
@@ -66,6 +69,8 @@ def make_pettingzoo(
     def factory(source: Any) -> PlayersFactory:
         return PlayersFactory(_source(source), max_num_players, tuple(wrappers), render_mode)
 
+    if isinstance(env, str) and env.startswith(_ATARI) and options.get("backend", "auto") == "auto":
+        options["backend"] = "processes"  # one env as well: a fault in the emulator ends its process
     given = [factory(own) for own in env] if isinstance(env, (list, tuple)) else factory(env)
     pool = make_pool(given, **options)
     try:
@@ -104,6 +109,7 @@ class _Registered:
 
     kind: str
     spec: Any
+    defaults: Mapping[str, Any]
 
     @property
     def __name__(self) -> str:
@@ -111,7 +117,7 @@ class _Registered:
 
     def __call__(self, **kwargs: Any) -> Any:
         """Build the env with these parameters."""
-        return _pettingzoo().make(self.kind, self.spec, **kwargs)
+        return _pettingzoo().make(self.kind, self.spec, **{**self.defaults, **kwargs})
 
 
 def as_parallel(env: Any) -> Any:
@@ -169,10 +175,16 @@ def _registered(env_id: str) -> _Registered:
             f"ids need PettingZoo with a registry (tested: 1.27), got {pettingzoo.__version__}; "
             "pass the module, such as pettingzoo.butterfly.pistonball_v6"
         )
+    defaults = {}
+    if env_id.startswith(_ATARI):
+        for package in ("multi_agent_ale_py", "ale_py"):
+            if not is_installed(package):
+                raise MissingExtraError(package, "pettingzoo_atari", env_id)
+        defaults["auto_rom_install_path"] = str(rom_folder())  # multi_agent_ale_py has no ROMs, ale-py has them
     reason: Exception | None = None
     for kind in ("parallel", "aec"):
         try:
-            return _Registered(kind, pettingzoo.spec(kind, env_id))
+            return _Registered(kind, pettingzoo.spec(kind, env_id), defaults)
         except Exception as error:  # pettingzoo's own kinds differ by version
             reason = reason or error
     own = " or ".join(MULTIPLAYER_SCENARIOS)

@@ -49,14 +49,18 @@ def check_settings(game: str, options: AtariOptions, info: RomInfo) -> None:
             raise ConfigError(f"{name} of {game} expected one of {list(known)}, or -1 for its default, got {value}")
 
 
+def rom_folder() -> Path:
+    """Return the folder of the ROMs: ALE_ROMS_DIR, or ale-py's own."""
+    return Path(os.environ.get("ALE_ROMS_DIR") or _wheel_folder())
+
+
 def rom_path(game: str) -> Path:
     """Return the path of a game's ROM, verified by its digest. Raises ConfigError with the path."""
     if game not in GAMES:
         nearest = difflib.get_close_matches(str(game), GAMES, n=3)
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"the games are {', '.join(GAMES)}"
         raise ConfigError(f"expected a game such as 'pong' or 'ms_pacman', got {game!r}; {hint}")
-    folder = os.environ.get("ALE_ROMS_DIR") or str(_wheel_folder())
-    path = Path(folder) / f"{game}.bin"
+    path = rom_folder() / f"{game}.bin"
     try:
         stamp = path.stat()
     except OSError as error:

@@ -6,7 +6,7 @@ from functools import cache
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.envs.family import EnvSummary, Family
+from envfleet.envs.family import Family
 
 
 @cache
@@ -20,18 +20,10 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     return GymnasiumSpec(env_id, entry_point="envfleet.envs.craftax.env:CraftaxEnv", kwargs={"name": env_id})
 
 
-_SUMMARIES = {
-    "Craftax-Symbolic-v1": EnvSummary(100_000, "Box(8268,) float32", "Discrete(43)"),
-    "Craftax-Pixels-v1": EnvSummary(100_000, "Box(130, 110, 3) float32", "Discrete(43)"),
-    "Craftax-Classic-Symbolic-v1": EnvSummary(10_000, "Box(1345,) float32", "Discrete(17)"),
-    "Craftax-Classic-Pixels-v1": EnvSummary(10_000, "Box(63, 63, 3) float32", "Discrete(17)"),
-}
-
 FAMILY = Family(
     "craftax",
     package="craftax",
     extra="craftax",
     python_ids=all_ids,
     spec_of=spec_of,
-    summary_of=_SUMMARIES.__getitem__,
 )

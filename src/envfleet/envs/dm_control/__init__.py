@@ -1,7 +1,7 @@
 """dm_control's suite: ids such as "cheetah-run", and EnvPool's names for them ("CheetahRun-v1").
 
-Most tasks are native: models.py passes dm_control's models to the MuJoCo plug-in. The others, and all of them on a
-Python backend, run dm_control itself, through env.py.
+All tasks are native: models.py passes dm_control's models to the MuJoCo plug-in. On a Python backend they run
+dm_control itself, through env.py.
 """
 
 from __future__ import annotations
@@ -38,8 +38,6 @@ _TASKS = {
     "walker": "stand walk run",
 }
 
-# lqr generates a model per seed, escape a terrain per episode. native/mujoco/dm_control/suite_env.cc has the same list.
-_PYTHON_ONLY = frozenset({("lqr", "lqr_2_1"), ("lqr", "lqr_6_2"), ("quadruped", "escape")})
 _CONTROL_TIMESTEPS = {
     "acrobot": 0.01,
     "ball_in_cup": 0.02,
@@ -51,6 +49,7 @@ _CONTROL_TIMESTEPS = {
     "hopper": 0.02,
     "humanoid": 0.025,
     "humanoid_CMU": 0.02,
+    "lqr": 0.03,
     "manipulator": 0.01,
     "pendulum": 0.02,
     "point_mass": 0.02,
@@ -96,8 +95,8 @@ def spec_of(env_id: str) -> GymnasiumSpec:
 
 @cache
 def native_ids() -> tuple[str, ...]:
-    """Return the ids of the native tasks."""
-    return tuple(env_id for env_id, task in tasks().items() if task not in _PYTHON_ONLY)
+    """Return the ids of the native tasks: all of them."""
+    return tuple(tasks())
 
 
 def _supports_params(params: Mapping[str, Any]) -> bool:

@@ -6,7 +6,7 @@ from functools import cache
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.envs.family import EnvSummary, Family
+from envfleet.envs.family import Family
 
 _BENCHMARKS = ("MT1", "ML1-train", "ML1-test")
 _TASKS = """
@@ -51,6 +51,5 @@ FAMILY = Family(
     extra="metaworld",
     python_ids=all_ids,
     spec_of=spec_of,
-    summary_of=lambda env_id: EnvSummary(500, "Box(39,) float64", "Box(4,) float32"),
     python_opens_windows=True,
 )

@@ -9,7 +9,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from envfleet.envs.family import Family, imported_spec
 
 _NETHACK = "NetHack NetHackChallenge NetHackEat NetHackGold NetHackOracle NetHackScout NetHackScore NetHackStaircase"
-# Without Boxoban, whose levels are not in the package.
+# Without Boxoban, whose levels are not in the package, and the crossings, which it cannot build with MiniGrid 3.
 _MINIHACK = """
 Navigation-Custom-v0 Skill-Custom-v0 Room-5x5-v0 Room-Random-5x5-v0 Room-Dark-5x5-v0 Room-Monster-5x5-v0
 Room-Trap-5x5-v0 Room-Ultimate-5x5-v0 Room-15x15-v0 Room-Random-15x15-v0 Room-Dark-15x15-v0
@@ -21,9 +21,7 @@ MultiRoom-N6-OpenDoor-v0 MultiRoom-N10-OpenDoor-v0 MultiRoom-N2-Locked-v0 MultiR
 MultiRoom-N6-Locked-v0 MultiRoom-N2-Lava-v0 MultiRoom-N4-Lava-v0 MultiRoom-N6-Lava-v0 MultiRoom-N10-Lava-v0
 MultiRoom-N6-Lava-OpenDoor-v0 MultiRoom-N10-Lava-OpenDoor-v0 MultiRoom-N2-Monster-v0 MultiRoom-N4-Monster-v0
 MultiRoom-N6-Monster-v0 MultiRoom-N2-Extreme-v0 MultiRoom-N4-Extreme-v0 MultiRoom-N6-Extreme-v0
-MultiRoom-N2-LavaMonsters-v0 MultiRoom-N4-LavaMonsters-v0 MultiRoom-N6-LavaMonsters-v0 LavaCrossingS9N1-v0
-LavaCrossingS9N2-v0 LavaCrossingS9N3-v0 LavaCrossingS11N5-v0 LavaCrossingS19N13-v0 LavaCrossingS19N17-v0
-SimpleCrossingS9N1-v0 SimpleCrossingS9N2-v0 SimpleCrossingS9N3-v0 SimpleCrossingS11N5-v0 Memento-Short-F2-v0
+MultiRoom-N2-LavaMonsters-v0 MultiRoom-N4-LavaMonsters-v0 MultiRoom-N6-LavaMonsters-v0 Memento-Short-F2-v0
 Memento-F2-v0 Memento-F4-v0 River-v0 River-Monster-v0 River-Lava-v0 River-MonsterLava-v0 River-Narrow-v0
 HideNSeek-Mapped-v0 HideNSeek-v0 HideNSeek-Lava-v0 HideNSeek-Big-v0 Labyrinth-Big-v0 Labyrinth-Small-v0
 ExploreMaze-Easy-v0 ExploreMaze-Hard-v0 ExploreMaze-Easy-Mapped-v0 ExploreMaze-Hard-Mapped-v0 Eat-v0 Pray-v0
@@ -54,7 +52,7 @@ def nethack_ids() -> frozenset[str]:
 
 @cache
 def minihack_ids() -> frozenset[str]:
-    """Return every id of minihack 1.0, except Boxoban's."""
+    """Return every id of minihack 1.0, except Boxoban's and the crossings'."""
     return frozenset(f"MiniHack-{name}" for name in _MINIHACK.split())
 
 
