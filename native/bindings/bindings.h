@@ -3,6 +3,9 @@
 
 #include <nanobind/nanobind.h>
 
+#include <cstdint>
+#include <vector>
+
 #include "engine/counters.h"
 
 namespace envfleet::bindings {
@@ -23,5 +26,13 @@ void bind_api_columns(nanobind::module_& module);
 
 // The fields of statistics.EnvStats, by name.
 nanobind::dict to_python(const engine::EnvStatistics& statistics);
+
+// byte_of(env_id) for each env.
+template <class ByteOf>
+nanobind::bytes bytes_of_envs(std::int32_t num_envs, ByteOf&& byte_of) {
+  std::vector<std::uint8_t> all(num_envs);
+  for (std::int32_t env_id = 0; env_id < num_envs; ++env_id) all[env_id] = byte_of(env_id);
+  return nanobind::bytes(all.data(), all.size());
+}
 
 }  // namespace envfleet::bindings

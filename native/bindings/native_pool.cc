@@ -521,7 +521,10 @@ bool NativePool::set_field(std::int32_t env_id, const std::string& name, nb::han
 
 nb::bytes NativePool::phases() {
   const Part call(*this);
-  return nb::bytes(engine_->phases(), static_cast<std::size_t>(engine_->options().num_envs));
+  // The phase of an env in flight is its thread's: it counts as running until its row arrives.
+  return bytes_of_envs(engine_->options().num_envs, [&](std::int32_t env_id) -> std::uint8_t {
+    return engine_->in_flight()[env_id] != 0 ? EF_RUNNING : engine_->phases()[env_id];
+  });
 }
 
 nb::bytes NativePool::in_flight() {

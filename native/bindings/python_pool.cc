@@ -30,13 +30,6 @@ struct Reply {
   std::uint64_t num_bytes;
 };
 
-template <class ByteOf>
-nb::bytes bytes_of_envs(std::int32_t num_envs, ByteOf&& byte_of) {
-  std::vector<std::uint8_t> all(num_envs);
-  for (std::int32_t env_id = 0; env_id < num_envs; ++env_id) all[env_id] = byte_of(env_id);
-  return nb::bytes(all.data(), all.size());
-}
-
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
 }
@@ -514,7 +507,10 @@ void PythonPool::revive(std::int32_t worker) {
 
 nb::bytes PythonPool::phases() {
   const Part part(*this);
-  return bytes_of_envs(num_envs_, [&](std::int32_t env_id) { return queue_.slot(env_id).phase; });
+  // The slot of an env in flight is its worker's: it counts as running until its row arrives.
+  return bytes_of_envs(num_envs_, [&](std::int32_t env_id) -> std::uint8_t {
+    return queue_.is_in_flight(env_id) ? EF_RUNNING : queue_.slot(env_id).phase;
+  });
 }
 
 nb::bytes PythonPool::in_flight() {
