@@ -17,7 +17,9 @@ FREE_PIP := .venv-freethreaded/bin/python -m pip --disable-pip-version-check --q
 SANITIZE_PIP := .venv-sanitize/bin/python -m pip --disable-pip-version-check --quiet
 PORTABLE_PIP := .venv-portable/bin/python -m pip --disable-pip-version-check --quiet
 TSAN_PIP := .venv-tsan/bin/python -m pip --disable-pip-version-check --quiet
-# Procgen, which has wheels for these Pythons and machines alone, and the interface of its own envs.
+# Procgen, which has wheels for these Pythons and machines alone, and the interface of its own envs. In a folder of its own:
+# TorchRL imports the package wherever it finds it, which fails without gym.
+PROCGEN_TESTS := $(wildcard tests/*/test_procgen*.py)
 PROCGEN := "procgen-mirror==0.10.7; python_version >= '3.11' and python_version < '3.13' and platform_machine == 'x86_64'" \
   "gym3==0.3.3"
 TEST_TIMEOUT ?= 120
@@ -64,10 +66,12 @@ demo: $(VENV)/.built
 # memory, so they run first and alone.
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%)
+	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest $(PROCGEN_TESTS)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
 
 soak: $(VENV)/.tests
-	$(BIN)/python -m pytest -m soak --timeout 3600
+	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -m soak --timeout 3600 $(PROCGEN_TESTS)
+	$(BIN)/python -m pytest -m soak --timeout 3600 $(PROCGEN_TESTS:%=--ignore=%)
 
 # Fails if a run does not reach its target within its number of steps.
 train-check: $(VENV)/.tests
@@ -156,7 +160,7 @@ test-families:
 	$(FAMILIES_PIP) install --upgrade "pip>=25.1"
 	$(FAMILIES_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(FAMILIES_PIP) install --no-build-isolation -C build-dir=build/families \
-	  ".[robotics,metaworld,highway,craftax,nle,minihack,box2d,minigrid,pettingzoo_atari]" pytest pytest-timeout psutil
+	  ".[robotics,metaworld,highway,craftax,nle,minihack,minigrid,pettingzoo_atari]" box2d pytest pytest-timeout psutil
 	.venv-families/bin/python -m pytest tests/families
 	.venv-families/bin/python -m pytest -m soak tests/cli/test_list.py \
 	  -k "whole_catalogue and (robotics or metaworld or highway or nethack or minihack or craftax)"
@@ -180,7 +184,7 @@ $(VENV)/.built: $(VENV)/.tools $(NATIVE)
 # Without its dependencies: it pins numpy<2 and gym, which nothing that is tested imports.
 $(VENV)/.tests: $(VENV)/.built
 	$(PIP) install --group test
-	$(PIP) install --no-deps $(PROCGEN)
+	$(PIP) install --upgrade --no-deps --target $(VENV)/procgen $(PROCGEN)
 	touch $@
 
 $(VENV)/.lint: $(VENV)/.tests
@@ -265,7 +269,7 @@ $(BENCH)/.peers:
 	$(BENCH_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja \
 		"envpool==1.2.7" "gymnasium[mujoco,box2d]" ale-py vizdoom dm-control minigrid "ray==2.60.0" \
 		opencv-python-headless stable-baselines3 "torchrl>=0.14" "matplotlib>=3.8" rich jax cffi imageio
-	$(BENCH_PIP) install --no-deps $(PROCGEN)
+	$(BENCH_PIP) install --upgrade --no-deps --target $(BENCH)/procgen $(PROCGEN)
 	touch $@
 
 # Not editable, with its own build folder: a benchmark must not measure a tree that is being edited.

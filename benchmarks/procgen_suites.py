@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -38,6 +39,7 @@ def procgen(options: Options) -> list[Case]:
 def envfleet_sync() -> Loop:
     import envfleet
 
+    _add_package()
     options = {"distribution_mode": "easy", "num_threads": _NUM_THREADS, "seed": 0}
     pool = envfleet.make("procgen-coinrun", num_envs=_NUM_ENVS, **options)
     pool.reset()
@@ -65,8 +67,14 @@ def package_sync(num_threads: int) -> Loop:
     return _loop(step, env.close)
 
 
+def _add_package() -> None:
+    """Make the package importable. `make bench` installs it apart: TorchRL would import it, which fails without gym."""
+    sys.path.append(str(Path(sys.prefix) / "procgen"))
+
+
 def _package() -> Any:
     """Import the package without gym, which it only needs to register its ids."""
+    _add_package()
     registration: Any = ModuleType("gym.envs.registration")
     registration.register = lambda **_: None
     sys.modules.update(
