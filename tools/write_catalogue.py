@@ -12,6 +12,7 @@ import json
 import re
 import sys
 import warnings
+from dataclasses import replace
 
 import envfleet
 from envfleet.cli.list_envs import brief
@@ -37,6 +38,13 @@ def _representative(env_id: str) -> str:
     return env_id
 
 
+def _with_own_limit(built: EnvSummary, recorded: EnvSummary | None) -> EnvSummary:
+    """Keep the limit that was recorded from the package's documentation if the env does not declare its own."""
+    if recorded is None or built.max_episode_steps is not None:
+        return built
+    return replace(built, max_episode_steps=recorded.max_episode_steps)
+
+
 def main() -> None:
     """Run the tool."""
     wanted = set(sys.argv[1:])
@@ -50,7 +58,7 @@ def main() -> None:
         try:
             if same not in built:
                 built[same] = build_summary(same)
-            found[env_id] = built[same]
+            found[env_id] = _with_own_limit(built[same], found.get(env_id))
         except Exception as error:
             print(f"{env_id}: {type(error).__name__}: {error}", file=sys.stderr)
     write({env_id: found[env_id] for env_id in envfleet.list_all_envs() if env_id in found})

@@ -38,9 +38,8 @@ class PackageEnv:
         self.observation_space = spec.observation_space
         assert (self.observation_space.shape, self.observation_space.dtype) == (space.shape, np.float32)
         self.action_space = spec.action_space
-        assert summaries()[env_id] == EnvSummary(
-            spec.max_episode_steps, brief(self.observation_space), brief(self.action_space)
-        )
+        own_limit = int(self.env.default_params.max_timesteps)
+        assert summaries()[env_id] == EnvSummary(own_limit, brief(self.observation_space), brief(self.action_space))
 
     def next_key(self) -> Any:
         self.key, key = self.jax.random.split(self.key)
