@@ -127,9 +127,9 @@ def test_restarts(tmp_path):
 
 
 def test_traj_timeout(tmp_path):
-    with runner_of(told, 2, ordered=True, traj_timeout=4.0, folder=tmp_path) as runner:
+    with runner_of(told, 2, ordered=True, traj_timeout=12.0, folder=tmp_path) as runner:
         stream = runner.trajs("hang", 0)
-        with pytest.raises(GeneratorDied, match="traj_timeout=4 s"):
+        with pytest.raises(GeneratorDied, match="traj_timeout=12 s"):
             next(stream)
         assert next(stream) == 1
 
@@ -144,13 +144,13 @@ def test_a_caller_who_takes_long_loses_no_worker_of_another_node():
             ordered=True,
             prefetch=2,
             size=1_250_000,
-            traj_timeout=4.0,
+            traj_timeout=12.0,
             ray_options={"num_cpus": 0, "resources": {"spare": 1}},
         ) as runner,
     ):
         stream = runner.trajs()
         got = list(islice(stream, 2))
-        threading.Event().wait(5.0)
+        threading.Event().wait(13.0)
         got += islice(stream, 4)
         assert [(t["index"], t["count"]) for t in got] == [(index, count) for count in (1, 2, 3) for index in (0, 1)]
         assert all((t["data"] == t["count"]).all() for t in got)
