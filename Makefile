@@ -66,7 +66,8 @@ demo: $(VENV)/.built
 # memory, so they run first and alone.
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
-	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest $(PROCGEN_TESTS)
+	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -k procgen \
+	  $(PROCGEN_TESTS) tests/test_docs.py tests/faults/test_calls_before_reset.py
 	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
 
 soak: $(VENV)/.tests

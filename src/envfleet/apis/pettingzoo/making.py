@@ -15,9 +15,10 @@ from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, Multiplayer
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
 from envfleet.making.make import make_pool
 
+_ATARI = "atari/"  # PettingZoo's games for several players, on multi_agent_ale_py
+
 # What make_pettingzoo() takes: an id of pettingzoo's registry, a module such as rps_v2, a class or
 # factory, or a list of factories, one for each env.
-_ATARI = "atari/"  # PettingZoo's games for several players, on multi_agent_ale_py
 MultiAgentEnv = str | ModuleType | Callable[..., Any] | Sequence[Callable[[], Any]]
 
 
