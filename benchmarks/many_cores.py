@@ -37,7 +37,14 @@ from isolated import isolated_contender
 import envfleet
 
 _BUSY_LOOPS = 4
-_WITH_BUSY_LOOPS = (("CartPole-v1", 8192), ("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192))
+_WITH_BUSY_LOOPS = (
+    *(("CartPole-v1", num_envs) for num_envs in (64, 1024, 8192, 65536)),
+    ("Pendulum-v1", 8192),
+    ("Acrobot-v1", 8192),
+    ("Ant-v5", 256),
+    ("Pong-v5", 64),
+)
+_WINDOWS_SECONDS = 60
 _WINDOW_SECONDS = 0.2
 _SCALING_THREADS = (1, 2, 4, 8, 16)
 _SCALING = (("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192), ("Ant-v5", 256))
@@ -47,7 +54,8 @@ Step = Callable[[], Any]
 
 
 def actions_for(env_id: str, num_envs: int) -> np.ndarray:
-    space = gymnasium.make(env_id).action_space
+    with envfleet.make(env_id, num_envs=1) as pool:
+        space = pool.single_action_space
     return np.stack([space.sample() for _ in range(num_envs)])
 
 
@@ -75,7 +83,7 @@ def alternate(steps: Mapping[str, Step], rows: int, args: argparse.Namespace) ->
 
 def show(label: str, samples: Mapping[str, Sequence[float]]) -> None:
     first, *others = samples
-    shown = [f"{name} {statistics.median(values):.2f}" for name, values in samples.items()]
+    shown = [f"{name} {statistics.median(values):.4g}" for name, values in samples.items()]
     for other in others:
         ratios = [ours / theirs for ours, theirs in zip(samples[first], samples[other], strict=True)]
         shown.append(f"{statistics.median(ratios):.2f}x {other}")
@@ -178,10 +186,13 @@ def next_to_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> 
     actions = actions_for(env_id, num_envs)
     pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
     pool.reset(seed=0)
-    samples: dict[str, list[float]] = {f"with {_BUSY_LOOPS} busy loops": [], "quiet": []}
-    busy, quiet = samples.values()
+    samples: dict[str, list[float]] = {f"with {_BUSY_LOOPS} busy loops": [], "quiet": [], "one thread": []}
+    busy, quiet, one_thread = samples.values()
+    alone = envfleet.make(env_id, num_envs=num_envs, num_threads=1)
+    alone.reset(seed=0)
     for _ in range(args.rounds):
         quiet.append(millions_per_second(lambda: pool.step(actions), num_envs, args.seconds))
+        one_thread.append(millions_per_second(lambda: alone.step(actions), num_envs, args.seconds))
         loops = [multiprocessing.get_context("spawn").Process(target=_burn, daemon=True) for _ in range(_BUSY_LOOPS)]
         for loop in loops:
             loop.start()
@@ -192,6 +203,7 @@ def next_to_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> 
             loop.join()
     show(f"{env_id} n={num_envs}", samples)
     pool.close()
+    alone.close()
 
 
 def growth(num_envs: int, connection: Any) -> None:
@@ -304,7 +316,7 @@ def main() -> None:
         print("Next to busy processes")
         for env_id, num_envs in _WITH_BUSY_LOOPS:
             next_to_busy_loops(env_id, num_envs, args)
-        slow_windows("CartPole-v1", 8192, 20)
+        slow_windows("CartPole-v1", 8192, _WINDOWS_SECONDS)
     if "growth" in args.only:
         print("Growth")
         show_growth()

@@ -17,25 +17,37 @@ from loops import actions_of, async_loop, sync_loop
 ENVFLEET, ENVPOOL, ASYNC_VECTOR = "envfleet", "EnvPool", "Gymnasium AsyncVectorEnv"
 _IDS = ("Ant-v5", "HalfCheetah-v5")
 _NUM_ENVS = 64
+# From this many threads on, more envs and sizes, against EnvPool only.
+_MANY_CORES = 8
+_IDS_ON_MANY_CORES = (*_IDS, "Humanoid-v5")
+_NUM_ENVS_ON_MANY_CORES = (16, 64, 256)
 
 
 def mujoco(options: Options) -> list[Case]:
-    return [case for env in _IDS for case in (_sync(env, options.num_threads), _async(env, options.num_threads))]
+    num_threads = options.num_threads
+    if num_threads >= _MANY_CORES:
+        return [_sync(env, size, num_threads) for env in _IDS_ON_MANY_CORES for size in _NUM_ENVS_ON_MANY_CORES]
+    return [case for env in _IDS for case in (_sync(env, _NUM_ENVS, num_threads), _async(env, num_threads))]
 
 
-def _sync(env: str, num_threads: int) -> Case:
-    common = {"env": env, "num_envs": _NUM_ENVS, "num_threads": num_threads}
+def _sync(env: str, num_envs: int, num_threads: int) -> Case:
+    common = {"env": env, "num_envs": num_envs, "num_threads": num_threads}
+    contenders = [
+        isolated_contender(ENVFLEET, envfleet_sync, **common),
+        isolated_contender(ENVPOOL, envpool_sync, **common),
+    ]
+    if num_threads >= _MANY_CORES:
+        targets = [Target("ratio", ENVFLEET, 1.3, ENVPOOL)]
+    else:
+        contenders.append(isolated_contender(ASYNC_VECTOR, python_peers.gymnasium_async, env=env, num_envs=num_envs))
+        targets = [Target("ratio", ENVFLEET, 1.2, ENVPOOL), Target("ratio", ENVFLEET, 4, ASYNC_VECTOR)]
     return Case(
-        f"{env}, {_NUM_ENVS} envs, synchronous",
+        f"{env}, {num_envs} envs, synchronous",
         "steps/s",
-        [
-            isolated_contender(ENVFLEET, envfleet_sync, **common),
-            isolated_contender(ENVPOOL, envpool_sync, **common),
-            isolated_contender(ASYNC_VECTOR, python_peers.gymnasium_async, env=env, num_envs=_NUM_ENVS),
-        ],
+        contenders,
         ENVFLEET,
-        [Target("ratio", ENVFLEET, 1.2, ENVPOOL), Target("ratio", ENVFLEET, 4, ASYNC_VECTOR)],
-        facts={"num_envs": _NUM_ENVS, "num_threads": num_threads},
+        targets,
+        facts={"num_envs": num_envs, "num_threads": num_threads},
     )
 
 

@@ -3,6 +3,7 @@
 #include "ant.cc"
 #include "dm_control/arms.cc"
 #include "dm_control/dog.cc"
+#include "dm_control/lqr.cc"
 #include "dm_control/physics.cc"
 #include "dm_control/poles.cc"
 #include "dm_control/quadruped.cc"

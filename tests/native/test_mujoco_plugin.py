@@ -66,6 +66,12 @@ def test_without_mujoco_the_error_names_the_extra(tmp_path: Path) -> None:
     assert found.stderr.splitlines()[-1].startswith("envfleet.errors.MissingExtraError")
 
 
+def test_the_source_for_other_versions_includes_every_file() -> None:
+    folder = plugin_folder() / "mujoco"
+    included = {line.split('"')[1] for line in (folder / "all.cc").read_text().splitlines() if "#include" in line}
+    assert included == {str(path.relative_to(folder)) for path in folder.rglob("*.cc") if path.name != "all.cc"}
+
+
 @pytest.mark.soak
 def test_another_version_is_built_from_source_and_cached(tmp_path: Path) -> None:
     folder = copied_mujoco(tmp_path / "other", "99.0.0")
