@@ -41,6 +41,7 @@ void load_numpy_loops() {
       {engine::kArctan2, "arctan2", NPY_DOUBLE},
   };
   for (const auto& own : functions) engine::use_numpy_loop(own.function, loop_of(numpy, own.name, own.type));
+  engine::choose_sine();
 }
 
 }  // namespace envfleet::bindings

@@ -1,7 +1,9 @@
 #include "engine/numpy_host.h"
 
+#include <bit>
 #include <cmath>
 
+#include "engine/sine_cosine.h"
 #include "numpy/random/bitgen.h"
 
 // From numpy's own library npyrandom, linked statically. Declared here and not by
@@ -56,6 +58,33 @@ void apply(const Real* in, Real* out, std::int64_t count) noexcept {
   own.loop(args, &size, steps, own.data);
 }
 
+// Whether sin and cos of many values are those of sine_cosine.h, because numpy calls the C library. It did on all x86
+// machines as of numpy 2.5; before 1.26.2 it had its own code on those with AVX-512.
+bool uses_fast_sine = false;
+
+bool calls_c_library(Function function) {
+  constexpr int kCount = 1024;
+  double angles[kCount], results[kCount];
+  for (int i = 0; i < kCount; ++i) angles[i] = (i + 0.37) / kCount - 0.5;
+  function == kSin ? apply<kSin>(angles, results, kCount) : apply<kCos>(angles, results, kCount);
+  for (int i = 0; i < kCount; ++i) {
+    if (std::bit_cast<std::uint64_t>(results[i]) != std::bit_cast<std::uint64_t>(c_library(function, angles[i])))
+      return false;
+  }
+  return true;
+}
+
+// A call for a few values costs less than the test whether they are in the range of the series.
+constexpr std::int64_t kManyValues = 8;
+
+void sin(const double* in, double* out, std::int64_t count) noexcept {
+  uses_fast_sine&& count >= kManyValues ? fast_sine(in, out, count) : apply<kSin>(in, out, count);
+}
+
+void cos(const double* in, double* out, std::int64_t count) noexcept {
+  uses_fast_sine&& count >= kManyValues ? fast_cosine(in, out, count) : apply<kCos>(in, out, count);
+}
+
 double arctan2(double y, double x) noexcept {
   const UfuncLoops& own = loops[kArctan2];
   if (own.loop == nullptr) return std::atan2(y, x);
@@ -71,6 +100,8 @@ double arctan2(double y, double x) noexcept {
 
 void use_numpy_loop(Function function, UfuncLoops own) { loops[function] = own; }
 
+void choose_sine() { uses_fast_sine = has_fast_sine() && calls_c_library(kSin) && calls_c_library(kCos); }
+
 const ef_host* numpy_host() {
   static const ef_host host{
       ENVFLEET_ABI_VERSION,
@@ -81,8 +112,8 @@ const ef_host* numpy_host() {
       [](ef_bitgen* bitgen, double shape) noexcept { return random_standard_gamma(as_numpy(bitgen), shape); },
       [](ef_bitgen* bitgen, double a, double b) noexcept { return random_beta(as_numpy(bitgen), a, b); },
       [](ef_bitgen* bitgen, double rate) noexcept { return random_poisson(as_numpy(bitgen), rate); },
-      &apply<kSin, double>,
-      &apply<kCos, double>,
+      &sin,
+      &cos,
       &apply<kSinF, float>,
       &apply<kCosF, float>,
       &apply<kExp, double>,

@@ -23,4 +23,8 @@ enum Function { kSin, kCos, kSinF, kCosF, kExp, kLog1p, kTanh, kArcsinh, kArctan
 // any env is made.
 void use_numpy_loop(Function function, UfuncLoops loops);
 
+// Afterwards, sin and cos of many values are computed on vectors, if the results are the same. Called after all of
+// the loops are set, before any env is made.
+void choose_sine();
+
 }  // namespace envfleet::engine
