@@ -17,7 +17,8 @@ from loops import actions_of, sync_loop
 
 PROCESSES, ASYNC_VECTOR = "envfleet processes", "Gymnasium AsyncVectorEnv"
 _NUM_ENVS, _WORKERS = 16, 2
-_IDS = ("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3", "MiniGrid-Empty-8x8-v0", "cheetah-run")
+_BOX2D = ("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3")  # native in EnvPool, with other trajectories
+_IDS = (*_BOX2D, "MiniGrid-Empty-8x8-v0", "cheetah-run")
 
 
 def families(options: Options) -> list[Case]:
@@ -28,6 +29,11 @@ def families(options: Options) -> list[Case]:
             [
                 isolated_contender(PROCESSES, envfleet_processes, env_id=env_id),
                 isolated_contender(ASYNC_VECTOR, gymnasium_async, env_id=env_id),
+                *(
+                    [isolated_contender(ENVPOOL, envpool_sync, env_id=env_id, num_envs=_NUM_ENVS)]
+                    if env_id in _BOX2D
+                    else []
+                ),
             ],
             PROCESSES,
             # envfleet must not be slower for any family.
@@ -109,12 +115,12 @@ def gymnasium_sync(env_id: str, num_envs: int = _NUM_GRIDS) -> Loop:
     return _loop(pool, num_envs)
 
 
-def envpool_sync(env_id: str) -> Loop:
+def envpool_sync(env_id: str, num_envs: int = _NUM_GRIDS) -> Loop:
     import envpool
 
-    pool = envpool.make(env_id, env_type="gymnasium", num_envs=_NUM_GRIDS, num_threads=_WORKERS, seed=0)
+    pool = envpool.make(env_id, env_type="gymnasium", num_envs=num_envs, num_threads=_WORKERS, seed=0)
     pool.reset()
-    return sync_loop(pool.step, _NUM_GRIDS, pool.close, actions=actions_of(pool.action_space, _NUM_GRIDS))
+    return sync_loop(pool.step, num_envs, pool.close, actions=actions_of(pool.action_space, num_envs))
 
 
 def envfleet_processes(env_id: str, num_workers: int = _WORKERS) -> Loop:

@@ -1,6 +1,6 @@
 """TorchPool on a GPU: what the way to the device costs, and what two groups gain.
 
-python benchmarks/torch_gpu.py [--rounds 9] [--only cartpole,pong,groups]
+python benchmarks/torch_gpu.py [--rounds 9] [--only cartpole,pong,groups] [--num-threads 16 14]
 
 Each section alternates between its subjects, in rounds of consecutive steps, and prints the median time per step.
 docs/torch.md has results.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -73,53 +74,40 @@ def enqueue_time(group: Any, batch: Any, num_steps: int = 20) -> float:
 def cartpole(rounds: int) -> None:
     num_envs = 65536
     print(f"CartPole-v1, {num_envs} envs")
-    bare, other = (envfleet.make_pool("CartPole-v1", num_envs=num_envs, seed=0) for _ in range(2))
     envs = TorchPool("CartPole-v1", "cuda", num_envs=num_envs, seed=0)
-    host = np.random.default_rng(0).integers(0, 2, num_envs)
-    device = torch.as_tensor(host, device="cuda")
-    bare.reset(), other.reset(), envs.reset()
-    medians = alternate(
-        {
-            "pool.step()": lambda: bare.step(host),
-            "as_tensor() of its columns": lambda: as_tensors(other.step(host)),
-            "the same, actions of the GPU": lambda: as_tensors(other.step(device.cpu().numpy())),
-            "TorchPool.step()": lambda: envs.step(device),
-        },
-        rounds,
-        150,
-        50,
-    )
+    medians = hand_over(envs, np.random.default_rng(0).integers(0, 2, num_envs), 3 * rounds, 50)
     ours = medians["TorchPool.step()"]
     print(
         f"  as_tensor / TorchPool {medians['as_tensor() of its columns'] / ours:.2f}, with the actions "
         f"{medians['the same, actions of the GPU'] / ours:.2f}; TorchPool / pool {ours / medians['pool.step()']:.2f}"
     )
-    host_time(envs, device, rounds)
-    for pool in (bare, other, envs):
-        pool.close()
 
 
 def pong(rounds: int) -> None:
     print("Pong-v5, 64 envs on processes")
-    options: dict[str, Any] = {"num_envs": 64, "seed": 0, "num_workers": 15}
-    bare, other = (envfleet.make_pool("Pong-v5", **options) for _ in range(2))
-    envs = TorchPool("Pong-v5", "cuda", **options)
-    host, device = np.zeros(64, np.int64), torch.zeros(64, dtype=torch.int64, device="cuda")
-    bare.reset(), other.reset(), envs.reset()
+    envs = TorchPool("Pong-v5", "cuda", num_envs=64, seed=0, num_workers=15)
+    medians = hand_over(envs, np.zeros(64, np.int64), 10 * rounds, 10)
+    print(f"  added by TorchPool {medians['TorchPool.step()'] - medians['pool.step()']:.1f} us")
+
+
+def hand_over(envs: TorchPool, host: np.ndarray, rounds: int, num_steps: int) -> dict[str, float]:
+    """Step the same envs in each way, in short rounds: what disturbs the machine disturbs all of them."""
+    pool, device = envs.groups[0].pool, torch.as_tensor(host, device="cuda")
+    envs.reset()
     medians = alternate(
         {
-            "pool.step()": lambda: bare.step(host),
-            "as_tensor() of its columns": lambda: as_tensors(other.step(device.cpu().numpy())),
+            "pool.step()": lambda: pool.step(host),
+            "as_tensor() of its columns": lambda: as_tensors(pool.step(host)),
+            "the same, actions of the GPU": lambda: as_tensors(pool.step(device.cpu().numpy())),
             "TorchPool.step()": lambda: envs.step(device),
         },
-        2 * rounds,
-        40,
-        5,
+        rounds,
+        num_steps,
+        num_steps // 5,
     )
-    print(f"  added by TorchPool {medians['TorchPool.step()'] - medians['pool.step()']:.1f} us")
     host_time(envs, device, rounds)
-    for pool in (bare, other, envs):
-        pool.close()
+    envs.close()
+    return medians
 
 
 def policy_of(milliseconds: float) -> Callable[[], None]:
@@ -134,21 +122,21 @@ def policy_of(milliseconds: float) -> Callable[[], None]:
     return lambda: torch.cuda._sleep(int(per_ms * milliseconds))
 
 
-def groups(rounds: int, env: str) -> None:
+def groups(rounds: int, env: str, num_threads: int) -> None:
     """A policy of 1 ms for a batch that the envs step in 1 ms: one group in turns, and two that overlap."""
-    num_envs = 4096
+    num_envs, options = 4096, {"seed": 0, "num_threads": num_threads}
     for _ in range(3):
-        with envfleet.make_pool(env, num_envs=num_envs, seed=0) as pool:
+        with envfleet.make_pool(env, num_envs=num_envs, **options) as pool:
             pool.reset()
             sample = np.stack([pool.spec.action_space.sample() for _ in range(num_envs)])
             step = functools.partial(pool.step, sample)
             took = statistics.median(microseconds(step, 60, 60) for _ in range(5))
         num_envs = max(1, round(num_envs * 1000 / took / 1024)) * 1024
-    print(f"{env}, {num_envs} envs: {took / 1000:.2f} ms")
+    print(f"{env}, {num_envs} envs, {num_threads} threads: {took / 1000:.2f} ms")
     whole, half = policy_of(1.0), policy_of(0.5)
-    single = TorchPool(env, "cuda", num_envs=num_envs, seed=0)
-    halves = TorchPool(env, "cuda", num_envs=num_envs, seed=0, num_groups=2)
-    double = TorchPool(env, "cuda", num_envs=2 * num_envs, seed=0, num_groups=2)
+    single = TorchPool(env, "cuda", num_envs=num_envs, **options)
+    halves = TorchPool(env, "cuda", num_envs=num_envs, num_groups=2, **options)
+    double = TorchPool(env, "cuda", num_envs=2 * num_envs, num_groups=2, **options)
     space = single.single_action_space
     actions = torch.as_tensor(np.stack([space.sample() for _ in range(num_envs)]), device="cuda")
 
@@ -188,6 +176,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="cartpole,pong,groups")
+    parser.add_argument("--num-threads", type=int, nargs="+", help="of the groups (default: as many as cores)")
     arguments = parser.parse_args()
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {envfleet.__version__}")
     if "cartpole" in arguments.only:
@@ -195,7 +184,8 @@ def main() -> None:
     if "pong" in arguments.only:
         pong(arguments.rounds)
     if "groups" in arguments.only:
-        groups(arguments.rounds, "Acrobot-v1")
+        for num_threads in arguments.num_threads or [os.cpu_count() or 1]:
+            groups(arguments.rounds, "Acrobot-v1", num_threads)
 
 
 if __name__ == "__main__":

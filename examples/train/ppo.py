@@ -18,6 +18,7 @@ import os
 import platform
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime, timezone
 from importlib import metadata
@@ -249,21 +250,20 @@ class Part:
 
     def __init__(self, group: Group, agent: Agent, device: torch.device) -> None:
         self._group, self._agent = group, agent
+        self._act: Callable[[torch.Tensor], tuple[torch.Tensor, ...]] = agent.act
         self._columns: dict[str, list[torch.Tensor]] = {name: [] for name in self.COLUMNS}
         # With next-step autoreset, the step after an episode's end resets the env: its row is not learned from.
         self._is_valid = torch.ones(group.num_envs, dtype=torch.bool, device=device)
 
     def reset(self) -> None:
         self.obs = self._group.reset()
+        if self.obs.is_cuda:
+            self._act = CudaGraph(self._agent.act, self.obs)
 
-    @torch.no_grad()
     def act(self) -> None:
-        distribution, value = self._agent(self.obs)
-        action = distribution.sample()
-        self._group.send(self._agent.to_env(action))
-        self._record(
-            obs=self.obs, action=action, log_prob=distribution.log_prob(action), value=value, is_valid=self._is_valid
-        )
+        action, env_action, log_prob, value = self._act(self.obs)
+        self._group.send(env_action)
+        self._record(obs=self.obs, action=action, log_prob=log_prob, value=value, is_valid=self._is_valid)
 
     def receive(self) -> None:
         self.obs, reward, terminated, truncated = self._group.recv()
@@ -279,6 +279,27 @@ class Part:
     def _record(self, **values: torch.Tensor) -> None:
         for name, value in values.items():
             self._columns[name].append(value)
+
+
+class CudaGraph:
+    """A function of a tensor, recorded once and launched as a whole: its kernels take less time than their launches."""
+
+    def __init__(self, function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], example: torch.Tensor) -> None:
+        self._input = example.clone()
+        own_stream = torch.cuda.Stream()
+        own_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(own_stream):
+            for _ in range(3):  # libraries allocate their workspaces, which a recording cannot contain
+                function(self._input)
+        torch.cuda.current_stream().wait_stream(own_stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._outputs = function(self._input)
+
+    def __call__(self, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self._input.copy_(value)
+        self._graph.replay()
+        return tuple(output.clone() for output in self._outputs)
 
 
 # --- networks and statistics ---------------------------------------------------------------------
@@ -328,7 +349,8 @@ class Agent(nn.Module):
         if self.is_normalized:
             obs = obs.float()
             moments = merge_moments((self.count, self.mean, self.variance), obs.mean(0), obs.var(0), len(obs))
-            self.count, self.mean, self.variance = moments
+            for buffer, moment in zip((self.count, self.mean, self.variance), moments, strict=True):
+                buffer.copy_(moment)  # in place: a CUDA graph reads them where they are
 
     def forward(self, obs: torch.Tensor) -> tuple[Categorical | Independent, torch.Tensor]:
         with torch.autocast(obs.device.type, torch.bfloat16, enabled=self.is_bf16):
@@ -343,8 +365,13 @@ class Agent(nn.Module):
             return Categorical(logits=outputs, validate_args=False), value
         return Independent(Normal(outputs, self.log_std.exp().expand_as(outputs), validate_args=False), 1), value
 
-    def to_env(self, action: torch.Tensor) -> torch.Tensor:
-        return action if self.is_discrete else action.clamp(self.low, self.high)
+    @torch.no_grad()
+    def act(self, obs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Return actions, the same for the envs (within their bounds), their log probabilities, and values."""
+        distribution, value = self(obs)
+        action = distribution.sample()
+        env_action = action if self.is_discrete else action.clamp(self.low, self.high)
+        return action, env_action, distribution.log_prob(action), value
 
 
 class RewardScale:
