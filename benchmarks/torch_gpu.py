@@ -74,8 +74,9 @@ def enqueue_time(group: Any, batch: Any, num_steps: int = 20) -> float:
 def cartpole(rounds: int) -> None:
     num_envs = 65536
     print(f"CartPole-v1, {num_envs} envs")
-    envs = TorchPool("CartPole-v1", "cuda", num_envs=num_envs, seed=0)
-    medians = hand_over(envs, np.random.default_rng(0).integers(0, 2, num_envs), 3 * rounds, 50)
+    options: dict[str, Any] = {"num_envs": num_envs, "seed": 0}
+    envs, other = TorchPool("CartPole-v1", "cuda", **options), envfleet.make_pool("CartPole-v1", **options)
+    medians = hand_over(envs, other, np.random.default_rng(0).integers(0, 2, num_envs), 3 * rounds, 50)
     ours = medians["TorchPool.step()"]
     print(
         f"  as_tensor / TorchPool {medians['as_tensor() of its columns'] / ours:.2f}, with the actions "
@@ -85,21 +86,25 @@ def cartpole(rounds: int) -> None:
 
 def pong(rounds: int) -> None:
     print("Pong-v5, 64 envs on processes")
-    envs = TorchPool("Pong-v5", "cuda", num_envs=64, seed=0, num_workers=15)
-    medians = hand_over(envs, np.zeros(64, np.int64), 10 * rounds, 10)
+    options: dict[str, Any] = {"num_envs": 64, "seed": 0, "num_workers": 15}
+    envs, other = TorchPool("Pong-v5", "cuda", **options), envfleet.make_pool("Pong-v5", **options)
+    medians = hand_over(envs, other, np.zeros(64, np.int64), 10 * rounds, 10)
     print(f"  added by TorchPool {medians['TorchPool.step()'] - medians['pool.step()']:.1f} us")
 
 
-def hand_over(envs: TorchPool, host: np.ndarray, rounds: int, num_steps: int) -> dict[str, float]:
-    """Step the same envs in each way, in short rounds: what disturbs the machine disturbs all of them."""
+def hand_over(envs: TorchPool, other: envfleet.Pool, host: np.ndarray, rounds: int, num_steps: int) -> dict[str, float]:
+    """Step the same envs with and without tensors, in short rounds: what disturbs the machine disturbs both.
+
+    other is a pool like it, of which as_tensor() copies: the memory of a TorchPool's batches is page-locked.
+    """
     pool, device = envs.groups[0].pool, torch.as_tensor(host, device="cuda")
-    envs.reset()
+    envs.reset(), other.reset()
     medians = alternate(
         {
             "pool.step()": lambda: pool.step(host),
-            "as_tensor() of its columns": lambda: as_tensors(pool.step(host)),
-            "the same, actions of the GPU": lambda: as_tensors(pool.step(device.cpu().numpy())),
             "TorchPool.step()": lambda: envs.step(device),
+            "as_tensor() of its columns": lambda: as_tensors(other.step(host)),
+            "the same, actions of the GPU": lambda: as_tensors(other.step(device.cpu().numpy())),
         },
         rounds,
         num_steps,
@@ -107,6 +112,7 @@ def hand_over(envs: TorchPool, host: np.ndarray, rounds: int, num_steps: int) ->
     )
     host_time(envs, device, rounds)
     envs.close()
+    other.close()
     return medians
 
 

@@ -369,7 +369,10 @@ class Agent(nn.Module):
     def act(self, obs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Return actions, the same for the envs (within their bounds), their log probabilities, and values."""
         distribution, value = self(obs)
-        action = distribution.sample()
+        if self.is_discrete:
+            action = distribution.sample()
+        else:  # sample() would look at the standard deviations on the host
+            action = distribution.mean + distribution.stddev * torch.randn_like(distribution.mean)
         env_action = action if self.is_discrete else action.clamp(self.low, self.high)
         return action, env_action, distribution.log_prob(action), value
 

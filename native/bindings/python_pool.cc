@@ -30,6 +30,11 @@ struct Reply {
   std::uint64_t num_bytes;
 };
 
+// Observations of at least so many bytes are copied before the batch is complete, when all but one row in kLateRows are
+// finished: by then the first workers are idle, and so are their cores.
+constexpr std::int64_t kEarlyBytes = 256 * 1024;
+constexpr std::int64_t kLateRows = 12;
+
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
 }
@@ -191,18 +196,48 @@ void PythonPool::take_ordered() {
 }
 
 nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_ns) {
-  if (!wait_for([&] { return num_missing(); }, timeout_ns)) return nb::none();
+  const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
+  EarlyRows early;
+  if (copies_early()) {
+    const std::int64_t num_late = std::ssize(ordered_) / kLateRows;
+    if (!wait_for([&] { return num_missing() - num_late; }, timeout_ns)) return nb::none();
+    if (num_missing() > 0) early = copy_finished_rows();
+  }
+  const std::int64_t rest = deadline < 0 ? -1 : std::max<std::int64_t>(deadline - engine::now_ns(), 0);
+  if (!wait_for([&] { return num_missing(); }, rest)) return nb::none();
   taken_ = ordered_;
   take_ordered();
-  return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_));
+  return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_), early);
+}
+
+bool PythonPool::copies_early() const {
+  if (!is_ordered_whole_ || !copy_ || is_borrowing_ || !run_inline_.is_none()) return false;
+  std::int64_t num_bytes = 0;
+  for (const Column& column : obs_) num_bytes += column.row_bytes() * num_envs_;
+  return num_bytes >= kEarlyBytes;
+}
+
+PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
+  EarlyRows early;
+  for (const Column& column : obs_) early.arrays.push_back(column.new_rows(num_envs_));
+  early.is_copied.assign(static_cast<std::size_t>(num_envs_), 0);
+  const GilRelease released;
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+    // The row of a worker that died counts as finished, and is cleared when the batch is made.
+    if (!queue_.is_collected(env_id) || queue_.slot(env_id).kind != shm::kGoodRow) continue;
+    for (std::size_t k = 0; k < obs_.size(); ++k) obs_[k].copy_row(env_id, early.arrays[k], env_id);
+    early.is_copied[env_id] = 1;
+  }
+  return early;
 }
 
 // Returns rows that were taken. env_ids null: all envs.
-nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count) {
+nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count,
+                                  const EarlyRows& early) {
   count_in_flight(-count);
   nb::object replies = replies_of(env_ids, count);
   const bool has_replies = replies.is_valid();
-  nb::object rows = rows_of(env_ids, count, std::move(replies)).release();
+  nb::object rows = rows_of(env_ids, count, std::move(replies), early).release();
   if (is_plain_ && !has_replies) return rows;
   // make_batch() calls this pool about its rows.
   struct AllowNestedCalls {
@@ -326,12 +361,22 @@ void PythonPool::set_borrowing(bool is_on) {
 
 // ------------------------------------------------------------------- rows as arrays
 
-Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies) const {
+nb::object PythonPool::obs_rows(std::size_t column, const std::int32_t* env_ids, std::int64_t count,
+                                const EarlyRows& early) const {
+  const Column& own = obs_[column];
+  if (early.arrays.empty()) return own.gather(env_ids, count);
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+    if (early.is_copied[env_id] == 0) own.copy_row(env_id, early.arrays[column], env_id);
+  }
+  return early.arrays[column];
+}
+
+Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies, const EarlyRows& early) const {
   Rows rows;
   const bool is_view = (!copy_ || is_borrowing_) && env_ids == nullptr;
   nb::object obs = checked(PyTuple_New(std::ssize(obs_)));
   for (std::size_t k = 0; k < obs_.size(); ++k) {
-    PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_[k].gather(env_ids, count).release().ptr());
+    PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_rows(k, env_ids, count, early).release().ptr());
   }
   rows.set(Rows::kObs, std::move(obs));
   set_numbers(rows, env_ids, count);

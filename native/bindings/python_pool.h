@@ -178,13 +178,23 @@ class PythonPool {
   std::int64_t num_missing() const;
   void take_ordered();
   nanobind::object finish_ordered(nanobind::handle executor, std::int64_t timeout_ns);
-  nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count);
+  // Observations of a whole batch that were copied while the last workers still ran: the arrays, and for which envs.
+  struct EarlyRows {
+    std::vector<nanobind::object> arrays;
+    std::vector<std::uint8_t> is_copied;
+  };
+  bool copies_early() const;
+  EarlyRows copy_finished_rows() const;
+  nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count,
+                              const EarlyRows& early = {});
   void kill_overdue();
   template <class Missing>
   bool wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched = true);
 
   // Rows as arrays. env_ids null: all envs.
-  Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies) const;
+  Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies, const EarlyRows& early) const;
+  nanobind::object obs_rows(std::size_t column, const std::int32_t* env_ids, std::int64_t count,
+                            const EarlyRows& early) const;
   nanobind::object replies_of(const std::int32_t* env_ids, std::int64_t count) const;
   void set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
   void set_final_rows(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;

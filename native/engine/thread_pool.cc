@@ -52,7 +52,8 @@ class AdaptiveSpin {
   }
 
  private:
-  static constexpr std::int64_t kLongest = 50'000;
+  // A loop that copies each batch to a GPU and its actions back is away for about 100 us.
+  static constexpr std::int64_t kLongest = 150'000;
   static constexpr std::int64_t kAfterWake = 20'000;
   static constexpr std::int64_t kWakeUpTakes = 15'000;
   static constexpr std::int64_t kShortest = 5'000;
