@@ -11,7 +11,7 @@ namespace envfleet::shm {
 
 namespace {
 
-constexpr std::int64_t kWorkerSpinNs = 50'000;
+constexpr std::int64_t kWorkerSpinNs = 150'000;
 constexpr std::int32_t kMaxWokenPerWorker = 4;
 
 }  // namespace

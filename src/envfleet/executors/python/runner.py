@@ -83,6 +83,8 @@ class EnvRunner(_native.StepLoop):
         self._envs: dict[int, Any] = {}
         self._close_faults: list[tuple[int, str]] = []
         self._split_obs = split(layout.observation_space, "observation")
+        # Of the arrays of an observation, what almost every one of them is: nothing else is to be checked then.
+        self._usual_arrays = [(leaf.dtype, leaf.shape) if leaf.kind == "array" else None for leaf in layout.obs_leaves]
         self._join_action = join(layout.action_space)
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
         self._rows = self._columns.obs[0] if is_plain_obs else None
@@ -332,10 +334,10 @@ class EnvRunner(_native.StepLoop):
             values = self._split_obs(obs)
         except ValueError as error:
             raise WrongResultError(f"{error}; return an element of observation_space") from None
-        return [
-            _checked_leaf(leaf, value) if leaf.kind != "object" else value
-            for leaf, value in zip(self._layout.obs_leaves, values, strict=True)
-        ]
+        for i, (usual, value) in enumerate(zip(self._usual_arrays, values, strict=True)):
+            if type(value) is not np.ndarray or (value.dtype, value.shape) != usual:
+                values[i] = _checked_leaf(self._layout.obs_leaves[i], value)
+        return values
 
     def _write_obs(self, env_id: int, leaves: list[Any], message: dict[str, Any], name: str) -> None:
         columns = self._columns.final if name == "final_obs" else self._columns.obs
@@ -394,6 +396,8 @@ def _checked_info(info: Any, call: str) -> dict[str, Any]:
 
 
 def _checked_leaf(leaf: Leaf, value: Any) -> Any:
+    if leaf.kind == "object":
+        return value
     where = f"the observation{path_text(leaf.path)}"
     if leaf.kind == "text":
         longest = leaf.space.max_length  # type: ignore[attr-defined]  # a Text space
