@@ -44,7 +44,9 @@ class CraftaxEnv(gymnasium.Env[Any, Any]):
         self.render_mode = render_mode
         self._jax = _import_jax()
         self._name = name
-        self._env = _package_env(name, tuple(sorted((static_env_params or {}).items())))
+        static_params = tuple(sorted((static_env_params or {}).items()))
+        self._env = _package_env(name, static_params)
+        self._compiled_reset, self._compiled_step = _compiled(name, static_params)
         self._params = _changed(self._env.default_params, env_params, "env_params")
         self._cpu = self._jax.devices("cpu")[0]
         box = self._env.observation_space(self._params)
@@ -75,14 +77,14 @@ class CraftaxEnv(gymnasium.Env[Any, Any]):
             with self._jax.default_device(self._cpu):
                 self._key = self._jax.random.PRNGKey(seed)
         with self._jax.default_device(self._cpu):
-            observation, self._state = self._env.reset(self._next_key(), self._params)
+            self._key, observation, self._state = self._compiled_reset(self._key, self._params)
         return np.asarray(observation), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the game. The package reports its time limit as an end like any other; here it is a truncation."""
         with self._jax.default_device(self._cpu):
-            observation, self._state, reward, done, infos = self._env.step(
-                self._next_key(), self._state, int(action), self._params
+            self._key, observation, self._state, reward, done, infos = self._compiled_step(
+                self._key, self._state, int(action), self._params
             )
             info: dict[str, Any] = {}
             truncated = terminated = False
@@ -100,16 +102,15 @@ class CraftaxEnv(gymnasium.Env[Any, Any]):
         with self._jax.default_device(self._cpu):
             return np.asarray(render(self._state)).clip(0, 255).astype(np.uint8)
 
-    def _next_key(self) -> Any:
-        self._key, key = self._jax.random.split(self._key)
-        return key
-
 
 def _import_jax() -> Any:
     if is_worker() and "jax" not in sys.modules:
         # On a GPU, each worker would reserve most of the memory.
         os.environ["JAX_PLATFORMS"] = "cpu"
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_jax_cache()))
+        # The workers share the cores.
+        flags = os.environ.get("XLA_FLAGS", "")
+        os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
     import jax
 
     return jax
@@ -144,6 +145,22 @@ def _package_env(name: str, static_env_params: tuple[tuple[str, Any], ...]) -> A
         changed = _changed(env.default_static_params(), dict(static_env_params), "static_env_params")
         env = type(env)(changed)
     return env
+
+
+@cache
+def _compiled(name: str, static_params: tuple[tuple[str, Any], ...]) -> tuple[Any, Any]:
+    """Return the package's reset and step, each compiled together with the split of the key that it takes."""
+    jax, env = _import_jax(), _package_env(name, static_params)
+
+    def reset(key: Any, params: Any) -> Any:
+        key, own_key = jax.random.split(key)
+        return key, *env.reset(own_key, params)
+
+    def step(key: Any, state: Any, action: Any, params: Any) -> Any:
+        key, own_key = jax.random.split(key)
+        return key, *env.step(own_key, state, action, params)
+
+    return jax.jit(reset), jax.jit(step)
 
 
 def _changed(params: Any, changes: Mapping[str, Any] | None, option: str) -> Any:
