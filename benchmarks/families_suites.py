@@ -13,10 +13,14 @@ from typing import Any
 
 from harness import Case, Loop, Options, Target
 from isolated import isolated_contender
-from loops import actions_of, sync_loop
+from loops import actions_of, async_loop, sync_loop
 
 PROCESSES, ASYNC_VECTOR = "envfleet processes", "Gymnasium AsyncVectorEnv"
 _NUM_ENVS, _WORKERS = 16, 2
+# Of the asynchronous pools. A synchronous batch waits for the worker whose envs happen to reset, which takes MiniHack
+# and BabyAI as long as 20 steps.
+_BATCH_SIZE = 8
+BATCHES = f"envfleet processes, batches of {_BATCH_SIZE}"
 _BOX2D = ("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3")  # native in EnvPool, with other trajectories
 _IDS = (*_BOX2D, "MiniGrid-Empty-8x8-v0", "cheetah-run")
 
@@ -65,11 +69,12 @@ def worker_families(options: Options) -> list[Case]:
             "steps/s",
             [
                 isolated_contender(PROCESSES, envfleet_processes, env_id=env_id, num_workers=options.num_threads),
+                isolated_contender(BATCHES, envfleet_batches, env_id=env_id, num_workers=options.num_threads),
                 isolated_contender(SYNC_VECTOR, gymnasium_sync, env_id=env_id, num_envs=_NUM_ENVS),
             ],
             PROCESSES,
-            [Target("ratio", PROCESSES, 1.7, SYNC_VECTOR)],
-            facts={"num_envs": _NUM_ENVS, "num_workers": options.num_threads},
+            [Target("ratio", name, 1.7, SYNC_VECTOR) for name in (PROCESSES, BATCHES)],
+            facts={"num_envs": _NUM_ENVS, "num_workers": options.num_threads, "batch_size": _BATCH_SIZE},
         )
         for env_id in _WORKER_IDS
         if options.envs is None or env_id.startswith(options.envs)
@@ -129,6 +134,17 @@ def envfleet_processes(env_id: str, num_workers: int = _WORKERS) -> Loop:
     pool = envfleet.make(env_id, num_envs=_NUM_ENVS, num_workers=num_workers, backend="processes", seed=0)
     pool.reset()
     return _loop(pool)
+
+
+def envfleet_batches(env_id: str, num_workers: int) -> Loop:
+    import envfleet
+
+    pool = envfleet.make(
+        env_id, num_envs=_NUM_ENVS, batch_size=_BATCH_SIZE, num_workers=num_workers, backend="processes", seed=0
+    )
+    pool.async_reset()
+    actions = actions_of(pool.single_action_space, _BATCH_SIZE)
+    return async_loop(pool, _BATCH_SIZE, pool.close, actions=actions)
 
 
 def gymnasium_async(env_id: str) -> Loop:
