@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from harness import Case, Loop, Options, Target
+from harness import MANY_CORES, Case, Loop, Options, Target
 from isolated import isolated_contender
 from loops import actions_for, async_loop, sync_loop
 
@@ -30,7 +30,6 @@ _FRAME_SKIP = 4
 # By num_envs: the minimum speedup over each peer. _BARE_TARGET is the minimum fraction of the emulator's own speed.
 _SYNC_TARGETS = {8: 1.1, 64: 1.15}
 _SYNC_TARGETS_ON_MANY_CORES = {16: 1.25, 64: 1.15, 256: 1.1}
-_MANY_CORES = 8
 _MAX_PROCESSES = 64  # of the peers with one process per env
 # In steps: what a reset without a seed costs (2026-11-16, AMD EPYC), and the length of an episode of random actions.
 _RESET_STEPS, _EPISODE_STEPS = 14, 900
@@ -40,7 +39,7 @@ _ASYNC_ENVS, _ASYNC_TARGET = 64, 1.1
 
 def atari(options: Options) -> list[Case]:
     workers = options.num_threads
-    bounds = _SYNC_TARGETS_ON_MANY_CORES if workers >= _MANY_CORES else _SYNC_TARGETS
+    bounds = _SYNC_TARGETS_ON_MANY_CORES if workers >= MANY_CORES else _SYNC_TARGETS
     return [*(_sync(num_envs, workers, bound) for num_envs, bound in bounds.items()), _async(workers)]
 
 

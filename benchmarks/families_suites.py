@@ -18,7 +18,7 @@ from loops import actions_of, async_loop, sync_loop
 PROCESSES, ASYNC_VECTOR = "envfleet processes", "Gymnasium AsyncVectorEnv"
 _NUM_ENVS, _WORKERS = 16, 2
 # Of the asynchronous pools. A synchronous batch waits for the worker whose envs happen to reset, which takes MiniHack
-# and BabyAI as long as 20 steps.
+# as long as 20 steps.
 _BATCH_SIZE = 8
 BATCHES = f"envfleet processes, batches of {_BATCH_SIZE}"
 _BOX2D = ("LunarLander-v3", "BipedalWalker-v3", "CarRacing-v3")  # native in EnvPool, with other trajectories

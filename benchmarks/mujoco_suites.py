@@ -10,22 +10,21 @@ from typing import Any
 
 import python_peers
 from gymnasium import spaces
-from harness import Case, Loop, Options, Target
+from harness import MANY_CORES, Case, Loop, Options, Target
 from isolated import isolated_contender
 from loops import actions_of, async_loop, sync_loop
 
 ENVFLEET, ENVPOOL, ASYNC_VECTOR = "envfleet", "EnvPool", "Gymnasium AsyncVectorEnv"
 _IDS = ("Ant-v5", "HalfCheetah-v5")
 _NUM_ENVS = 64
-# From this many threads on, more envs and sizes, against EnvPool only.
-_MANY_CORES = 8
+# On many cores: more envs and sizes, against EnvPool only.
 _IDS_ON_MANY_CORES = (*_IDS, "Humanoid-v5")
 _NUM_ENVS_ON_MANY_CORES = (16, 64, 256)
 
 
 def mujoco(options: Options) -> list[Case]:
     num_threads = options.num_threads
-    if num_threads >= _MANY_CORES:
+    if num_threads >= MANY_CORES:
         return [_sync(env, size, num_threads) for env in _IDS_ON_MANY_CORES for size in _NUM_ENVS_ON_MANY_CORES]
     return [case for env in _IDS for case in (_sync(env, _NUM_ENVS, num_threads), _async(env, num_threads))]
 
@@ -36,7 +35,7 @@ def _sync(env: str, num_envs: int, num_threads: int) -> Case:
         isolated_contender(ENVFLEET, envfleet_sync, **common),
         isolated_contender(ENVPOOL, envpool_sync, **common),
     ]
-    if num_threads >= _MANY_CORES:
+    if num_threads >= MANY_CORES:
         targets = [Target("ratio", ENVFLEET, 1.3, ENVPOOL)]
     else:
         contenders.append(isolated_contender(ASYNC_VECTOR, python_peers.gymnasium_async, env=env, num_envs=num_envs))

@@ -105,6 +105,7 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
       ids_(options.num_envs) {
   if (!options.action_space.is_none()) actions_.emplace(options.action, nb::cast<nb::dict>(options.action_space));
   for (nb::handle column : options.obs) obs_.emplace_back(column);
+  copies_early_ = is_worth_copying_early();
   for (nb::handle column : options.final_obs) final_obs_.emplace_back(column);
 }
 
@@ -198,7 +199,7 @@ void PythonPool::take_ordered() {
 nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_ns) {
   const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
   EarlyRows early;
-  if (copies_early()) {
+  if (copies_early_ && is_ordered_whole_ && !is_borrowing_) {
     const std::int64_t num_late = std::ssize(ordered_) / kLateRows;
     if (!wait_for([&] { return num_missing() - num_late; }, timeout_ns)) return nb::none();
     if (num_missing() > 0) early = copy_finished_rows();
@@ -210,8 +211,8 @@ nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_
   return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_), early);
 }
 
-bool PythonPool::copies_early() const {
-  if (!is_ordered_whole_ || !copy_ || is_borrowing_ || !run_inline_.is_none()) return false;
+bool PythonPool::is_worth_copying_early() const {
+  if (!copy_ || !run_inline_.is_none() || num_envs_ < kLateRows) return false;
   std::int64_t num_bytes = 0;
   for (const Column& column : obs_) num_bytes += column.row_bytes() * num_envs_;
   return num_bytes >= kEarlyBytes;

@@ -183,7 +183,7 @@ class PythonPool {
     std::vector<nanobind::object> arrays;
     std::vector<std::uint8_t> is_copied;
   };
-  bool copies_early() const;
+  bool is_worth_copying_early() const;
   EarlyRows copy_finished_rows() const;
   nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count,
                               const EarlyRows& early = {});
@@ -213,6 +213,7 @@ class PythonPool {
   engine::CallGuard guard_;
   CallIds ids_;                                // of the current call
   std::vector<std::int32_t> ordered_, taken_;  // begun in this order; returned last
+  bool copies_early_ = false;
   bool is_ordered_whole_ = false, is_call_abandoned_ = false, is_borrowing_ = false;
   std::atomic<std::int64_t> num_in_flight_{0};  // written by the caller, read by any thread
 };

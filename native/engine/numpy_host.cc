@@ -58,8 +58,8 @@ void apply(const Real* in, Real* out, std::int64_t count) noexcept {
   own.loop(args, &size, steps, own.data);
 }
 
-// Whether sin and cos of many values are those of sine_cosine.h, because numpy calls the C library. It did on all x86
-// machines as of numpy 2.5; before 1.26.2 it had its own code on those with AVX-512.
+// Whether sin and cos of many values are those of sine_cosine.h, because numpy calls the C library. This is tested, not
+// assumed: some versions of numpy have vector code of their own.
 bool uses_fast_sine = false;
 
 bool calls_c_library(Function function) {

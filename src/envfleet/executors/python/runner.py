@@ -83,8 +83,10 @@ class EnvRunner(_native.StepLoop):
         self._envs: dict[int, Any] = {}
         self._close_faults: list[tuple[int, str]] = []
         self._split_obs = split(layout.observation_space, "observation")
-        # Of the arrays of an observation, what almost every one of them is: nothing else is to be checked then.
-        self._usual_arrays = [(leaf.dtype, leaf.shape) if leaf.kind == "array" else None for leaf in layout.obs_leaves]
+        # An array of the declared dtype and shape, as almost every one is, needs no further check.
+        self._declared_arrays = [
+            (leaf.dtype, leaf.shape) if leaf.kind == "array" else None for leaf in layout.obs_leaves
+        ]
         self._join_action = join(layout.action_space)
         is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
         self._rows = self._columns.obs[0] if is_plain_obs else None
@@ -334,8 +336,8 @@ class EnvRunner(_native.StepLoop):
             values = self._split_obs(obs)
         except ValueError as error:
             raise WrongResultError(f"{error}; return an element of observation_space") from None
-        for i, (usual, value) in enumerate(zip(self._usual_arrays, values, strict=True)):
-            if type(value) is not np.ndarray or (value.dtype, value.shape) != usual:
+        for i, (declared, value) in enumerate(zip(self._declared_arrays, values, strict=True)):
+            if type(value) is not np.ndarray or (value.dtype, value.shape) != declared:
                 values[i] = _checked_leaf(self._layout.obs_leaves[i], value)
         return values
 
