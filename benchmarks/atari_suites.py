@@ -32,7 +32,7 @@ _SYNC_TARGETS = {8: 1.1, 64: 1.15}
 _SYNC_TARGETS_ON_MANY_CORES = {16: 1.25, 64: 1.15, 256: 1.1}
 _MAX_PROCESSES = 64  # of the peers with one process per env
 # In steps: what a reset without a seed costs (2026-11-16, AMD EPYC), and the length of an episode of random actions.
-_RESET_STEPS, _EPISODE_STEPS = 14, 900
+_RESET_STEPS, _EPISODE_STEPS = 6, 900
 _BARE_TARGET = 0.9
 _ASYNC_ENVS, _ASYNC_TARGET = 64, 1.1
 

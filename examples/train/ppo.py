@@ -81,6 +81,7 @@ def main() -> None:
     device = torch.device(arguments.device)
     torch.manual_seed(arguments.seed)
     torch.set_float32_matmul_precision("high")  # TF32
+    torch.backends.cudnn.benchmark = True  # the shapes do not change
     begin = time.perf_counter()
     envs = Envs(
         arguments.executor, arguments.env_id, settings.num_envs, device, arguments.seed, arguments.preset == "atari",
@@ -118,9 +119,11 @@ class Training:
         self.agent = Agent(envs.observation_space, envs.action_space, settings, is_bf16).to(envs.device)
         if is_compiled:
             self.agent.compile()
-        self.optimizer = torch.optim.Adam(
-            self.agent.parameters(), lr=settings.learning_rate, eps=1e-5, fused=envs.device.type == "cuda"
-        )
+        is_cuda = envs.device.type == "cuda"
+        # On a GPU the learning rate is a tensor: a CUDA graph reads it where it is.
+        rate = torch.tensor(settings.learning_rate, device=envs.device) if is_cuda else settings.learning_rate
+        self.optimizer = torch.optim.Adam(self.agent.parameters(), lr=rate, eps=1e-5, fused=is_cuda, capturable=is_cuda)
+        self._learn: Callable[..., tuple[torch.Tensor, ...]] = self.learn
         self.reward_scale = RewardScale(settings) if self.agent.is_normalized else None
         self.returns = EpisodeReturns(envs.num_envs)
         self.parts = [Part(group, self.agent, envs.device) for group in envs.groups]
@@ -207,35 +210,62 @@ class Training:
 
     def update(self, rollout: dict[str, torch.Tensor]) -> None:
         """Improve the agent by a rollout."""
-        settings, agent = self.settings, self.agent
+        settings = self.settings
         advantage = rollout["advantage"]
         rollout["advantage"] = (advantage - advantage.mean()) / (advantage.std() + 1e-8)
+        num_rows = settings.num_steps * settings.num_envs
+        size = num_rows // settings.num_minibatches
         for _ in range(settings.num_epochs):
             kl: list[torch.Tensor] = []
             order = torch.randperm(len(advantage), device=self.device)
-            for chosen in order.chunk(settings.num_minibatches):
-                batch = {name: column[chosen] for name, column in rollout.items()}
-                distribution, value = agent(batch["obs"])
-                log_ratio = distribution.log_prob(batch["action"]) - batch["log_prob"]
-                ratio = log_ratio.exp()
-                kl.append((ratio.detach() - 1 - log_ratio.detach()).mean())
-                clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
-                policy_loss = -torch.min(ratio * batch["advantage"], clipped * batch["advantage"]).mean()
-                value_loss = 0.5 * (value - batch["return"]).square().mean()
-                entropy = distribution.entropy().mean()
-                loss = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
-                self.optimizer.zero_grad(set_to_none=True)
-                loss.backward()
-                nn.utils.clip_grad_norm_(agent.parameters(), settings.max_grad_norm)
-                self.optimizer.step()
+            # Rows that reset an env are missing: as many others come twice, so that all minibatches have one size.
+            order = order[torch.arange(size * settings.num_minibatches, device=self.device) % len(order)]
+            for chosen in order.split(size):
+                batch = [column[chosen] for column in rollout.values()]
+                if self.device.type == "cuda" and self._learn == self.learn:
+                    self.record_learn(batch)
+                kl.append(self._learn(*batch)[0])
             if settings.target_kl:
                 self.follow_kl(float(torch.stack(kl).mean()))
         # Not earlier: the update must see the observations as the policy saw them.
-        agent.observe(rollout["obs"])
+        self.agent.observe(rollout["obs"])
+
+    def learn(
+        self,
+        obs: torch.Tensor,
+        action: torch.Tensor,
+        old_log_prob: torch.Tensor,
+        advantage: torch.Tensor,
+        returns: torch.Tensor,
+    ) -> tuple[torch.Tensor]:
+        """Take one step of the optimizer, and return how far the policy had moved before it."""
+        settings, agent = self.settings, self.agent
+        distribution, value = agent(obs)
+        log_ratio = distribution.log_prob(action) - old_log_prob
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+        policy_loss = -torch.min(ratio * advantage, clipped * advantage).mean()
+        value_loss = 0.5 * (value - returns).square().mean()
+        entropy = distribution.entropy().mean()
+        loss = policy_loss + settings.value_weight * value_loss - settings.entropy_weight * entropy
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(agent.parameters(), settings.max_grad_norm)
+        self.optimizer.step()
+        return ((ratio.detach() - 1 - log_ratio.detach()).mean(),)
+
+    def record_learn(self, batch: list[torch.Tensor]) -> None:
+        """Record learn() as a CUDA graph, and undo the steps that the recording takes."""
+        weights = {name: value.clone() for name, value in self.agent.state_dict().items()}
+        self._learn = CudaGraph(self.learn, *batch)
+        self.agent.load_state_dict(weights)
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                value.zero_()
 
     def follow_kl(self, kl: float) -> None:
         """Change the learning rate by a step if an epoch moved the policy much less or more than it should."""
-        rate = self.optimizer.param_groups[0]["lr"]
+        rate = float(self.optimizer.param_groups[0]["lr"])
         if kl > 2 * self.settings.target_kl:
             self.set_learning_rate(max(rate / 1.5, 1e-6))
         elif kl < self.settings.target_kl / 2:
@@ -243,7 +273,10 @@ class Training:
 
     def set_learning_rate(self, rate: float) -> None:
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            if isinstance(group["lr"], torch.Tensor):
+                group["lr"].fill_(rate)
+            else:
+                group["lr"] = rate
 
     def clock(self) -> float:
         if self.device.type == "cuda":
@@ -290,22 +323,23 @@ class Part:
 
 
 class CudaGraph:
-    """A function of a tensor, recorded once and launched as a whole: its kernels take less time than their launches."""
+    """A function of tensors, recorded once and launched as a whole: its kernels take less time than their launches."""
 
-    def __init__(self, function: Callable[[torch.Tensor], tuple[torch.Tensor, ...]], example: torch.Tensor) -> None:
-        self._input = example.clone()
+    def __init__(self, function: Callable[..., tuple[torch.Tensor, ...]], *examples: torch.Tensor) -> None:
+        self._inputs = [example.clone() for example in examples]
         own_stream = torch.cuda.Stream()
         own_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(own_stream):
             for _ in range(3):  # libraries allocate their workspaces, which a recording cannot contain
-                function(self._input)
+                function(*self._inputs)
         torch.cuda.current_stream().wait_stream(own_stream)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._outputs = function(self._input)
+            self._outputs = function(*self._inputs)
 
-    def __call__(self, value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        self._input.copy_(value)
+    def __call__(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        for own, value in zip(self._inputs, values, strict=True):
+            own.copy_(value)
         self._graph.replay()
         return tuple(output.clone() for output in self._outputs)
 

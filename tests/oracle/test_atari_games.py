@@ -8,9 +8,12 @@ import pytest
 from atari_rollouts import assert_same, make, play
 
 import envfleet
+from envfleet.envs.atari import emulator
+from envfleet.envs.atari.emulator import Emulator
 from envfleet.envs.atari.env import AtariEnv
-from envfleet.envs.atari.games import GAMES
+from envfleet.envs.atari.games import CLEARED_BY_RESET, GAMES
 from envfleet.envs.atari.observations import palette
+from envfleet.envs.atari.options import read_options
 
 pytest.importorskip("ale_py")
 
@@ -276,3 +279,68 @@ def test_every_game_plays_and_has_its_colours(game):
         envs.reset()
         obs, *_ = play(envs, 30)
         assert obs.any()
+
+
+def check_restored_starts(game, num_games):
+    """Compare games that begin with a state that another console reached to games that begin with reset_game()."""
+    options = read_options("envpool", {})
+    reset, restored, other = consoles = [Emulator(game, options) for _ in range(3)]
+    for console in consoles:
+        console.start(7)
+    random = np.random.default_rng(0)
+    for _ in range(num_games):
+        act(other, random.integers(len(other.actions), size=random.integers(5, 100)))
+        other.start(None, shows_first_screen=False)
+        actions = random.integers(len(reset.actions), size=random.integers(20, 300))
+        act(reset, actions)
+        act(restored, actions)
+        known = set(emulator._first_states)
+        reset.start(None)
+        restored.start(None, shows_first_screen=False)
+        assert set(emulator._first_states) == known, "expected a restored state, got a reset"
+        assert screens_and_states(reset, [0]) == screens_and_states(restored, [0])
+        actions = random.integers(len(reset.actions), size=60)
+        assert screens_and_states(reset, actions) == screens_and_states(restored, actions)
+
+
+def act(console, actions):
+    return [console.console.act(console.actions[action]) for action in actions]
+
+
+def screens_and_states(console, actions):
+    ale = console.console
+    return [
+        (act(console, [action]), ale.getScreen().tobytes(), ale.lives(), ale.cloneSystemState().serialize())
+        for action in actions
+    ]
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout", "space_invaders"])
+def test_games_that_begin_with_a_known_state(game):
+    check_restored_starts(game, 5)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("game", sorted(CLEARED_BY_RESET))
+def test_every_game_that_begins_with_a_known_state(game):
+    check_restored_starts(game, 20)
+
+
+def test_resets_that_are_not_restored():
+    """Sticky actions, a visible first screen, a game that keeps memory, an unknown format."""
+    before = dict(emulator._first_states)
+    for game, options in (
+        ("pong", {"repeat_action_probability": 0.25}),
+        ("pong", {"noop_max": 0, "use_fire_reset": False}),
+        ("seaquest", {}),
+    ):
+        env = AtariEnv(game, **options)
+        env.reset(seed=1)
+        env.reset()
+    assert emulator._first_states == before
+    console = Emulator("pong", read_options("envpool", {}))
+    console.start(1)
+    state = console.console.cloneState().serialize()
+    assert emulator._reset_key(state) is not None
+    assert emulator._reset_key(state.replace(b"System", b"Cosmos")) is None
+    assert emulator._reset_key(state[:50]) is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import struct
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,15 @@ from typing import Any
 import numpy as np
 from gymnasium.utils import seeding
 
+from envfleet.envs.atari.games import CLEARED_BY_RESET
 from envfleet.envs.atari.options import AtariOptions
 from envfleet.envs.atari.roms import check_settings, rom_info, rom_path
 from envfleet.errors import MissingExtraError, StateError
+
+# What reset_game() reached, by _reset_key(). The consoles of a process share these states: resetting emulates some
+# 70 frames, as many as 17 steps, and in a synchronous batch every other env waits for it.
+_first_states: dict[bytes, bytes] = {}
+_MAX_FIRST_STATES = 64
 
 
 def new_console(settings: Mapping[str, int | float]) -> Any:
@@ -49,6 +57,8 @@ class Emulator:
         self.generator: np.random.Generator = np.random.default_rng(0)  # replaced by the first reset
         self.has_started = False
         self._is_loaded = False
+        # A restored console would repeat the last action before it, where actions are sticky.
+        self._is_restorable = game in CLEARED_BY_RESET and options.repeat_action_probability == 0
 
     def loaded_console(self) -> Any:
         """Return the console with its game loaded. Loading is slow, so it is deferred until this call."""
@@ -56,12 +66,35 @@ class Emulator:
             self._load_rom()
         return self.console
 
-    def start(self, seed: int | None) -> None:
-        """Start a new game; with a seed, after loading the ROM again."""
+    def start(self, seed: int | None, *, shows_first_screen: bool = True) -> None:
+        """Start a new game; with a seed, after loading the ROM again.
+
+        Without shows_first_screen, the screen may be an old one until the next frame.
+        """
         if seed is not None or not self.has_started:
             self._seed_and_load(seed)
             self.has_started = True
+            self.console.reset_game()
+        elif shows_first_screen or not self._is_restorable:
+            self.console.reset_game()
+        else:
+            self._reset_or_restore()
+
+    def _reset_or_restore(self) -> None:
+        """Do what reset_game() does, by restoring the state that it reached before, if it did."""
+        from ale_py import ALEState
+
+        key = _reset_key(self.console.cloneState().serialize())
+        first_state = _first_states.get(key) if key else None
+        if first_state is not None:
+            frame_number = struct.pack("<i", self.console.getFrameNumber())
+            self.console.restoreState(ALEState(first_state[:8] + frame_number + first_state[12:]))
+            return
         self.console.reset_game()
+        if key:
+            if len(_first_states) >= _MAX_FIRST_STATES:
+                _first_states.clear()
+            _first_states[key] = self.console.cloneState().serialize()
 
     def _seed_and_load(self, seed: int | None) -> None:
         # As ale-py's env derives its two seeds; the emulator reads its seed when a ROM is loaded.
@@ -99,3 +132,25 @@ class Emulator:
         self.console.reset_game()
         self.console.act(Action.NOOP)
         self.console.restoreSystemState(ALEState(state))
+
+
+def _reset_key(state: bytes) -> bytes | None:
+    """Return what the outcome of reset_game() depends on: game, mode, difficulty and the system's random generator.
+
+    The generator, which the seed does not touch, sets the timer's first value. None: ale-py's format is not the known
+    one, in which six integers, of which the third counts frames, precede the system's state.
+    """
+    parts = []
+    position = 28
+    try:
+        for has_clock in (False, True, False):  # the ROM's digest, the name "System" and a clock, the generator as text
+            (length,) = struct.unpack_from("<I", state, position)
+            parts.append(state[position + 4 : position + 4 + length])
+            position += 4 + length + 4 * has_clock
+    except struct.error:
+        return None
+    digest, name, generator = parts
+    if name != b"System" or not generator.replace(b" ", b"").isdigit():
+        return None
+    mode_and_difficulty = state[16:24]
+    return hashlib.blake2b(mode_and_difficulty + digest + generator, digest_size=16).digest()

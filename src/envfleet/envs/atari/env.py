@@ -124,7 +124,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         emulator = self._emulator
         continues = self._continues and seed is None
         if not continues:
-            self._start(seed)
+            self._start(seed, shows_first_screen=self._options.noop_max == 0 and self._fire is None)
         continues = self._play_noops(seed) and continues
         obs = self._observer.alone() if continues else self._observer.begin()
         self._continues = False
@@ -135,8 +135,8 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
             info["seeds"] = tuple(np.uint32(own) for own in emulator.seeds or ())
         return obs.copy() if self._copies else obs, info
 
-    def _start(self, seed: int | None) -> None:
-        self._emulator.start(seed)
+    def _start(self, seed: int | None, *, shows_first_screen: bool = True) -> None:
+        self._emulator.start(seed, shows_first_screen=shows_first_screen)
         self._bind()
         self._np_random = self._emulator.generator
         self._game_step = 0

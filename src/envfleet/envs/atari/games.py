@@ -20,6 +20,19 @@ _NAMES = """
 """
 GAMES = tuple(_NAMES.split())
 
+# What these start with after a reset does not depend on what was played before: they clear their memory. The other
+# games leave some of it, often as a source of randomness. A soak test compares restored games with reset ones.
+_NAMES_OF_CLEARED = """
+    adventure alien assault asterix asteroids atlantis atlantis2 bank_heist battle_zone beam_rider blackjack
+    bowling boxing breakout carnival casino centipede chopper_command crazy_climber darkchambers defender
+    demon_attack donkey_kong earthworld elevator_action enduro et fishing_derby freeway frogger frostbite
+    galaxian gopher gravitar hero jamesbond journey_escape kaboom kangaroo keystone_kapers king_kong klax krull
+    laser_gates mario_bros montezuma_revenge mr_do ms_pacman phoenix pitfall pong private_eye riverraid
+    road_runner robotank skiing solaris space_invaders star_gunner superman tennis turmoil tutankham up_n_down
+    video_checkers video_chess video_cube video_pinball wizard_of_wor word_zapper zaxxon
+"""
+CLEARED_BY_RESET = frozenset(_NAMES_OF_CLEARED.split())
+
 
 @dataclass(frozen=True)
 class Naming:
