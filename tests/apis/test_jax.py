@@ -184,6 +184,24 @@ def test_large_rows_of_workers(backend, copy):
             assert_equal(held, before)
 
 
+def test_steps_between_slices_run_once():
+    """Slices of 128 bytes and more, which XLA moves into a fusion with the call."""
+    num_steps, num_envs = 12, 64
+    actions = np.random.default_rng(0).integers(0, 2, (num_steps, num_envs)).astype(np.int32)
+    with (
+        JaxPool("CartPole-v1", num_envs=num_envs) as envs,
+        envfleet.make("CartPole-v1", num_envs=num_envs) as same,
+    ):
+        handle, _ = envs.reset(seed=3)
+        same.reset(seed=3)
+        program = jax.jit(lambda handle, actions: lax.scan(envs.step, handle, actions))
+        compiled = program.lower(handle, actions).compile()
+        assert compiled.as_text().count('custom_call_target="envfleet_step"') == 1
+        handle, (obs, reward, *_) = compiled(handle, jnp.asarray(actions))
+        for t in range(num_steps):
+            assert_equal((obs[t], reward[t]), same.step(actions[t])[:2])
+
+
 @pytest.mark.parametrize("backend", ["native", "serial"])
 def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
     env = "Faulty-v0" if backend == "native" else FaultyEnv
@@ -201,6 +219,7 @@ def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
 
 def test_float32_actions_for_a_native_space_of_float64():
     pytest.importorskip("mujoco", reason="needs MuJoCo: pip install envfleet[mujoco]")
+    pytest.importorskip("dm_control", reason="needs dm_control: pip install envfleet[dm_control]")
     with JaxPool("cartpole-balance", num_envs=2) as envs, envfleet.make("cartpole-balance", num_envs=2) as same:
         handle, _ = envs.reset(seed=1)
         same.reset(seed=1)
@@ -331,9 +350,10 @@ def test_calls_with_the_same_arguments_are_all_made():
         @jax.jit
         def twice(handle: Any) -> Any:
             envs.step(handle, jnp.zeros(2, jnp.int32))
-            return envs.step(handle, jnp.zeros(2, jnp.int32))[1][4]["elapsed_step"]
+            return envs.step(handle, jnp.zeros(2, jnp.int32))[0]  # in either order: the handle is the same
 
-        assert twice(handle).tolist() == [2, 2]
+        handle = twice(handle)
+        assert envs.step(handle, jnp.zeros(2, jnp.int32))[1][4]["elapsed_step"].tolist() == [3, 3]
 
 
 # --- errors ---------------------------------------------------------------------------------------

@@ -262,10 +262,14 @@ class TracedPool:
             ]
         # A side effect: otherwise two steps with the same actions would become one.
         call = jax.ffi.ffi_call(f"envfleet_{operation}", results, has_side_effect=True, input_output_aliases={0: 0})
-        made: Sequence[jax.Array] = call(
-            *arguments, token=np.int64(self._port.token), num_leaves=np.int64(len(self._action_leaves))
+        handle, *others = arguments
+        made = call(
+            handle,
+            *_apart(others),
+            token=np.int64(self._port.token),
+            num_leaves=np.int64(len(self._action_leaves)),
         )
-        return made
+        return [made[0], *_apart(made[1:])]
 
     def _arguments(self, call: str, handle: Any, actions: Arrays, env_ids: Any) -> tuple[list[Any], Any, int]:
         """Return the arguments of the handler, the ids and the number of rows. Raises unless they fit the pool."""
@@ -307,6 +311,20 @@ class TracedPool:
             FinalRows(_assembled(self._template, final_obs), found["elapsed_step"], {}) if final_obs else None,
             (),
         )
+
+
+def _apart(arrays: Sequence[jax.Array]) -> Sequence[jax.Array]:
+    """Separate the arguments or results of a call from slices, on a GPU.
+
+    XLA moves a call into a fusion with the slices that it reads or writes; in jax 0.11 it also leaves one that has a
+    side effect where it was, and the envs would step twice.
+    """
+    if not arrays:
+        return []
+    separated: Sequence[jax.Array] = jax.lax.platform_dependent(
+        *arrays, cuda=lambda *arrays: jax.lax.optimization_barrier(arrays), default=lambda *arrays: arrays
+    )
+    return separated
 
 
 class _Calls:
