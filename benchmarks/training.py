@@ -39,17 +39,18 @@ MIN_SECONDS = 5.0  # a run is not started with less time than this
 
 @dataclass(frozen=True)
 class Task:
-    """An env, the preset of ppo.py that trains it, and the return to reach."""
+    """An env, the preset of ppo.py that trains it, the return to reach, and options; some only envfleet has."""
 
     env_id: str
     preset: str
     target: float
     options: tuple[str, ...] = ()
+    envfleet_options: tuple[str, ...] = ()
 
 
 TASKS = {
-    "pong": Task("Pong-v5", "atari", 18, ("--bf16",)),
-    "ant": Task("Ant-v5", "mujoco", 4000),
+    "pong": Task("Pong-v5", "atari", 18, ("--bf16",), ("--num-groups", "2")),
+    "ant": Task("Ant-v5", "mujoco", 4000, ("--num-envs", "128", "--num-minibatches", "8", "--gamma", "0.99")),
     "halfcheetah": Task("HalfCheetah-v5", "mujoco", 5000),
     "cartpole": Task("CartPole-v1", "classic", 450),
     "pendulum": Task("InvertedPendulum-v5", "classic", 950),
@@ -78,7 +79,7 @@ def train(run: Run, cores: Sequence[int], max_seconds: float, folder: Path, extr
     command = [
         sys.executable, str(SCRIPT), task.env_id, "--preset", task.preset, "--target", str(task.target),
         "--executor", run.executor, "--seed", str(run.seed), "--max-seconds", str(max_seconds), "--log", str(log),
-        *task.options, *extra,
+        *task.options, *(task.envfleet_options if run.executor == "envfleet" else ()), *extra,
     ]  # fmt: skip
     os.sched_setaffinity(0, cores)  # of this thread; the process that it starts inherits it
     done = subprocess.run(
