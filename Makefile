@@ -71,8 +71,8 @@ test: $(VENV)/.tests
 	$(BIN)/python -m pytest -n 4 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
 
 soak: $(VENV)/.tests
-	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -m soak --timeout 3600 $(PROCGEN_TESTS)
-	$(BIN)/python -m pytest -m soak --timeout 3600 $(PROCGEN_TESTS:%=--ignore=%)
+	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -n 2 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS:%=--ignore=%)
 
 # Fails if a run does not reach its target within its number of steps.
 train-check: $(VENV)/.tests
