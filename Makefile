@@ -68,7 +68,7 @@ test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
 	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -k procgen \
 	  $(PROCGEN_TESTS) tests/test_docs.py tests/faults/test_calls_before_reset.py
-	$(BIN)/python -m pytest -n 4 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
 
 soak: $(VENV)/.tests
 	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -n 2 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS)
