@@ -132,3 +132,11 @@ def test_missing_extra_of_players(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)
     with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[vizdoom\]"'):
         envfleet.make_pettingzoo("VizdoomDuel-v1")
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_box2d_where_warnings_are_exceptions(backend):
+    """A deprecation warning of SWIG that is raised while Box2D is imported crashes the process."""
+    pytest.importorskip("Box2D")
+    code = f"import envfleet; envfleet.make('LunarLander-v3', num_envs=2, backend='{backend}').close()"
+    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import sys
+import warnings
 from dataclasses import replace
 from functools import cache
 
@@ -29,6 +33,17 @@ def spec_of(env_id: str) -> GymnasiumSpec:
     if env_id in gymnasium.registry:
         return gymnasium.spec(env_id)
     return replace(gymnasium.spec(_SUCCESSORS[env_id]), id=env_id)
+
+
+def import_box2d() -> None:
+    """Import Box2D without its deprecation warnings: turned into exceptions, they crash the process.
+
+    They are raised while the types of SWIG's module are created, which does not check for errors.
+    """
+    if "Box2D" not in sys.modules:
+        with warnings.catch_warnings(), contextlib.suppress(ImportError):  # Gymnasium says what is missing
+            warnings.simplefilter("ignore")
+            importlib.import_module("Box2D")
 
 
 FAMILY = Family(

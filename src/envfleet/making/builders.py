@@ -21,6 +21,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.envs.registration import load_env_creator
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
+from envfleet.envs.box2d import import_box2d
 from envfleet.envs.families import find_python_family
 from envfleet.errors import ConfigError
 from envfleet.making.gymnasium_ids import NAMESPACE
@@ -29,6 +30,7 @@ from envfleet.making.options import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
 _MUJOCO_ENVS = ("gymnasium.envs.mujoco", "gymnasium_robotics.")
+_BOX2D_ENVS = "gymnasium.envs.box2d"
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class EnvBuilder:
                 from envfleet.envs.mujoco.rendering import choose_gl_backend
 
                 choose_gl_backend()
+            if str(self.source.entry_point).startswith(_BOX2D_ENVS):
+                import_box2d()
             limit = self.max_episode_steps if self.keeps_time_limit else -1
             # The pool itself does what PassiveEnvChecker and OrderEnforcing do.
             return gymnasium.make(self.source, max_episode_steps=limit, disable_env_checker=True, **kwargs)
