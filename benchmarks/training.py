@@ -39,13 +39,13 @@ MIN_SECONDS = 5.0  # a run is not started with less time than this
 
 @dataclass(frozen=True)
 class Task:
-    """An env, the preset of ppo.py that trains it, the return to reach, and options; some only envfleet has."""
+    """An env, the preset of ppo.py that trains it, the return to reach, and options of ppo.py."""
 
     env_id: str
     preset: str
     target: float
     options: tuple[str, ...] = ()
-    envfleet_options: tuple[str, ...] = ()
+    envfleet_options: tuple[str, ...] = ()  # for envfleet alone
 
 
 TASKS = {

@@ -222,7 +222,7 @@ class Training:
             order = order[torch.arange(size * settings.num_minibatches, device=self.device) % len(order)]
             for chosen in order.split(size):
                 batch = [column[chosen] for column in rollout.values()]
-                if self.device.type == "cuda" and self._learn == self.learn:
+                if self.device.type == "cuda" and not isinstance(self._learn, CudaGraph):
                     self.record_learn(batch)
                 kl.append(self._learn(*batch)[0])
             if settings.target_kl:
@@ -238,7 +238,7 @@ class Training:
         advantage: torch.Tensor,
         returns: torch.Tensor,
     ) -> tuple[torch.Tensor]:
-        """Take one step of the optimizer, and return how far the policy had moved before it."""
+        """Take one step of the optimizer, and return the KL divergence of the policy from that of the rollout."""
         settings, agent = self.settings, self.agent
         distribution, value = agent(obs)
         log_ratio = distribution.log_prob(action) - old_log_prob

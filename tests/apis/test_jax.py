@@ -218,7 +218,7 @@ def test_wide_dtypes_are_narrowed_as_jax_does_and_kept_with_x64(backend):
 
 
 def test_float32_actions_for_a_native_space_of_float64():
-    pytest.importorskip("mujoco", reason="needs MuJoCo: pip install envfleet[mujoco]")
+    # A GPU machine may have jax and not the simulators.
     pytest.importorskip("dm_control", reason="needs dm_control: pip install envfleet[dm_control]")
     with JaxPool("cartpole-balance", num_envs=2) as envs, envfleet.make("cartpole-balance", num_envs=2) as same:
         handle, _ = envs.reset(seed=1)
