@@ -13,6 +13,7 @@
 #include "bindings/fields_access.h"
 #include "bindings/python_calls.h"
 #include "engine/env_types.h"
+#include "envfleet/rows.h"
 
 namespace nb = nanobind;
 
@@ -172,7 +173,18 @@ bool NativePool::is_expected_below(double limit_ns, Request request, std::int64_
 
 void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag) {
   std::uint8_t* in_flight = engine_->in_flight();
-  for (std::int64_t i = 0; i < count; ++i) in_flight[env_ids != nullptr ? env_ids[i] : i] = flag;
+  if (env_ids == nullptr) {
+    std::fill_n(in_flight, count, flag);
+  } else {
+    for (std::int64_t begin = 0; begin < count; begin += detail::kGroupRows) {
+      const std::int64_t size = std::min<std::int64_t>(count - begin, detail::kGroupRows);
+      if (detail::is_consecutive(env_ids + begin, size)) {
+        std::fill_n(in_flight + env_ids[begin], size, flag);
+      } else {
+        for (std::int64_t i = begin; i < begin + size; ++i) in_flight[env_ids[i]] = flag;
+      }
+    }
+  }
   engine_->num_in_flight += flag != 0 ? count : -count;
 }
 

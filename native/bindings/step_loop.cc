@@ -2,8 +2,12 @@
 #include "bindings/step_loop.h"
 
 #include <numpy/arrayscalars.h>
+#include <pthread.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
 #include <cstring>
 
 #include "bindings/bindings.h"
@@ -21,6 +25,15 @@ using shm::Slot;
 namespace {
 
 constexpr std::int64_t kMaxCachedScalars = 1024;
+
+// How many fork() calls lie between the process that loaded this module and this one.
+std::atomic<std::uint32_t> num_forks{0};
+
+std::uint32_t count_forks() {
+  static const int registered = pthread_atfork(nullptr, nullptr, [] { num_forks.fetch_add(1, std::memory_order_relaxed); });
+  static_cast<void>(registered);
+  return num_forks.load(std::memory_order_relaxed);
+}
 
 // A bound method is called through its function, which saves a copy of the arguments.
 PyObject* call_step(PyObject* step, PyObject* action) {
@@ -51,7 +64,62 @@ PyObject* check_interrupt(PyObject* answer) {
 
 // ---------------------------------------------------------------------------- columns
 
+ObsColumns::ObsColumns(nb::handle given) {
+  if (given.is_none()) return;
+  if (nb::isinstance<nb::list>(given)) {
+    kind_ = Kind::leaf;
+    column_.emplace(given[0], nb::cast<bool>(given[1]));
+  } else if (nb::isinstance<nb::dict>(given)) {
+    kind_ = Kind::dict;
+    for (auto [key, part] : nb::borrow<nb::dict>(given)) {
+      keys_.push_back(nb::borrow(key));
+      parts_.emplace_back(part);
+    }
+  } else {
+    kind_ = Kind::tuple;
+    for (nb::handle part : nb::cast<nb::tuple>(given)) parts_.emplace_back(part);
+  }
+}
+
+bool ObsColumns::write(std::int32_t env_id, PyObject* obs) const {
+  if (kind_ == Kind::leaf) return column_->write(env_id, obs);
+  const auto num_parts = static_cast<Py_ssize_t>(parts_.size());
+  if (kind_ == Kind::tuple) {
+    if (!PyTuple_CheckExact(obs) || PyTuple_GET_SIZE(obs) != num_parts) return false;
+    for (Py_ssize_t i = 0; i < num_parts; ++i) {
+      if (!parts_[i].write(env_id, PyTuple_GET_ITEM(obs, i))) return false;
+    }
+    return true;
+  }
+  if (!PyDict_CheckExact(obs) || PyDict_GET_SIZE(obs) != num_parts) return false;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject* found = nullptr;
+    PyDict_GetItemRef(obs, keys_[i].ptr(), &found);
+    const nb::object value = nb::steal(found);
+#else
+    const nb::object value = nb::borrow(PyDict_GetItemWithError(obs, keys_[i].ptr()));
+#endif
+    if (!value.is_valid()) {
+      PyErr_Clear();  // of a key whose comparison raised: the runner meets it again
+      return false;
+    }
+    if (!parts_[i].write(env_id, value.ptr())) return false;
+  }
+  return true;
+}
+
+bool ObsColumn::write_text(std::int32_t env_id, PyObject* value) const {
+  if (!PyUnicode_CheckExact(value)) return false;
+  const Py_ssize_t length = PyUnicode_GetLength(value), capacity = row_bytes() / 4 - 1;
+  if (length < 0 || length > capacity) return false;
+  auto* target = reinterpret_cast<Py_UCS4*>(row(env_id));
+  target[0] = static_cast<Py_UCS4>(length);
+  return length == 0 || PyUnicode_AsUCS4(value, target + 1, capacity, 0) != nullptr;
+}
+
 bool ObsColumn::write(std::int32_t env_id, PyObject* obs) const {
+  if (is_text) return write_text(env_id, obs);
   char* target = row(env_id);
   if (PyArray_Check(obs)) {
     auto* array = reinterpret_cast<PyArrayObject*>(obs);
@@ -113,7 +181,8 @@ StepLoop::StepLoop(const StepLoopOptions& options)
       runner_(options.runner),
       env_(end_env_ - first_env_),
       step_(end_env_ - first_env_),
-      reset_(end_env_ - first_env_) {}
+      reset_(end_env_ - first_env_),
+      num_forks_(count_forks()) {}
 
 void StepLoop::set_env(std::int32_t env_id, nb::object env, nb::object step, nb::object reset) {
   env_.at(env_id - first_env_) = env;
@@ -160,6 +229,17 @@ void StepLoop::run_pending(std::int64_t deadline_ns) {
     if (deadline_ns >= 0 && engine::now_ns() >= deadline_ns) return;
     run_next();
   }
+}
+
+void StepLoop::check_process() const {
+  // In the caller's thread, the child is a copy of the user's program.
+  if (num_forks.load(std::memory_order_relaxed) == num_forks_ || is_inline_) [[likely]]
+    return;
+  std::fputs(
+      "envfleet: an env called fork(), and the child returned from the env; the child ends here. "
+      "End it with os._exit() in the env.\n",
+      stderr);
+  _exit(1);
 }
 
 nb::object StepLoop::take_seed(std::int32_t env_id) {
@@ -257,6 +337,7 @@ PyObject* StepLoop::run_step(std::int32_t env_id, Slot& slot, const nb::object& 
                           ? action_.make(env_id)
                           : nb::steal(python([&] { return PyObject_CallMethod(runner_.ptr(), "action", "i", env_id); }));
   PyObject* result = action.is_valid() ? python([&] { return call_step(step.ptr(), action.ptr()); }) : nullptr;
+  check_process();
   if (result == nullptr) return fault(env_id, "step");
   nb::object held = nb::steal(result);
   if (finish_plain_step(env_id, slot, result, then_reset)) return nullptr;
@@ -273,6 +354,7 @@ PyObject* StepLoop::run_reset(std::int32_t env_id, Slot& slot) {
         python([&] { return PyObject_CallMethod(runner_.ptr(), "reset", "ii", env_id, has_options ? 1 : 0); }));
   }
   PyObject* result = python([&] { return PyObject_CallNoArgs(reset_[env_id - first_env_].ptr()); });
+  check_process();
   if (result == nullptr) return fault(env_id, "reset");
   nb::object held = nb::steal(result);
   if (PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2 && obs_ &&
@@ -404,6 +486,7 @@ void bind_step_loop(nb::module_& module) {
       .def("detach", &StepLoop::detach)
       .def("serve", &StepLoop::serve)
       .def("run_pending", &StepLoop::run_pending, nb::arg("deadline_ns"))
+      .def("check_process", &StepLoop::check_process)
       .def("count_step", &StepLoop::count_step)
       .def("count_reset", &StepLoop::count_reset)
       .def("count_fault", &StepLoop::count_fault)

@@ -1,8 +1,9 @@
 // StepLoop: the worker's side of Python envs: takes requests, calls the envs, writes their rows.
 //
-// The plain case is handled here: an env that returns an array with the dtype and shape of its space, numbers and flags,
-// and infos that the schema knows. Everything else (nested spaces, seeds, faults, unusual types) is passed to the
-// `runner`, a Python object (executors/python/runner.py) that handles all cases. The runner owns the loop.
+// The plain case is handled here: an env that returns an array with the dtype and shape of its space, or dicts and tuples of
+// such arrays and texts, numbers and flags, and infos that the schema knows. Everything else (seeds, faults, unusual types,
+// objects) is passed to the `runner`, a Python object (executors/python/runner.py) that handles all cases. The runner owns
+// the loop.
 //
 // Thread safety: one thread at a time. Holds the GIL except while it waits.
 // Invariant: the row of a request is finished whatever the env raises, so that the caller never waits for it in vain.
@@ -11,6 +12,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "bindings/info_schema.h"
@@ -20,12 +22,37 @@
 
 namespace envfleet::bindings {
 
-// Observations that are one array.
+// Observations, or a part of them, that are one array or one text.
 struct ObsColumn : Column {
-  using Column::Column;
+  // holds_text: rows of uint32, the length of the text and its code points.
+  ObsColumn(nanobind::handle array, bool holds_text) : Column(array), is_text(holds_text) {}
 
-  // Returns false if the observation does not plainly have the space's dtype and shape; the row is undefined then.
+  // Returns false if the value does not plainly have the space's dtype and shape; the row is undefined then.
+  bool write(std::int32_t env_id, PyObject* value) const;
+
+  bool is_text;
+
+ private:
+  bool write_text(std::int32_t env_id, PyObject* value) const;
+};
+
+// Observations as their space nests them. Empty for spaces with values of no fixed size.
+class ObsColumns {
+ public:
+  // None, or the structure of the space: a dict, a tuple, or for a leaf the list [array, is_text].
+  explicit ObsColumns(nanobind::handle given);
+  explicit operator bool() const { return kind_ != Kind::none; }
+
+  // As in ObsColumn.
   bool write(std::int32_t env_id, PyObject* obs) const;
+
+ private:
+  enum class Kind { none, leaf, dict, tuple };
+
+  Kind kind_ = Kind::none;
+  std::optional<ObsColumn> column_;     // of a leaf
+  std::vector<nanobind::object> keys_;  // of a dict, one per part
+  std::vector<ObsColumns> parts_;       // of a dict or tuple
 };
 
 // Actions that are one array, as the objects that envs receive.
@@ -46,7 +73,8 @@ struct StepLoopOptions {
   std::int32_t autoreset = 0;          // ef_autoreset
   std::int32_t max_episode_steps = 0;  // 0: no limit
   std::int32_t max_spinners = 0;       // see WorkerQueue
-  nanobind::object obs, action;        // the columns, if observations and actions are one array each; otherwise None
+  nanobind::object obs;                // see ObsColumns
+  nanobind::object action;             // the column, if actions are one array; otherwise None
   nanobind::object info;               // the array of the info columns
   nanobind::object runner;
 };
@@ -68,6 +96,10 @@ class StepLoop {
   void run_pending(std::int64_t deadline_ns);
 
   // --- called by the runner ----------------------------------------------------------------
+
+  // To be called after every call of an env, before its row is written. Ends the process if it is a child that the env
+  // has forked and that has returned from the env's call: two processes would serve the requests of one worker.
+  void check_process() const;
 
   // Returns true if the episode ended.
   bool count_step(std::int32_t env_id, double reward, bool terminated, bool truncated) {
@@ -102,11 +134,12 @@ class StepLoop {
   nanobind::object buffer_;  // keeps the memory alive
   shm::WorkerQueue queue_;
   std::int32_t first_env_, end_env_, autoreset_, max_episode_steps_;
-  ObsColumn obs_;
+  ObsColumns obs_;
   ActionColumn action_;
   Column info_;
   nanobind::object runner_;
   std::vector<nanobind::object> env_, step_, reset_;
+  std::uint32_t num_forks_;    // of this process when the loop was made
   std::int64_t clock_ns_ = 0;  // 0: not read since the last wait
   bool is_inline_ = false;
   std::uint32_t schema_version_ = 0;

@@ -36,10 +36,17 @@ AsyncQueue::AsyncQueue(std::shared_ptr<BufferPool> buffers, std::int32_t num_env
 }
 
 void AsyncQueue::post(const std::int32_t* entries, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t env_id = entries[i] < 0 ? ~entries[i] : entries[i];
-    Ring& ring = rings_[ring_of_[env_id]];
-    ring.entries[ring.posted++ & ring.mask].store(entries[i], std::memory_order_relaxed);
+  const auto ring_of = [&](std::int32_t entry) { return ring_of_[entry < 0 ? ~entry : entry]; };
+  for (std::int64_t i = 0; i < count;) {
+    const std::uint16_t index = ring_of(entries[i]);
+    Ring& ring = rings_[index];
+    // Local: through memory, each entry would wait for the one before it.
+    std::atomic<std::int32_t>* const ring_entries = ring.entries.get();
+    std::int64_t posted = ring.posted;
+    for (; i < count && ring_of(entries[i]) == index; ++i) {
+      ring_entries[posted++ & ring.mask].store(entries[i], std::memory_order_relaxed);
+    }
+    ring.posted = posted;
   }
   // Published at the end: otherwise a worker would take the entries one by one as they come in.
   for (Ring& ring : rings_) {

@@ -8,13 +8,15 @@
 #include <new>
 
 #include "envfleet/lanes.h"
+#include "envfleet/rows.h"
 #include "envfleet/step_rule.h"
 
 namespace envfleet::engine {
 
-namespace {
+using detail::kGroupRows;
+using detail::mask_of;
 
-constexpr std::int64_t kMaskRows = 64;
+namespace {
 
 // Aligned: a vector across two cache lines takes two loads.
 double* zeros(std::int64_t count) {
@@ -28,23 +30,6 @@ double* zeros(std::int64_t count) {
 // For rows that are contiguous in the batch and in the array of returns.
 ENVFLEET_VECTOR_CLONES void add_rewards(double* returns, const double* reward, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) returns[i] += reward[i];
-}
-
-// Which of up to 64 rows have ended, one bit per row.
-std::uint64_t mask_of(const std::uint8_t* terminated, const std::uint8_t* truncated, std::int64_t count) {
-  std::uint64_t mask = 0;
-  std::int64_t i = 0;
-  if constexpr (std::endian::native == std::endian::little) {
-    for (; i + 8 <= count; i += 8) {
-      std::uint64_t eight, others;
-      std::memcpy(&eight, terminated + i, 8);
-      std::memcpy(&others, truncated + i, 8);
-      // Flags are 0 or 1; the product moves the eight of them side by side into the highest byte.
-      mask |= (((eight | others) * 0x0102040810204080u) >> 56) << i;
-    }
-  }
-  for (; i < count; ++i) mask |= static_cast<std::uint64_t>((terminated[i] | truncated[i]) & 1) << i;
-  return mask;
 }
 
 }  // namespace
@@ -63,11 +48,25 @@ void Counters::count_steps(int shard, const ef_rows& rows, std::int64_t begin, s
   if (rows.env_ids == nullptr) {
     add_rewards(returns_.get() + begin, rows.reward + begin, end - begin);
   } else {
+    for (std::int64_t first = begin; first < end; first += kGroupRows) {
+      const std::int64_t size = std::min<std::int64_t>(end - first, kGroupRows);
+      const std::int32_t* env_ids = rows.env_ids + first;
+      if (detail::is_consecutive(env_ids, size)) {
+        add_rewards(returns_.get() + env_ids[0], rows.reward + first, size);
+        std::int64_t* num_single = num_single_.data() + env_ids[0];
+        for (std::int64_t i = 0; i < size; ++i) num_single[i] += 1;
+      } else {
+        for (std::int64_t i = 0; i < size; ++i) {
+          returns_[env_ids[i]] += rows.reward[first + i];
+          num_single_[env_ids[i]] += 1;
+        }
+      }
+    }
+    // The row after the end of an episode is that of the autoreset. The records of other rows are not touched: each is a
+    // cache line.
     for (std::int64_t row = begin; row < end; ++row) {
-      const std::int32_t env_id = rows.env_ids[row];
-      returns_[env_id] += rows.reward[row];
-      num_single_[env_id] += 1;
-      records_[env_id].due_at = -1;
+      if (rows.elapsed_step[row] == 0) [[unlikely]]
+        records_[rows.env_ids[row]].due_at = -1;
     }
   }
   end_episodes(rows, begin, end);
@@ -79,9 +78,10 @@ void Counters::end_episodes(const ef_rows& rows, std::int64_t begin, std::int64_
   Record* const records = records_.data();
   double* const returns = returns_.get();
   const std::int64_t num_whole = num_whole_;
-  for (std::int64_t first = begin; first < end; first += kMaskRows) {
+  for (std::int64_t first = begin; first < end; first += kGroupRows) {
     // One loop per 64 rows: a mispredicted branch costs as much as a row, and ends are hard to predict.
-    std::uint64_t mask = mask_of(rows.terminated + first, rows.truncated + first, std::min(end - first, kMaskRows));
+    std::uint64_t mask =
+        mask_of(rows.terminated + first, rows.truncated + first, std::min<std::int64_t>(end - first, kGroupRows));
     for (; mask != 0; mask &= mask - 1) {
       const std::int64_t row = first + std::countr_zero(mask);
       const std::int64_t env_id = rows.env_ids != nullptr ? rows.env_ids[row] : row;

@@ -52,6 +52,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       job_(options.num_threads + 1),
       thread_pool_(pool_size(), options.thread_affinity_offset, may_spin_),
       helper_thread_(1, options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + pool_size(), false) {
+  faults_.reserve(options.num_envs);
   actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
   ef_fleet_options fleet_options{};
   fleet_options.num_envs = options.num_envs;
@@ -291,6 +292,9 @@ bool Engine::run_async_block(int worker_index) {
   if (request == Request::reset) {
     for (std::int64_t i = 0; i < count; ++i) ids[i] = ~ids[i];
   }
+  // Consecutive envs cost less together. Threads that took single envs, while their cost was not known, mix them up; once
+  // sorted, they come back and are posted in this order again.
+  if (!std::is_sorted(ids, ids + count)) std::sort(ids, ids + count);
   const int shard = worker_index < options_.num_threads ? worker_index + 1 : kCallerShard;
   ef_rows& rows = staging.rows();
   rows.env_ids = ids;
@@ -371,19 +375,37 @@ void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int
   auto& self = *static_cast<Engine*>(context);
   self.set_attention(true);
   self.counters_.drop(env_id, request, method);
+  Fault fault{env_id, method, {}};
+  // Without memory, possibly the reason of the fault: an exception here would end the process.
+  try {
+    fault.what = what;
+  } catch (...) {
+    fault.what = "out of memory";  // fits in the string itself
+  }
   std::lock_guard lock(self.faults_mutex_);
-  self.faults_.push_back({env_id, method, what});
+  // One per env: an earlier fault of this env that was never taken belongs to a batch that was dropped.
+  const auto same = [&](const Fault& other) { return other.env_id == env_id; };
+  const auto earlier = self.faults_.size() < self.faults_.capacity()
+                           ? self.faults_.end()
+                           : std::find_if(self.faults_.begin(), self.faults_.end(), same);
+  if (earlier != self.faults_.end()) {
+    *earlier = std::move(fault);
+    return;
+  }
+  self.faults_.push_back(std::move(fault));
   self.num_faults_.fetch_add(1, std::memory_order_release);
 }
 
 std::vector<Fault> Engine::take_faults(const std::int32_t* env_ids, std::int64_t count) {
   std::lock_guard lock(faults_mutex_);
-  std::vector<Fault> taken, kept;
-  for (Fault& fault : faults_) {
+  std::vector<Fault> taken;
+  taken.reserve(faults_.size());
+  // In place: on_fault() relies on the capacity.
+  std::erase_if(faults_, [&](Fault& fault) {
     const bool is_asked = env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count;
-    (is_asked ? taken : kept).push_back(std::move(fault));
-  }
-  faults_ = std::move(kept);
+    if (is_asked) taken.push_back(std::move(fault));
+    return is_asked;
+  });
   num_faults_.store(static_cast<std::int64_t>(faults_.size()), std::memory_order_release);
   return taken;
 }

@@ -33,6 +33,18 @@ ENVFLEET_VECTOR_CLONES bool all_below_narrow(const std::int32_t* values, std::in
   return all_below_plain(values, num_values, start, last);
 }
 
+// The same, and stores the values as int32.
+ENVFLEET_VECTOR_CLONES bool narrow_below(const std::int64_t* __restrict values, std::int32_t* __restrict targets,
+                                         std::int64_t num_values, std::uint64_t start, std::uint64_t last) {
+  std::uint64_t signs = 0;
+  for (std::int64_t i = 0; i < num_values; ++i) {
+    const std::uint64_t offset = static_cast<std::uint64_t>(values[i]) - start;
+    signs |= offset | (last - offset);
+    targets[i] = static_cast<std::int32_t>(values[i]);
+  }
+  return signs >> 63 == 0;
+}
+
 // False for NaN.
 ENVFLEET_VECTOR_CLONES bool all_within(const float* values, std::int64_t num_values, float low, float high) {
   std::uint32_t num_outside = 0;
@@ -97,11 +109,21 @@ bool ActionStore::store_as(const ActionSlots& slots, const void* actions, const 
   bool all_in_range = true;
   if (env_ids == nullptr && size_ == 1) {
     auto* target = reinterpret_cast<Target*>(slots.base);
+    if constexpr (std::is_same_v<Source, std::int64_t> && std::is_same_v<Target, std::int32_t>) {
+      if (kind_ == EF_DISCRETE) {
+        return narrow_below(source, target, count, static_cast<std::uint64_t>(start_),
+                            static_cast<std::uint64_t>(count_) - 1);
+      }
+    }
     for (std::int64_t i = 0; i < count; ++i) {
       all_in_range &= in_range(source[i], 0);
       target[i] = static_cast<Target>(source[i]);
     }
     return all_in_range;
+  }
+  if (env_ids != nullptr && size_ == 1 && count > 0 && detail::is_consecutive(env_ids, count)) {
+    const ActionSlots own = {slots.of(env_ids[0]), slots.slot_bytes};
+    return store_as<Source, Target>(own, actions, nullptr, count, in_range);
   }
   for (std::int64_t i = 0; i < count; ++i) {
     auto* target = reinterpret_cast<Target*>(slots.of(env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i)));
@@ -163,7 +185,15 @@ bool ActionStore::with_types(std::int32_t dtype, Use&& use) const {
 bool ActionStore::store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
                         std::int64_t count) const {
   return with_types(dtype, [&]<class Source, class Target>(Source, Target, auto in_range) {
-    return store_as<Source, Target>(slots, actions, env_ids, count, in_range);
+    if (env_ids == nullptr) return store_as<Source, Target>(slots, actions, nullptr, count, in_range);
+    // In groups: of envs in any order, some are still consecutive.
+    bool all_in_range = true;
+    for (std::int64_t begin = 0; begin < count; begin += detail::kGroupRows) {
+      const std::int64_t size = std::min<std::int64_t>(count - begin, detail::kGroupRows);
+      const Source* source = static_cast<const Source*>(actions) + begin * size_;
+      all_in_range &= store_as<Source, Target>(slots, source, env_ids + begin, size, in_range);
+    }
+    return all_in_range;
   });
 }
 

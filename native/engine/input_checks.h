@@ -12,6 +12,7 @@
 
 #include "engine/engine.h"
 #include "envfleet/abi.h"
+#include "envfleet/rows.h"
 #include "envfleet/step_rule.h"
 
 namespace envfleet::engine {
@@ -28,6 +29,19 @@ class IdChecker {
       std::fill(stamps_.begin(), stamps_.end(), 0);
       stamp_ = 1;
     }
+    for (std::int64_t begin = 0; begin < count; begin += detail::kGroupRows) {
+      const std::int64_t size = std::min<std::int64_t>(count - begin, detail::kGroupRows);
+      const bool are_accepted = detail::is_consecutive(env_ids + begin, size)
+                                    ? accepts_consecutive(env_ids[begin], size, is_in_flight)
+                                    : accepts_any(env_ids + begin, size, is_in_flight);
+      if (!are_accepted) return false;
+    }
+    return true;
+  }
+
+ private:
+  template <class IsInFlight>
+  bool accepts_any(const std::int32_t* env_ids, std::int64_t count, IsInFlight&& is_in_flight) {
     const auto num_envs = static_cast<std::uint32_t>(stamps_.size());
     for (std::int64_t i = 0; i < count; ++i) {
       const auto id = static_cast<std::uint32_t>(env_ids[i]);
@@ -37,7 +51,20 @@ class IdChecker {
     return true;
   }
 
- private:
+  // The same, in loops that become vector instructions.
+  template <class IsInFlight>
+  bool accepts_consecutive(std::int32_t first, std::int64_t count, IsInFlight&& is_in_flight) {
+    if (first < 0 || first + count > static_cast<std::int64_t>(stamps_.size())) return false;
+    std::uint32_t* const stamps = stamps_.data() + first;
+    const std::uint32_t stamp = stamp_;
+    bool are_idle = true, are_new = true;
+    for (std::int64_t i = 0; i < count; ++i) are_idle &= !is_in_flight(first + static_cast<std::int32_t>(i));
+    for (std::int64_t i = 0; i < count; ++i) are_new &= stamps[i] != stamp;
+    if (!are_idle || !are_new) return false;
+    std::fill_n(stamps, count, stamp);
+    return true;
+  }
+
   std::vector<std::uint32_t> stamps_;
   std::uint32_t stamp_ = 0;
 };
@@ -45,11 +72,16 @@ class IdChecker {
 // Whether the step rule refuses none of these envs. env_ids null: envs 0 to count - 1. phase_of(env_id) is its ef_phase.
 template <class PhaseOf>
 bool may_step(std::int32_t autoreset, const std::int32_t* env_ids, std::int64_t count, PhaseOf&& phase_of) {
+  bool is_refused[EF_BROKEN + 1];
+  for (int phase = 0; phase <= EF_BROKEN; ++phase) {
+    is_refused[phase] = step_rule(autoreset, static_cast<std::uint8_t>(phase)) == StepRule::refuse;
+  }
+  bool any_is_refused = false;  // no branch per env: an asynchronous pool asks before every step
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int32_t env_id = env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i);
-    if (step_rule(autoreset, phase_of(env_id)) == StepRule::refuse) return false;
+    any_is_refused |= is_refused[std::min<int>(phase_of(env_id), EF_BROKEN)];
   }
-  return true;
+  return !any_is_refused;
 }
 // The same for an engine's envs, without a look at each phase while all envs are known to be steppable.
 bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count);

@@ -25,8 +25,8 @@ namespace envfleet::engine {
 
 class SyncJob {
  public:
-  // Parts begin at a multiple of it, unless blocks are smaller. An env with step_lanes() steps so many rows at once, and
-  // what is left of a block one by one, at several times the cost per row; and so many rewards fill a cache line.
+  // Parts begin at a multiple of it, unless blocks are smaller. An env with step_lanes() steps a multiple of so many rows at
+  // once, and what is left of a block one by one, at several times the cost per row; and so many rewards fill a cache line.
   static constexpr std::int64_t kRowsAtOnce = 8;
 
   explicit SyncJob(int max_parts) : max_parts_(max_parts), parts_(new Part[max_parts]) {}

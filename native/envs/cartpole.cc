@@ -3,7 +3,9 @@
 // The default arithmetic is Gymnasium's: double precision, the same operations in the same order, numpy's own sine
 // and cosine. An upright pole amplifies a difference in the last bit to the size of the observation within an
 // episode, so nothing less stays on Gymnasium's trajectory. fast_math trades that for speed.
+#include <bit>
 #include <cmath>
+#include <cstring>
 #include <memory>
 #include <numbers>
 
@@ -75,37 +77,96 @@ inline void move(const Physics& physics, SineAndCosine lean, int action, double&
   theta_dot += physics.tau * theta_acc;
 }
 
-constexpr int kLanes = 8;
+constexpr int kMaxLanes = 64;
+constexpr int kVector = 8;  // lanes of the loops that become vector instructions
 
-// Standard poles side by side: values of one kind next to each other, as vector instructions want them.
+// A state, or one of its values for four poles; and a row of observations.
+using FourDoubles = double __attribute__((vector_size(32)));
+using FourFloats = float __attribute__((vector_size(16)));
+
+// The values at these positions of two vectors. A macro: a function that returns such a vector has another ABI without AVX.
+#if __has_builtin(__builtin_shufflevector)
+#define SELECT(first, second, ...) __builtin_shufflevector(first, second, __VA_ARGS__)
+#else  // gcc before version 12
+using Positions = long long __attribute__((vector_size(32)));
+#define SELECT(first, second, ...) __builtin_shuffle(first, second, Positions{__VA_ARGS__})
+#endif
+
+// Rows become columns: the states of four poles become the four values, and the other way round.
+[[gnu::always_inline]] inline void transpose(FourDoubles (&rows)[4]) {
+  const FourDoubles even01 = SELECT(rows[0], rows[1], 0, 4, 2, 6);
+  const FourDoubles odd01 = SELECT(rows[0], rows[1], 1, 5, 3, 7);
+  const FourDoubles even23 = SELECT(rows[2], rows[3], 0, 4, 2, 6);
+  const FourDoubles odd23 = SELECT(rows[2], rows[3], 1, 5, 3, 7);
+  rows[0] = SELECT(even01, even23, 0, 1, 4, 5);
+  rows[1] = SELECT(odd01, odd23, 0, 1, 4, 5);
+  rows[2] = SELECT(even01, even23, 2, 3, 6, 7);
+  rows[3] = SELECT(odd01, odd23, 2, 3, 6, 7);
+}
+#undef SELECT  // sources are compiled together
+
+// Poles side by side: values of one kind next to each other, as vector instructions want them.
 struct Poles {
-  double x[kLanes], x_dot[kLanes], theta[kLanes], theta_dot[kLanes];
+  double values[4][kVector];  // by position in the state
 };
 
+[[gnu::always_inline]] inline void load(Poles& poles, double* const* states) {
+  for (int first = 0; first < kVector; first += 4) {
+    FourDoubles rows[4];
+    for (int i = 0; i < 4; ++i) std::memcpy(&rows[i], states[first + i], sizeof rows[i]);
+    transpose(rows);
+    for (int k = 0; k < 4; ++k) std::memcpy(poles.values[k] + first, &rows[k], sizeof rows[k]);
+  }
+}
+
+// Writes the rows of observations, too.
+[[gnu::always_inline]] inline void store(const Poles& poles, double* const* states, float* obs) {
+  for (int first = 0; first < kVector; first += 4) {
+    FourDoubles rows[4];
+    for (int k = 0; k < 4; ++k) std::memcpy(&rows[k], poles.values[k] + first, sizeof rows[k]);
+    transpose(rows);
+    for (int i = 0; i < 4; ++i) {
+      const auto row = __builtin_convertvector(rows[i], FourFloats);
+      std::memcpy(states[first + i], &rows[i], sizeof rows[i]);
+      std::memcpy(obs + 4 * (first + i), &row, sizeof row);
+    }
+  }
+}
+
+// Steps standard poles, given by their states. lean_of(i, theta): the sine and cosine of pole i.
 template <Arithmetic arithmetic, class LeanOf>
-inline void move_all(Poles& poles, const LeanOf& lean_of, const std::int32_t* actions, std::uint8_t* fallen) {
+[[gnu::always_inline]] inline void move_all(double* const* states, const std::int32_t* actions, int count,
+                                            const LeanOf& lean_of, float* __restrict obs, std::uint8_t* __restrict fallen) {
   constexpr Physics physics;
-  for (int i = 0; i < kLanes; ++i) {
-    move<arithmetic>(physics, lean_of(i), actions[i], poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]);
-  }
-  for (int i = 0; i < kLanes; ++i) {
-    fallen[i] = (std::abs(poles.x[i]) > physics.x_threshold) | (std::abs(poles.theta[i]) > physics.theta_threshold);
+  for (int first = 0; first < count; first += kVector) {
+    Poles poles;
+    load(poles, states + first);
+    auto& [x, x_dot, theta, theta_dot] = poles.values;
+    for (int i = 0; i < kVector; ++i) {
+      move<arithmetic>(physics, lean_of(first + i, theta[i]), actions[first + i], x[i], x_dot[i], theta[i], theta_dot[i]);
+    }
+    for (int i = 0; i < kVector; ++i) {
+      fallen[first + i] = (std::abs(x[i]) > physics.x_threshold) | (std::abs(theta[i]) > physics.theta_threshold);
+    }
+    store(poles, states + first, obs + 4 * first);
   }
 }
 
-ENVFLEET_VECTOR_CLONES void move_fast(Poles& poles, const std::int32_t* actions, std::uint8_t* fallen) {
-  move_all<Arithmetic::fast>(poles, [&](int i) { return series(poles.theta[i]); }, actions, fallen);
+ENVFLEET_VECTOR_CLONES void move_fast(double* const* states, const std::int32_t* actions, int count, float* obs,
+                                      std::uint8_t* fallen) {
+  move_all<Arithmetic::fast>(states, actions, count, [&](int, double theta) { return series(theta); }, obs, fallen);
 }
 
-ENVFLEET_VECTOR_CLONES void move_exact(Poles& poles, const double* sines, const double* cosines, const std::int32_t* actions,
-                                       std::uint8_t* fallen) {
-  move_all<Arithmetic::exact>(poles, [&](int i) { return SineAndCosine{sines[i], cosines[i]}; }, actions, fallen);
+ENVFLEET_VECTOR_CLONES void move_exact(double* const* states, const std::int32_t* actions, int count, const double* sines,
+                                       const double* cosines, float* obs, std::uint8_t* fallen) {
+  const auto lean_of = [&](int i, double) { return SineAndCosine{sines[i], cosines[i]}; };
+  move_all<Arithmetic::exact>(states, actions, count, lean_of, obs, fallen);
 }
 
 class CartPole {
  public:
   static constexpr bool writes_every_element = true;
-  static constexpr int lanes = kLanes;
+  static constexpr int lanes = kMaxLanes;
 
   static envfleet::Params params() {
     return {{"sutton_barto_reward", false, "reward 0 per step and -1 at the end, instead of 1 per step"},
@@ -114,8 +175,7 @@ class CartPole {
 
   static void spec(const Config&, Spec& spec) { describe(spec, 500, 475.0); }
 
-  explicit CartPole(const Config& config)
-      : sutton_barto_reward_(config.flag("sutton_barto_reward")), is_fast_(config.flag("fast_math")) {}
+  explicit CartPole(const Config& config) : kind_{config.flag("fast_math"), config.flag("sutton_barto_reward")} {}
 
   void reset(Rng& rng, Out& out) {
     const auto [low, high] = envfleet::reset_bounds(out, -0.05, 0.05);
@@ -127,50 +187,48 @@ class CartPole {
     static constexpr Physics standard;
     const Physics& physics = own_physics_ == nullptr ? standard : *own_physics_;
     const double theta = state_[2];
-    if (is_fast_ && std::abs(theta) < kSeriesLimit) {
+    if (kind_.is_fast && std::abs(theta) < kSeriesLimit) {
       move<Arithmetic::fast>(physics, series(theta), action, state_[0], state_[1], state_[2], state_[3]);
     } else {
       const SineAndCosine lean{envfleet::numpy::sin(theta), envfleet::numpy::cos(theta)};
       move<Arithmetic::exact>(physics, lean, action, state_[0], state_[1], state_[2], state_[3]);
     }
     out.terminated = std::abs(state_[0]) > physics.x_threshold || std::abs(state_[2]) > physics.theta_threshold;
-    out.reward = reward(out.terminated);
+    out.reward = reward(kind_, out.terminated);
     observe(out);
   }
 
-  template <class Self>
+  template <class Self, int kLanes>
+    requires(kLanes % kVector == 0)
   static bool step_lanes(Self* const* envs, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out) {
-    Poles poles;
-    bool all_are_standard = true, all_are_fast = true, any_is_fast = false;
-    for (int i = 0; i < kLanes; ++i) {
-      const CartPole& env = *envs[i];
-      poles.x[i] = env.state_[0];
-      poles.x_dot[i] = env.state_[1];
-      poles.theta[i] = env.state_[2];
-      poles.theta_dot[i] = env.state_[3];
-      all_are_standard &= env.own_physics_ == nullptr;
-      all_are_fast &= env.is_fast_ & (std::abs(env.state_[2]) < kSeriesLimit);
-      any_is_fast |= env.is_fast_;
-    }
-    if (!all_are_standard || any_is_fast != all_are_fast) return false;
-    if (all_are_fast) {
-      move_fast(poles, actions, out.terminated);
-    } else {
-      double sines[kLanes], cosines[kLanes];
-      envfleet::numpy::sin(poles.theta, sines, kLanes);
-      envfleet::numpy::cos(poles.theta, cosines, kLanes);
-      move_exact(poles, sines, cosines, actions, out.terminated);
-    }
-    float* obs = out.template obs<float>();
+    const Kind kind = envs[0]->kind_;
+    const auto kind_bits = std::bit_cast<std::uint32_t>(kind);
+    double* states[kLanes];
+    double thetas[kLanes];
+    // Here and below, bits and no comparisons: a branch per env would cost as much as its arithmetic.
+    std::uint32_t differences = 0;
     for (int i = 0; i < kLanes; ++i) {
       CartPole& env = *envs[i];
-      const double state[4] = {poles.x[i], poles.x_dot[i], poles.theta[i], poles.theta_dot[i]};
-      for (int k = 0; k < 4; ++k) {
-        env.state_[k] = state[k];
-        obs[4 * i + k] = static_cast<float>(state[k]);
-      }
-      out.reward[i] = env.reward(out.terminated[i] != 0);
+      states[i] = env.state_;
+      thetas[i] = env.state_[2];
+      differences |= std::bit_cast<std::uint32_t>(env.kind_) ^ kind_bits;
     }
+    if (differences != 0 || kind.has_own_physics) return false;
+    float* obs = out.template obs<float>();
+    if (kind.is_fast) {
+      // The bits of positive doubles are ordered as the doubles are; those of NaNs are the largest.
+      constexpr auto kLimitBits = std::bit_cast<std::int64_t>(kSeriesLimit);
+      std::int64_t signs = 0;
+      for (int i = 0; i < kLanes; ++i) signs |= kLimitBits - 1 - std::bit_cast<std::int64_t>(std::abs(thetas[i]));
+      if (signs < 0) return false;
+      move_fast(states, actions, kLanes, obs, out.terminated);
+    } else {
+      double sines[kLanes], cosines[kLanes];
+      envfleet::numpy::sin(thetas, sines, kLanes);
+      envfleet::numpy::cos(thetas, cosines, kLanes);
+      move_exact(states, actions, kLanes, sines, cosines, obs, out.terminated);
+    }
+    for (int i = 0; i < kLanes; ++i) out.reward[i] = reward(kind, out.terminated[i] != 0);
     return true;
   }
 
@@ -194,6 +252,7 @@ class CartPole {
     visit("theta_threshold_radians", physics.theta_threshold);
     visit("x_threshold", physics.x_threshold);
     own_physics_ = physics == Physics{} ? nullptr : std::make_unique<Physics>(physics);
+    kind_.has_own_physics = own_physics_ != nullptr;
   }
 
  protected:
@@ -207,16 +266,23 @@ class CartPole {
   }
 
  private:
-  double reward(bool has_fallen) const {
-    if (sutton_barto_reward_) return has_fallen ? -1.0 : 0.0;
+  // Envs of one kind are stepped side by side.
+  struct alignas(4) Kind {
+    bool is_fast;
+    bool has_sutton_barto_reward;
+    bool has_own_physics = false;
+    bool unused = false;  // no padding, so that a kind can be compared as one number
+  };
+
+  static double reward(const Kind& kind, bool has_fallen) {
+    if (kind.has_sutton_barto_reward) return has_fallen ? -1.0 : 0.0;
     return 1.0;
   }
 
   double state_[4] = {0, 0, 0, 0};
   // Null: the standard ones. Elsewhere, because a step that reads only its state is faster the closer the states are.
   std::unique_ptr<const Physics> own_physics_;
-  bool sutton_barto_reward_;
-  bool is_fast_;
+  Kind kind_;
 };
 
 class CartPoleV0 : public CartPole {

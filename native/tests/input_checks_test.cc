@@ -9,6 +9,7 @@
 
 using namespace test;
 using envfleet::Space;
+using envfleet::engine::ActionSlots;
 using envfleet::engine::ActionStore;
 using envfleet::engine::IdChecker;
 using envfleet::engine::may_step;
@@ -123,6 +124,53 @@ TEST(ids) {
   CHECK(!accepts_ids({std::numeric_limits<i32>::max()}));
   CHECK(!accepts_ids({3}));  // in flight
   CHECK(!accepts_ids({0, 3}));
+}
+
+TEST(runs_of_consecutive_ids) {
+  constexpr i32 kMany = 200;
+  IdChecker checker(kMany);
+  const auto accepts = [&](std::vector<std::pair<i32, i32>> runs, i32 in_flight = -1) {
+    std::vector<i32> ids;
+    for (const auto& [begin, end] : runs) {
+      for (i64 id = begin; id < end; ++id) ids.push_back(static_cast<i32>(id));
+    }
+    return checker.accepts(ids.data(), static_cast<i64>(ids.size()), [&](i32 env_id) { return env_id == in_flight; });
+  };
+  CHECK(accepts({{0, kMany}}));
+  CHECK(accepts({{100, kMany}, {0, 100}}));
+  CHECK(accepts({{7, 8}, {64, 128}, {0, 7}}));
+  CHECK(!accepts({{0, 64}, {63, 127}}));
+  CHECK(!accepts({{64, 128}, {64, 65}}));
+  CHECK(!accepts({{137, 201}}));
+  CHECK(!accepts({{-1, 63}}));
+  CHECK(!accepts({{std::numeric_limits<i32>::max() - 63, std::numeric_limits<i32>::max()}}));
+  for (const i32 busy : {0, 63, 64, 199}) CHECK(!accepts({{0, kMany}}, busy));
+  CHECK(accepts({{0, 64}}, 64));
+}
+
+TEST(actions_of_runs_of_envs) {
+  constexpr int kMany = 150;
+  const auto spec = envfleet::engine::describe(*envfleet::detail::make_type<Discrete>("Discrete-v0"), nullptr);
+  const ActionStore store(spec->action);
+  std::vector<i32> stored(kMany);
+  const ActionSlots slots{reinterpret_cast<char*>(stored.data()), sizeof(i32)};
+  std::vector<i32> ids(kMany);
+  std::iota(ids.begin(), ids.end(), 0);
+  for (const int start : {0, 3, 100}) {
+    std::rotate(ids.begin(), ids.begin() + start, ids.end());
+    std::vector<i64> actions(kMany);
+    for (int i = 0; i < kMany; ++i) actions[i] = (ids[i] + start) % 4;
+    CHECK(store.store(slots, actions.data(), EF_INT64, ids.data(), kMany));
+    for (int id = 0; id < kMany; ++id) CHECK_EQUAL(stored[id], (id + start) % 4);
+    for (const int bad : {0, 63, 64, kMany - 1}) {
+      for (const i64 value : {i64{4}, i64{1} << 32}) {
+        std::vector<i64> wrong = actions;
+        wrong[bad] = value;
+        CHECK(!store.store(slots, wrong.data(), EF_INT64, ids.data(), kMany));
+        CHECK(!store.store(slots, wrong.data(), EF_INT64, nullptr, kMany));
+      }
+    }
+  }
 }
 
 TEST(discrete_actions) {

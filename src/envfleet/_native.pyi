@@ -247,7 +247,7 @@ class StepLoop:
         autoreset: int,
         max_episode_steps: int,
         max_spinners: int,
-        obs: NDArray[Any] | None,
+        obs: Any,  # nested as the observation space, a list [column, is_text] per leaf; or None
         action: NDArray[Any] | None,
         info: NDArray[np.uint8],
         runner: Any,
@@ -266,6 +266,7 @@ class StepLoop:
     def request_bytes(self, env_id: int, /) -> int: ...
     def set_reply_bytes(self, env_id: int, count: int, /) -> None: ...
     def schema_bytes(self, version: int, /) -> int: ...
+    def check_process(self) -> None: ...
     def pack_info(self, env_id: int, info: dict[str, Any], is_final: bool, /) -> dict[str, Any] | None: ...
 
 def gym_columns(

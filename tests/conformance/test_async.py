@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.gates import Gate
 
-from envfleet import CallOrderError, EnvIdError, Pool, RecvTimeout
+from envfleet import CallOrderError, EnvError, EnvIdError, Pool, PoolClosedError, RecvTimeout
 
 
 def collect(pool: Pool, actions_of, num_steps: int) -> dict[int, list]:
@@ -213,3 +213,35 @@ def test_a_late_reset_is_received_before_anything_else(make, batch_size, gate):
             pool.reset(timeout=0.01)
         second.open()
         assert pool.reset().env_id.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("batch_size", [2, 4])
+def test_faults_of_envs_that_were_quick_come_with_recv(make, batch_size):
+    """Native envs that are known to be quick run inside send(): it must not raise for them, and no row is lost."""
+    pool = make("Faulty-v0", num_envs=4, batch_size=batch_size, num_threads=2)
+    pool.reset(seed=0)
+    ids = np.arange(4, dtype=np.int32)
+    for _ in range(30):  # so that the next step is expected to be quick too
+        pool.send([0, 0, 0, 0], ids)
+        for _ in range(4 // batch_size):
+            pool.recv()
+    pool.send([0, 1, 0, 2], ids)  # envs 1 and 3 raise
+    assert pool.num_in_flight == 4
+    counts, failed = {}, []
+    for _ in range(4 // batch_size):
+        try:
+            batch = pool.recv(timeout=60)
+        except EnvError as error:
+            failed += [fault.env_id for fault in error.faults]
+            batch = error.batch
+        counts.update(zip(batch.env_id.tolist(), batch.obs[:, 1].tolist(), strict=True))
+    assert sorted(failed) == [1, 3]
+    assert counts == {0: 31, 1: 0, 2: 31, 3: 0}
+    assert pool.num_in_flight == 0
+    with pytest.raises(CallOrderError, match="raised earlier"):
+        pool.send([0, 0], [0, 1])
+    assert sorted(pool.reset([1, 3]).env_id.tolist()) == [1, 3]
+    pool.send([0, 0, 0, 0], ids)
+    pool.close()  # with rows that were not received
+    with pytest.raises(PoolClosedError):
+        pool.recv(timeout=60)

@@ -1,4 +1,4 @@
-"""CartPole steps eight envs at once where it can; no row may tell."""
+"""CartPole steps up to 64 envs at once where it can; no row may tell."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import pytest
 import envfleet
 
 
+@pytest.mark.parametrize("fast_math", [False, True])
+@pytest.mark.parametrize("num_envs", [27, 64 + 32 + 16 + 8 + 3])  # groups of each size, and a rest
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_side_by_side_is_bit_for_bit_one_by_one(mode):
-    num_envs = 27  # three times eight and a rest
-    together = envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1, autoreset_mode=mode)
-    alone = [envfleet.make_pool("CartPole-v1", num_threads=1, autoreset_mode=mode) for _ in range(num_envs)]
+def test_side_by_side_is_bit_for_bit_one_by_one(mode, num_envs, fast_math):
+    options = {"num_threads": 1, "autoreset_mode": mode, "fast_math": fast_math}
+    together = envfleet.make_pool("CartPole-v1", num_envs=num_envs, **options)
+    alone = [envfleet.make_pool("CartPole-v1", **options) for _ in range(num_envs)]
     together.reset(seed=5)
     for i, pool in enumerate(alone):
         pool.reset(seed=5 + i)
@@ -23,6 +25,29 @@ def test_side_by_side_is_bit_for_bit_one_by_one(mode):
         rows = [pool.step(actions[i : i + 1]) for i, pool in enumerate(alone)]
         for name in ("obs", "reward", "terminated", "truncated", "elapsed_step"):
             np.testing.assert_array_equal(getattr(batch, name), np.concatenate([getattr(row, name) for row in rows]))
+
+
+@pytest.mark.parametrize("order", ["consecutive", "reversed", "shuffled", "two runs"])
+def test_envs_in_any_order_are_stepped_as_all_are(order):
+    num_envs = 150
+    ids = {
+        "consecutive": np.arange(20, 150),
+        "reversed": np.arange(num_envs)[::-1].copy(),
+        "shuffled": np.random.default_rng(1).permutation(num_envs),
+        "two runs": np.roll(np.arange(num_envs), 70),
+    }[order].astype(np.int32)
+    ordered = envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1)
+    by_id = envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1)
+    ordered.reset(seed=5)
+    by_id.reset(seed=5)
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        actions = rng.integers(0, 2, num_envs)
+        batch, rows = ordered.step(actions), by_id.step(actions[ids], ids)
+        for name in ("obs", "reward", "terminated", "truncated", "elapsed_step", "env_id"):
+            np.testing.assert_array_equal(getattr(batch, name)[ids], getattr(rows, name))
+    own, others = by_id.stats().envs, ordered.stats().envs
+    assert [own[i] for i in ids] == [others[i] for i in ids]
 
 
 def test_changed_attributes_and_far_leans_are_honoured_among_standard_poles():

@@ -25,12 +25,21 @@
 //   void render(envfleet::Frame&);                 an RGB picture
 //   using Random = envfleet::RandomState;          the generator that reset() draws from, instead of Rng
 //   static constexpr bool writes_every_element = true;  promises to write the whole observation, which saves clearing it
-//   static constexpr int lanes = 8;                together with
+//   static constexpr int lanes = 64;               together with
 //   static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<lanes>& out);
 //
 // step_lanes() is for envs whose step takes a few nanoseconds. It steps `lanes` envs at once with the same result as
 // step() (Discrete actions, no draws, no infos), or returns false, having changed nothing, if one of them needs step().
-// Envs whose episode has ended may be among them; they are reset afterwards.
+// Envs whose episode has ended may be among them; they are reset afterwards. Many lanes divide the cost of a call by more
+// envs, and give the processor independent operations to overlap.
+//
+// It may be a template with the number of lanes as a parameter:
+//
+//   template <int kLanes> requires(kLanes % 8 == 0)
+//   static bool step_lanes(Env* const* envs, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out);
+//
+// Then envs that do not fill a group of `lanes`, and those of a group that returned false, are stepped in groups of half as
+// many, a quarter, and so on, as far as it can be called. What remains is stepped one by one.
 //
 // Reading order. What an author uses:
 //

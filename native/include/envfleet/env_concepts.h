@@ -34,11 +34,13 @@ concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
 template <class Env>
 concept WritesEveryElement = requires { requires Env::writes_every_element; };
 
-// An env that can step several envs at once; see env.h.
-template <class Env>
-concept HasLanes = requires(Env* const* envs, const std::int32_t* actions, LaneOut<Env::lanes>& out) {
+// An env that can step kLanes envs at once; see env.h.
+template <class Env, int kLanes>
+concept StepsLanes = kLanes > 0 && requires(Env* const* envs, const std::int32_t* actions, LaneOut<kLanes>& out) {
   { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
 };
+template <class Env>
+concept HasLanes = StepsLanes<Env, Env::lanes>;
 // An env that is notified when its fields were written from outside.
 template <class Env>
 concept HasFieldsChanged = requires(Env& env) { env.fields_changed(); };

@@ -155,10 +155,11 @@ class EnvSlots {
     return *envs_[env_id].env;
   }
 
-  void remember_obs(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
+  // For `count` consecutive envs in consecutive rows.
+  void remember_obs(const ef_rows& rows, std::int64_t row, std::int32_t env_id, int count = 1) {
     for (std::size_t k = 0; k < last_obs_.size(); ++k) {
       const std::int64_t bytes = obs_columns_[k].row_bytes;
-      std::memcpy(last_obs_[k].data() + bytes * env_id, row_at(rows.obs[k], bytes, row), bytes);
+      std::memcpy(last_obs_[k].data() + bytes * env_id, row_at(rows.obs[k], bytes, row), bytes * count);
     }
   }
 

@@ -1,6 +1,6 @@
 // LaneOut: where step_lanes() writes the rows of several envs that it steps at once.
 //
-// For envs whose step takes a few nanoseconds: when the arithmetic is written over `lanes` envs side by side, the compiler
+// For envs whose step takes a few nanoseconds: when the arithmetic is written over several envs side by side, the compiler
 // turns it into vector instructions. See step_lanes in env.h.
 //
 // Thread safety: as for Out.
@@ -14,11 +14,13 @@
 #include "envfleet/out.h"
 
 // Compiles a function for several generations of x86 and selects one at load time. All of them round alike, as long as
-// nothing is contracted into fused multiply-adds.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && \
+// nothing is contracted into fused multiply-adds. gcc knows these generations from version 12 on.
+#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__) && \
     !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__) && (!defined(ENVFLEET_HAS_AVX2) || ENVFLEET_HAS_AVX2)
+#define ENVFLEET_HAS_VECTOR_CLONES 1
 #define ENVFLEET_VECTOR_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
+#define ENVFLEET_HAS_VECTOR_CLONES 0
 #define ENVFLEET_VECTOR_CLONES
 #endif
 

@@ -6,6 +6,8 @@
 // zero, and on_fault was called for it.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -59,13 +61,11 @@ class Fleet : public EnvSlots<Env> {
   }
 
   void step_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
-    std::int64_t row = begin;
     if constexpr (HasLanes<Env>) {
-      for (; end - row >= Env::lanes; row += Env::lanes) {
-        if (!step_lanes(rows, row)) step_one_by_one(rows, row, row + Env::lanes);
-      }
+      step_groups<Env::lanes>(rows, begin, end);
+    } else {
+      step_one_by_one(rows, begin, end);
     }
-    step_one_by_one(rows, row, end);
   }
 
   void step_one_by_one(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
@@ -136,18 +136,42 @@ class Fleet : public EnvSlots<Env> {
     }
   }
 
-  // Steps the rows from first_row on, as many as there are lanes. Returns false if no env was stepped.
-  bool step_lanes(const ef_rows& rows, std::int64_t first_row) noexcept
-    requires HasLanes<Env>
-  {
-    constexpr int kLanes = Env::lanes;
+  // Steps groups of kLanes rows, and what they leave over, or could not step, in smaller groups if step_lanes() has them.
+  template <int kLanes>
+  void step_groups(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+    const auto step_smaller = [&](std::int64_t first_row, std::int64_t last_row) {
+      if constexpr (StepsLanes<Env, kLanes / 2>) {
+        step_groups<kLanes / 2>(rows, first_row, last_row);
+      } else {
+        step_one_by_one(rows, first_row, last_row);
+      }
+    };
+    std::int64_t row = begin;
+    for (; end - row >= kLanes; row += kLanes) {
+      if (!step_lanes<kLanes>(rows, row)) [[unlikely]]
+        step_smaller(row, row + kLanes);
+    }
+    if (row < end) step_smaller(row, end);
+  }
+
+  // Steps kLanes rows from first_row on. Returns false if no env was stepped.
+  template <int kLanes>
+  bool step_lanes(const ef_rows& rows, std::int64_t first_row) noexcept {
     std::int32_t ids[kLanes];
     std::int32_t actions[kLanes];
     Env* envs[kLanes];
-    for (int lane = 0; lane < kLanes; ++lane) {
-      ids[lane] = env_of(rows, first_row + lane);
-      envs[lane] = &*envs_[ids[lane]].env;
-      actions[lane] = static_cast<const std::int32_t*>(rows.actions)[ids[lane]];
+    const std::int32_t first_env = env_of(rows, first_row);
+    const auto* all_actions = static_cast<const std::int32_t*>(rows.actions);
+    const bool are_consecutive = rows.env_ids == nullptr || is_consecutive(rows.env_ids + first_row, kLanes);
+    if (are_consecutive) {
+      for (int lane = 0; lane < kLanes; ++lane) envs[lane] = &*envs_[first_env + lane].env;
+      std::memcpy(actions, all_actions + first_env, sizeof actions);
+    } else {
+      for (int lane = 0; lane < kLanes; ++lane) {
+        ids[lane] = rows.env_ids[first_row + lane];
+        envs[lane] = &*envs_[ids[lane]].env;
+        actions[lane] = all_actions[ids[lane]];
+      }
     }
     clear_outputs(rows, first_row, kLanes);
     LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
@@ -157,10 +181,15 @@ class Fleet : public EnvSlots<Env> {
       return true;
     }
     if (!are_stepped) return false;
+    if (are_consecutive) {
+      for (int lane = 0; lane < kLanes; lane += kGroupRows) {
+        const int count = std::min(kLanes - lane, kGroupRows);
+        finish_consecutive(rows, first_row + lane, first_env + lane, out.reward + lane, out.terminated + lane, count);
+      }
+      return true;
+    }
     for (int lane = 0; lane < kLanes; ++lane) {
       const std::int64_t row = first_row + lane;
-      // Stepped in vain: leaving a lane out would cost more than starting its next episode over the result.
-      // StepRule::reset, with the test of the mode apart: the compiler moves it out of the loop, which saves 4%.
       if (resets_on_next_step(autoreset_) && phases_[ids[lane]] == EF_ENDED) [[unlikely]] {
         reset_range(rows, row, row + 1);
       } else {
@@ -168,6 +197,35 @@ class Fleet : public EnvSlots<Env> {
       }
     }
     return true;
+  }
+
+  // finish_row() for up to 64 rows of consecutive envs, in loops that become vector instructions. Envs whose episode had
+  // ended were stepped too, in vain: leaving a lane out would cost more than starting its next episode over the result.
+  void finish_consecutive(const ef_rows& rows, std::int64_t first_row, std::int32_t first_env, const double* reward,
+                          const std::uint8_t* is_terminated, int count) noexcept {
+    std::uint8_t are_due[kGroupRows], terminated[kGroupRows], truncated[kGroupRows];  // are_due: for a reset
+    std::int32_t elapsed_steps[kGroupRows];
+    const bool resets_ended = resets_on_next_step(autoreset_);
+    for (int i = 0; i < count; ++i) are_due[i] = resets_ended & (phases_[first_env + i] == EF_ENDED);
+    for (int i = 0; i < count; ++i) elapsed_steps[i] = elapsed_steps_[first_env + i] + 1;
+    for (int i = 0; i < count; ++i) truncated[i] = elapsed_steps[i] >= step_limit_;
+    for (int i = 0; i < count; ++i) terminated[i] = is_terminated[i] != 0;  // an author may write any number
+    std::memcpy(&elapsed_steps_[first_env], elapsed_steps, count * sizeof *elapsed_steps);
+    std::memcpy(rows.elapsed_step + first_row, elapsed_steps, count * sizeof *elapsed_steps);
+    std::memcpy(rows.reward + first_row, reward, count * sizeof *reward);
+    std::memcpy(rows.terminated + first_row, terminated, count);
+    std::memcpy(rows.truncated + first_row, truncated, count);
+    if constexpr (!HasObserve<Env>) this->remember_obs(rows, first_row, first_env, count);
+    const std::uint64_t due = mask_of(are_due, are_due, count);
+    // Only after all rows were written: what follows overwrites its own row.
+    for (std::uint64_t mask = mask_of(terminated, truncated, count) & ~due; mask != 0; mask &= mask - 1) {
+      const int i = std::countr_zero(mask);
+      end_episode(rows, first_row + i, first_env + i);
+    }
+    for (std::uint64_t mask = due; mask != 0; mask &= mask - 1) {
+      const std::int64_t row = first_row + std::countr_zero(mask);
+      reset_range(rows, row, row + 1);
+    }
   }
 
   void end_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) noexcept {

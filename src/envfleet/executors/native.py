@@ -180,7 +180,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
         self._native.seed(env_ids, words)
 
-    def rebuild(self, env_id: int, phase: int) -> None:
+    def rebuild(self, env_id: int, phase: int, words: Words | None = None) -> None:
+        if words is not None:
+            self.seed(np.array([env_id], dtype=np.int32), words)  # kept by the rebuild
         try:
             self._native.rebuild(env_id, phase)
         except _native.FleetError as error:
