@@ -7,6 +7,7 @@ import random
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ torch = pytest.importorskip("torch")
 from support import torch_consumers  # noqa: E402
 
 import envfleet  # noqa: E402
-from envfleet import ConfigError, _native  # noqa: E402
+from envfleet import ActionError, CallOrderError, ConfigError, EnvError, RecvTimeout, _native  # noqa: E402
 from envfleet.apis.torch import TorchPool  # noqa: E402
 from envfleet.making.compiling import find_compiler  # noqa: E402
 
@@ -297,6 +298,172 @@ def test_refusals() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="device='cpu'"):
             TorchPool("CartPole-v1", "cuda")
+
+
+@pytest.mark.parametrize("device", ["meta", "mps", "xla", "no such device", None])
+def test_other_devices_are_refused(device: Any) -> None:
+    with pytest.raises(ConfigError, match="device expected 'cpu'"):
+        TorchPool("CartPole-v1", device)
+
+
+def test_wrong_options_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"reward_dtype expected a torch\.dtype or None, got 'float32'"):
+        TorchPool("CartPole-v1", "cpu", reward_dtype="float32")
+    for num_groups in (1, 2):
+        with pytest.raises(ConfigError, match=r"num_envs expected an integer from 1 to [0-9]+, got '4'"):
+            TorchPool("CartPole-v1", "cpu", num_envs="4", num_groups=num_groups)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bfloat16_actions(device: str) -> None:
+    """numpy has no bfloat16, which policies compute under autocast."""
+    with (
+        TorchPool("Pendulum-v1", device, num_envs=2, seed=0) as envs,
+        TorchPool("Pendulum-v1", device, num_envs=2, seed=0) as others,
+    ):
+        envs.reset()
+        others.reset()
+        actions = torch.tensor([[0.5], [-1.25]], device=device)
+        assert torch.equal(envs.step(actions.to(torch.bfloat16))[0], others.step(actions)[0])
+
+
+@pytest.mark.parametrize(
+    "actions",
+    [
+        torch.zeros(2, 1, device="meta"),
+        torch.zeros(2, 1).to_sparse(),
+        pytest.param(torch.zeros(2, 1, dtype=torch.complex64), id="complex"),
+    ],
+)
+def test_tensors_without_an_array_are_refused(actions: Any) -> None:
+    with TorchPool("Pendulum-v1", "cpu", num_envs=2) as envs:
+        envs.reset()
+        with pytest.raises(ActionError, match=r"expected .*actions"):
+            envs.step(actions)
+        with pytest.raises(ActionError, match="dense tensor that has values"):
+            torch.func.vmap(lambda own: envs.step(own)[1])(torch.zeros(3, 2, 1))
+        _, _, _, _, info = envs.step(torch.zeros(2, 1))
+        assert info["elapsed_step"].tolist() == [1, 1]
+
+
+class SlowOrFailingEnv(gymnasium.Env[Any, Any]):
+    """Action 1 waits until a file exists, action 2 raises, action 3 has an info of its own."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, path: str = "") -> None:
+        self._path = path
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        while action == 1 and not os.path.exists(self._path):
+            time.sleep(0.001)
+        if action == 2:
+            raise ValueError("action 2")
+        info = {"rare": 7, "part": {"x": 1.5}} if action == 3 else {}
+        return np.zeros(2, np.float32), float(action), False, False, info
+
+
+def actions_of(*actions: int) -> Any:
+    return torch.tensor(actions)
+
+
+def test_groups_check_all_actions_first() -> None:
+    """Wrong actions of the last group: no env of the first one has moved, and the error names the env."""
+    with TorchPool("CartPole-v1", "cpu", num_envs=5, num_groups=2) as envs:
+        envs.reset()
+        for actions, message in (
+            (actions_of(0, 0, 0, 0, 7), "got 7 for env 4"),
+            (actions_of(0, 0, 0, 0), r"of shape \(5,\), got \(4,\)"),
+            (actions_of(0, 0, 0, 0, 0, 0), r"of shape \(5,\), got \(6,\)"),
+        ):
+            with pytest.raises(ActionError, match=message):
+                envs.step(actions)
+        with pytest.raises(ConfigError, match="timeout expected seconds"):
+            envs.step(actions_of(0, 0, 0, 0, 0), timeout="soon")  # type: ignore[arg-type]
+        _, _, _, _, info = envs.step(actions_of(0, 0, 0, 0, 0))
+        assert info["elapsed_step"].tolist() == [1, 1, 1, 1, 1]
+
+
+def test_groups_that_time_out_are_received_later(tmp_path: Path) -> None:
+    gate = tmp_path / "open"
+    options = {"num_envs": 4, "num_groups": 2, "backend": "threads", "path": str(gate)}
+    with TorchPool(SlowOrFailingEnv, "cpu", **options) as envs:
+        envs.reset()
+        with pytest.raises(RecvTimeout, match=r"recv\(\) returns it"):
+            envs.step(actions_of(0, 3, 0, 1), timeout=0.05)
+        with pytest.raises(CallOrderError, match=r"recv\(\) it first"):
+            envs.step(actions_of(0, 0, 0, 0))
+        gate.touch()
+        _, reward, _, _, info = envs.recv(timeout=60)
+        assert reward.tolist() == [0, 3, 0, 1]
+        assert info["elapsed_step"].tolist() == [1, 1, 1, 1]
+        _, _, _, _, info = envs.step(actions_of(0, 0, 0, 0))
+        assert info["elapsed_step"].tolist() == [2, 2, 2, 2]
+
+
+def test_groups_with_envs_that_raise() -> None:
+    with TorchPool(SlowOrFailingEnv, "cpu", num_envs=4, num_groups=2, backend="serial") as envs:
+        envs.reset()
+        with pytest.raises(EnvError, match="env 2 raised in step") as caught:
+            envs.step(actions_of(0, 3, 2, 3))
+        assert caught.value.env_id == 2
+        batch = caught.value.batch
+        assert batch is not None
+        assert batch.env_id.tolist() == [0, 1, 2, 3]
+        assert batch.reward.tolist() == [0, 3, 0, 3]
+        envs.reset()
+        assert envs.step(actions_of(0, 0, 0, 3))[1].tolist() == [0, 0, 0, 3]
+
+
+@pytest.mark.parametrize("info_tensors", [False, True])
+def test_groups_keep_infos_that_one_of_them_has(info_tensors: bool) -> None:
+    options = {"backend": "serial", "info_tensors": info_tensors}
+    with (
+        TorchPool(SlowOrFailingEnv, "cpu", num_envs=5, num_groups=2, **options) as envs,
+        TorchPool(SlowOrFailingEnv, "cpu", num_envs=5, **options) as whole,
+    ):
+        envs.reset()
+        whole.reset()
+        for actions in (actions_of(0, 0, 0, 3, 0), actions_of(3, 3, 0, 3, 0), actions_of(3, 3, 3, 3, 3)):
+            assert_equal_infos(envs.step(actions)[4], whole.step(actions)[4])
+
+
+def assert_equal_infos(info: Any, expected: Any) -> None:
+    assert info.keys() == expected.keys()
+    for key, column in expected.items():
+        assert type(info[key]) is type(column)
+        if isinstance(column, dict):
+            assert_equal_infos(info[key], column)
+        else:
+            assert info[key].dtype == column.dtype
+            assert info[key].tolist() == column.tolist()
+
+
+def test_static_shapes_of_asynchronous_pools() -> None:
+    """A reset returns more rows than a batch has."""
+    with TorchPool("CartPole-v1", "cpu", num_envs=4, batch_size=2, static_shapes=True) as envs:
+        with pytest.raises(ConfigError, match=r"at most batch_size=2 rows, got 4; call async_reset\(\)"):
+            envs.reset()
+        envs.async_reset()
+        assert envs.recv()[0].shape == (2, 4)
+
+
+def test_static_shapes_of_infos_that_change() -> None:
+    class ChangingInfos(SlowOrFailingEnv):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            values = [1, 2.5, np.arange(3), np.arange(2)]
+            return np.zeros(2, np.float32), 0.0, False, False, {"value": values[action]}
+
+    options = {"num_envs": 2, "backend": "serial", "info_tensors": True, "static_shapes": True}
+    with TorchPool(ChangingInfos, "cpu", **options) as envs:
+        envs.reset()
+        for action, expected in enumerate([[1, 1], [2.5, 2.5], [[0, 1, 2]] * 2, [[0, 1]] * 2]):
+            assert envs.step(actions_of(action, action))[4]["value"].tolist() == expected
 
 
 @NEEDS_GPU

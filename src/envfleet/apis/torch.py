@@ -12,8 +12,9 @@ share the memory of the batch.
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import mmap
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.batch import Batch, Fault
+from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
+from envfleet.infos import is_mask, split_rows
 from envfleet.making.make import make_pool
-from envfleet.pool import Pool
+from envfleet.pool import Pool, timeout_seconds
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import join, leaves_of, split
+from envfleet.validation import check_actions
 
 try:
     import torch
@@ -73,9 +76,11 @@ class TorchPool:
         num_groups: int = 1,
         **options: Any,
     ) -> None:
-        self.device = torch.device(device)
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("device='cuda' expected a CUDA device that torch can use, got none; pass device='cpu'")
+        self.device = _checked_device(device)
+        if reward_dtype is not None and not isinstance(reward_dtype, torch.dtype):
+            raise ConfigError(
+                f"reward_dtype expected a torch.dtype or None, got {reward_dtype!r}; pass for example torch.float32"
+            )
         pools = _pools_for(env, num_groups, self.device.type == "cuda", options)
         try:
             self.groups: tuple[TorchGroup, ...] = tuple(
@@ -89,9 +94,12 @@ class TorchPool:
         self.single_observation_space = self.spec.observation_space
         self.single_action_space = self.spec.action_space
         self.num_envs = sum(group.num_envs for group in self.groups)
+        # By group: what a step() of several groups has received so far.
+        self._received: dict[int, Step | EnvError] = {}
 
     def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> tuple[Tensors, dict[str, Any]]:
         """Reset all envs and return their observations and infos."""
+        self._received.clear()
         seeds = _split_seeds(seed, [group.num_envs for group in self.groups])
         results = [group.reset(seed=own, options=options) for group, own in zip(self.groups, seeds, strict=True)]
         return results[0] if len(results) == 1 else _join_results(results, self._first_ids())
@@ -100,12 +108,35 @@ class TorchPool:
         """Step all envs; on an asynchronous pool, send the actions and receive the next batch."""
         if len(self.groups) == 1:
             return self.groups[0].step(actions, timeout=timeout)
+        # Everything is checked before the envs of the first group move.
+        timeout_seconds(timeout)
+        columns = self.groups[0].checked_columns(actions, self.num_envs)
+        for group in self.groups:
+            group.pool.check_order("step()")
+        self._received.clear()
+        for group, first in zip(self.groups, self._first_ids(), strict=True):
+            group.send_columns([column[first : first + group.num_envs] for column in columns])
+        return self._recv_groups(timeout)
+
+    def _recv_groups(self, timeout: float | None) -> Step:
+        """Return the rows of all groups. After a timeout or Ctrl-C, the next call returns them."""
+        end = time.monotonic() + timeout_seconds(timeout)
         first_ids = self._first_ids()
-        for group, first in zip(self.groups, first_ids, strict=True):
-            rows = slice(first, first + group.num_envs)
-            group.send(_map(functools.partial(_take_rows, rows), actions))
-        results = [group.recv(timeout=timeout) for group in self.groups]
-        joined: Step = _join_results(results, first_ids)
+        for position, group in enumerate(self.groups):
+            if position in self._received:
+                continue
+            left = None if timeout is None else max(end - time.monotonic(), 0.0)
+            try:
+                self._received[position] = group.recv(timeout=left)
+            except EnvError as error:  # the other groups still have their rows
+                self._received[position] = error
+            except RecvTimeout:
+                raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does") from None
+        results = [self._received.pop(position) for position in range(len(self.groups))]
+        failed = [own for own in results if isinstance(own, EnvError)]
+        if failed:
+            raise _joined_error(results, first_ids) from failed[0].__cause__
+        joined: Step = _join_results([own for own in results if not isinstance(own, EnvError)], first_ids)
         return joined
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
@@ -113,7 +144,12 @@ class TorchPool:
         self._only_group("send()").send(actions, env_ids)
 
     def recv(self, *, timeout: float | None = None) -> Step:
-        """Wait for the next batch; info["env_id"] names its rows."""
+        """Wait for the next batch; info["env_id"] names its rows.
+
+        With several groups: the rows of a step() that timed out or was interrupted.
+        """
+        if len(self.groups) > 1 and (self._received or any(group.pool.num_in_flight for group in self.groups)):
+            return self._recv_groups(timeout)
         return self._only_group("recv()").recv(timeout=timeout)
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
@@ -163,6 +199,7 @@ class TorchGroup:
         self._info_tensors = info_tensors
         self._reward_dtype = reward_dtype
         self._obs = _ObsColumns(pool.spec.observation_space)
+        self._join_actions = join(pool.spec.action_space)
         self._transfer = transfer_for(device)
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static: dict[str, torch.Tensor] = {}
@@ -172,8 +209,16 @@ class TorchGroup:
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Tensors, dict[str, Any]]:
         """Reset these envs (default: all) and return their observations and infos."""
+        ids = _ids(env_ids)
+        if self._static_rows is not None:
+            num_rows = self.num_envs if ids is None else len(self.pool.check_env_ids("reset()", ids))
+            if num_rows > self._static_rows:
+                raise ConfigError(
+                    f"reset() with static_shapes=True expected at most batch_size={self._static_rows} rows, got "
+                    f"{num_rows}; call async_reset() and recv() instead"
+                )
         self._transfer.wait_for_shared_rows()
-        obs, _, _, _, info = self._tensors(self.pool.reset(_ids(env_ids), seed=seed, options=options))
+        obs, _, _, _, info = self._tensors(self.pool.reset(ids, seed=seed, options=options))
         return obs, info
 
     def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
@@ -187,6 +232,17 @@ class TorchGroup:
         host_actions, _ = self._transfer.to_host(actions, envs_run=True)
         self._transfer.wait_for_shared_rows()
         self.pool.send(host_actions, _ids(env_ids))
+
+    def checked_columns(self, actions: Tensors, num_rows: int) -> list[Any]:
+        """Return actions on the host as one column per leaf of the action space. Raises ActionError for wrong ones."""
+        host_actions, _ = self._transfer.to_host(actions, envs_run=True)
+        columns = check_actions("step()", host_actions, self.pool.spec.action_space, num_rows, None)
+        return columns if isinstance(columns, list) else [columns]
+
+    def send_columns(self, columns: list[Any]) -> None:
+        """Start a step of all envs with one column per leaf of the action space."""
+        self._transfer.wait_for_shared_rows()
+        self.pool.send(self._join_actions(columns))
 
     def recv(self, *, timeout: float | None = None) -> Step:
         """Wait for the next batch."""
@@ -240,9 +296,10 @@ class TorchGroup:
                 return tuple(keep(f"{path}.{i}", own) for i, own in enumerate(value))
             if not isinstance(value, torch.Tensor):
                 return value
-            if path not in self._static:
-                self._static[path] = torch.zeros((capacity, *value.shape[1:]), dtype=value.dtype, device=self._device)
-            kept = self._static[path]
+            shape = (capacity, *value.shape[1:])
+            kept = self._static.get(path)
+            if kept is None or kept.shape != shape or kept.dtype != value.dtype:  # infos may change from step to step
+                kept = self._static[path] = torch.zeros(shape, dtype=value.dtype, device=self._device)
             kept[:num_rows].copy_(value)
             return kept
 
@@ -360,7 +417,7 @@ class DeviceTransfer:
             nonlocal num_copies
             if not isinstance(leaf, torch.Tensor) or leaf.device != self._device:
                 return _leaf_to_numpy(leaf)
-            leaf = leaf.detach()
+            leaf = _numpy_compatible(leaf)
             if not leaf.is_contiguous() or leaf.is_neg():
                 leaf = leaf.clone(memory_format=torch.contiguous_format).resolve_neg()
             sources.append(leaf)
@@ -385,7 +442,7 @@ class DeviceTransfer:
         known = self._actions.get(position)
         if known is not None and known[0] is leaf.dtype and known[1].shape == leaf.shape:
             return known[1]
-        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype  # raises what torch's users know for bfloat16
+        dtype = torch.empty(0, dtype=leaf.dtype).numpy().dtype
         # Memory of its own pages: two page-locked ranges may not share one.
         pages = np.frombuffer(mmap.mmap(-1, max(leaf.numel() * dtype.itemsize, 1)), np.uint8)
         array: NDArray[Any] = np.frombuffer(pages, dtype, leaf.numel()).reshape(tuple(leaf.shape))
@@ -462,7 +519,26 @@ def transfer_for(device: torch.device | str | None) -> Transfer:
 
 
 def _leaf_to_numpy(leaf: Any) -> Any:
-    return leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf
+    if not isinstance(leaf, torch.Tensor):
+        return leaf
+    try:
+        return _numpy_compatible(leaf).cpu().resolve_conj().resolve_neg().numpy()
+    except (RuntimeError, TypeError) as error:
+        raise ActionError(
+            f"expected actions in a dense tensor that has values, got {leaf.dtype} with layout {leaf.layout} on "
+            f"{leaf.device}: {error}; pass such a tensor, outside torch.func's transforms"
+        ) from error
+
+
+def _numpy_compatible(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the tensor without its graph, in a dtype that numpy has: float32 holds every bfloat16 and float8."""
+    leaf = leaf.detach()
+    is_float_without_numpy = leaf.is_floating_point() and leaf.dtype not in (
+        torch.float16,
+        torch.float32,
+        torch.float64,
+    )
+    return leaf.to(torch.float32) if is_float_without_numpy else leaf
 
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:
@@ -474,16 +550,28 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
     return function(value)
 
 
-def _take_rows(rows: slice, column: Any) -> Any:
-    return column[rows]
-
-
 def _is_numeric(column: Any) -> bool:
     return isinstance(column, np.ndarray) and column.dtype.char in _TORCH_DTYPES
 
 
 def _ids(env_ids: Any) -> Any:
     return env_ids.cpu().numpy() if isinstance(env_ids, torch.Tensor) else env_ids
+
+
+def _checked_device(device: torch.device | str) -> torch.device:
+    try:
+        found = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ConfigError(f"device expected 'cpu', 'cuda' or 'cuda:0', got {device!r}") from error
+    if found.type not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"device expected 'cpu' or 'cuda', got {str(found)!r}; pass device='cpu' and move the tensors with to()"
+        )
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("device='cuda' expected a CUDA device that torch can use, got none; pass device='cpu'")
+    if found.type == "cuda" and found.index is not None and found.index >= torch.cuda.device_count():
+        raise ConfigError(f"device expected one of {torch.cuda.device_count()} CUDA devices, got {str(found)!r}")
+    return found
 
 
 # --- groups -------------------------------------------------------------------------------------
@@ -497,12 +585,13 @@ def _pools_for(env: Any, num_groups: int, on_gpu: bool, options: Mapping[str, An
                 f"{sorted(options) or num_groups}; pass the env's id or class to have the pool made"
             )
         return [env]
-    num_envs = options.get("num_envs", len(env) if isinstance(env, (list, tuple)) else 1)
-    if not isinstance(num_groups, int) or not 1 <= num_groups <= num_envs:
-        raise ConfigError(f"num_groups expected an integer from 1 to num_envs={num_envs}, got {num_groups!r}")
     # On a GPU the rows are copied from where the workers wrote them, and the workers wait for that.
     defaults = {"copy": False} if on_gpu else {}
-    if num_groups == 1:
+    num_envs = options.get("num_envs", len(env) if isinstance(env, (list, tuple)) else 1)
+    is_number = isinstance(num_envs, int) and num_envs > 0  # otherwise make_pool() says what it expects
+    if not isinstance(num_groups, int) or num_groups < 1 or (is_number and num_groups > num_envs):
+        raise ConfigError(f"num_groups expected an integer from 1 to num_envs={num_envs}, got {num_groups!r}")
+    if num_groups == 1 or not is_number:
         return [make_pool(env, **{**defaults, **options})]
     for name in ("batch_size", "env_kwargs"):
         if isinstance(options.get(name), (int, list, tuple)) and options.get(name):
@@ -538,9 +627,84 @@ def _join_results(results: Sequence[tuple[Any, ...]], first_ids: Sequence[int]) 
     infos = [dict(result[-1]) for result in results]
     for info, first in zip(infos, first_ids, strict=True):
         info["env_id"] = info["env_id"] + first
-    shared = [key for key in infos[0] if all(key in info for info in infos)]
-    info = {key: _concatenate([own[key] for own in infos]) for key in shared}
+    info = _join_infos(infos, [len(info["env_id"]) for info in infos])
     return (*(_concatenate(list(parts)) for parts in zip(*(result[:-1] for result in results), strict=True)), info)
+
+
+def _join_infos(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
+    """Join infos row by row. A key that a group lacks has zeros there, and a mask that says so."""
+    joined: dict[str, Any] = {}
+    names = {key for info in infos for key in info}
+    for key in dict.fromkeys(key for info in infos for key in info):
+        if is_mask(key, names):
+            continue
+        present = [info[key] for info in infos if key in info]
+        if all(isinstance(column, dict) for column in present):
+            joined[key] = _join_infos([info.get(key, {}) for info in infos], sizes)
+        else:
+            joined[key] = _join_columns([info.get(key) for info in infos], sizes)
+        masks = [info.get(f"_{key}", key in info) for info in infos]
+        if any(mask is not True for mask in masks):
+            joined[f"_{key}"] = _join_masks(masks, sizes, present[0])
+    return joined
+
+
+def _join_columns(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
+    """Join the columns of a key; None stands for no values. Those that do not fit together become objects."""
+    first = next(column for column in columns if column is not None)
+    if isinstance(first, (dict, tuple)):  # nested observations, which every group has
+        return _concatenate(list(columns))
+    own = [
+        column
+        if column is not None
+        else (
+            first.new_zeros((size, *first.shape[1:]))
+            if isinstance(first, torch.Tensor)
+            else np.full((size, *first.shape[1:]), None if first.dtype == object else 0, first.dtype)
+        )
+        for column, size in zip(columns, sizes, strict=True)
+    ]
+    if len({type(column) for column in own}) == 1 and len({column.shape[1:] for column in own}) == 1:
+        return _concatenate(own)
+    objects = np.full(sum(sizes), None, dtype=object)
+    row = 0
+    for column, size in zip(own, sizes, strict=True):
+        for position in range(size):
+            objects[row + position] = column[position] if not isinstance(column, dict) else split_rows(column, position)
+        row += size
+    return objects
+
+
+def _join_masks(masks: Sequence[Any], sizes: Sequence[int], like: Any) -> Any:
+    """Join masks, of which True and False stand for whole groups."""
+    if isinstance(like, torch.Tensor) or any(isinstance(mask, torch.Tensor) for mask in masks):
+        device = next(own.device for own in (like, *masks) if isinstance(own, torch.Tensor))
+        return torch.cat(
+            [
+                mask if isinstance(mask, torch.Tensor) else torch.full((size,), bool(mask), device=device)
+                for mask, size in zip(masks, sizes, strict=True)
+            ]
+        )
+    return np.concatenate([np.broadcast_to(mask, size) for mask, size in zip(masks, sizes, strict=True)])
+
+
+def _joined_error(results: Sequence[Step | EnvError], first_ids: Sequence[int]) -> EnvError:
+    """Return the errors of groups as one, with the rows of all groups on the host."""
+    faults: list[Fault] = []
+    steps = []
+    for result, first in zip(results, first_ids, strict=True):
+        if isinstance(result, EnvError):
+            faults += [dataclasses.replace(fault, env_id=fault.env_id + first) for fault in result.faults]
+            batch = result.batch
+            assert batch is not None, "an error of recv() has its batch"
+            info = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+            steps.append((batch.obs, batch.reward, batch.terminated, batch.truncated, info))
+        else:
+            steps.append(_map(_leaf_to_numpy, result))
+    obs, reward, terminated, truncated, info = _join_results(steps, first_ids)
+    env_id, elapsed_step = info.pop("env_id"), info.pop("elapsed_step")
+    batch = Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info, None, tuple(faults))
+    return EnvError.of(tuple(faults), batch, "the other rows are in .batch, and its next reset rebuilds it")
 
 
 def _concatenate(parts: list[Any]) -> Any:
