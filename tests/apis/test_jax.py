@@ -21,7 +21,15 @@ from jax import lax  # noqa: E402
 
 import envfleet  # noqa: E402
 import envfleet.compat.envpool as envpool  # noqa: E402
-from envfleet import ActionError, CallOrderError, CompileError, ConfigError, EnvIdError, MissingExtraError  # noqa: E402
+from envfleet import (  # noqa: E402
+    ActionError,
+    CallOrderError,
+    CompileError,
+    ConfigError,
+    EnvIdError,
+    MissingExtraError,
+    PoolClosedError,
+)
 from envfleet.apis import xla_library  # noqa: E402
 from envfleet.apis.jax import JaxPool  # noqa: E402
 
@@ -373,6 +381,48 @@ def test_wrong_arguments_are_refused_when_they_are_traced():
         with pytest.raises(CallOrderError, match="the handle first"):
             envs.step(jnp.zeros(3, jnp.int32), handle)
         assert envs.step(handle, jnp.zeros(3, jnp.int8))[1][4]["elapsed_step"].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("actions", ["ab", {"a": 1}, None, [[0], [0, 1]]])
+def test_actions_that_are_no_arrays_are_refused(actions):
+    with JaxPool("CartPole-v1", num_envs=2) as envs:
+        handle, _ = envs.reset(seed=0)
+        with pytest.raises(ActionError, match="expected actions as an array of numbers, got"):
+            envs.step(handle, actions)
+
+
+def test_integers_that_int32_cannot_hold_are_refused():
+    """jax drops their upper half: 2**40 would become action 0 of env 0."""
+    large = np.full(2, 2**40)
+    with JaxPool("CartPole-v1", num_envs=2) as envs:
+        handle, _ = envs.reset(seed=0)
+        with pytest.raises(ActionError, match="got integers that int32 cannot hold"):
+            envs.step(handle, large)
+        with pytest.raises(EnvIdError, match="got integers that int32 cannot hold"):
+            envs.step(handle, np.zeros(2, np.int32), large + np.arange(2))
+        with jax.enable_x64(True):
+            for unsigned in (large, large.astype(np.uint64)):
+                with pytest.raises(PROGRAM_ERROR, match="ActionError"):
+                    jax.block_until_ready(jax.jit(envs.step)(handle, unsigned))
+            with pytest.raises(PROGRAM_ERROR, match="EnvIdError"):
+                jax.block_until_ready(jax.jit(envs.step)(handle, np.zeros(2, np.int32), large + np.arange(2)))
+        _, (_, _, _, _, info) = envs.step(envs.handle, np.zeros(2, np.int64))
+        assert info["elapsed_step"].tolist() == [1, 1]
+
+
+def test_a_traced_reset_is_refused():
+    """It would run while it is traced, and never again."""
+    with JaxPool("CartPole-v1", num_envs=2) as envs:
+        for reset in (envs.reset, envs.async_reset):
+            with pytest.raises(CallOrderError, match=r"reset\(\) expected to be called from Python"):
+                jax.jit(reset)()
+
+
+def test_xla_of_a_closed_pool():
+    envs = envfleet.make("CartPole-v1", num_envs=2)
+    envs.close()
+    with pytest.raises(PoolClosedError):
+        envs.xla()
 
 
 @pytest.mark.parametrize("backend", ["native", "processes"])

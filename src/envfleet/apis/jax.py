@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from envfleet.apis.xla_library import load  # first: it names the extra if jax is missing
 from envfleet.batch import Batch, FinalRows
-from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError
+from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
 from envfleet.infos import declared_column
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool
@@ -90,11 +90,13 @@ class JaxPool:
 
         Not to be traced. A computation that steps this pool must have ended: wait for its handle.
         """
+        _check_not_traced("reset()")
         obs, _, _, _, info = gymnasium_rows(self._traced.arrays_of(self.pool.reset(seed=seed, options=options)))
         return self.handle, (obs, info)
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> jax.Array:
         """Start a reset of all envs, from Python, and return a handle; recv() returns their rows."""
+        _check_not_traced("async_reset()")
         self.pool.async_reset(seed=seed, options=options)
         return self.handle
 
@@ -464,6 +466,14 @@ def _jax_dtype(dtype: Any) -> Any:
 # --- checks when traced ---------------------------------------------------------------------------
 
 
+def _check_not_traced(call: str) -> None:
+    if isinstance(jnp.zeros(()), jax.core.Tracer):
+        raise CallOrderError(
+            f"{call} expected to be called from Python, got a call in a function that jax traces, where it would run "
+            "only once, while it is traced; call it outside and pass its handle to the function"
+        )
+
+
 def _checked_handle(call: str, handle: Any) -> Any:
     shape, dtype = getattr(handle, "shape", None), getattr(handle, "dtype", None)
     if shape != _HANDLE.shape or dtype != _HANDLE.dtype:
@@ -476,18 +486,18 @@ def _checked_handle(call: str, handle: Any) -> Any:
 
 
 def _checked_ids(call: str, env_ids: Any, num_envs: int) -> Any:
-    ids = jnp.asarray(env_ids)
+    ids = _as_array(env_ids, EnvIdError, f"{call} expected env_id as a vector of at most {num_envs} integers")
     if ids.ndim != 1 or not jnp.issubdtype(ids.dtype, jnp.integer) or ids.shape[0] > num_envs:
         raise EnvIdError(
             f"{call} expected env_id as a vector of at most {num_envs} integers, got {ids.dtype} of shape {ids.shape}"
         )
-    return ids.astype(np.int32)
+    return _as_int32(ids)
 
 
 def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
     """Return an action array in a dtype that the pool takes. Values are checked when the program runs."""
-    array = jnp.asarray(given)
     where = f"actions{path_text(leaf.path)}"
+    array = _as_array(given, ActionError, f"{call} expected {where} as an array of numbers")
     expected = (num_rows, *leaf.shape)
     if array.shape != expected:
         raise ActionError(f"{call} expected {where} of shape {expected}, got {array.shape}; pass one row per env")
@@ -504,5 +514,30 @@ def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
     if not is_integer:
         raise ActionError(f"{call} expected {where} of integers, got {array.dtype}; convert them with astype(int)")
     if isinstance(leaf.space, (spaces.Discrete, spaces.MultiDiscrete)) and array.dtype not in (np.int32, np.int64):
-        return array.astype(np.int32)
+        return _as_int32(array)
     return array
+
+
+def _as_array(given: Any, error_type: type[InputError], expected: str) -> Any:
+    """Return what was given as a jax array. Raises if it is none, or if jax would change its integers."""
+    if isinstance(given, jax.Array):
+        return given
+    try:
+        own = np.asarray(given)
+        array = jnp.asarray(own)
+    except Exception as error:
+        raise error_type(f"{expected}, got {type(given).__name__}") from error
+    # Without jax_enable_x64, 64-bit integers lose their upper half.
+    if own.dtype.kind in "iu" and (own.astype(array.dtype) != own).any():
+        raise error_type(f"{expected}, got integers that {array.dtype} cannot hold; set jax_enable_x64 for larger ones")
+    return array
+
+
+def _as_int32(array: Any) -> Any:
+    """Return integers as int32; larger ones become its limits, which no space or pool contains."""
+    limits, own = np.iinfo(np.int32), jnp.iinfo(array.dtype)
+    if own.max > limits.max:
+        array = jnp.minimum(array, limits.max)
+    if own.min < limits.min:
+        array = jnp.maximum(array, limits.min)
+    return array.astype(np.int32)
