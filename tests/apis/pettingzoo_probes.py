@@ -123,3 +123,16 @@ def all_actions(envs, step):
         agent: np.array([act(envs.action_space(agent), i, step, place) for i in range(envs.num_envs)])
         for place, agent in enumerate(envs.possible_agents)
     }
+
+
+def assert_same(one, other):
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, tuple):
+        for own, others in zip(one, other, strict=True):
+            assert_same(own, others)
+    else:
+        np.testing.assert_array_equal(one, other)
+        assert np.asarray(one).dtype.kind == np.asarray(other).dtype.kind

@@ -10,10 +10,11 @@ from gymnasium import spaces
 
 pettingzoo = pytest.importorskip("pettingzoo")
 
-from pettingzoo_probes import Lodge, all_actions  # noqa: E402 (after importorskip)
+from pettingzoo_probes import Lodge, all_actions, assert_same  # noqa: E402 (after importorskip)
 
 import envfleet  # noqa: E402
 from envfleet.apis.pettingzoo import make_pettingzoo  # noqa: E402
+from envfleet.apis.pettingzoo.env import PlayersEnv  # noqa: E402
 
 
 def test_aec_envs_are_made_parallel_and_turn_based_ones_refused():
@@ -25,6 +26,30 @@ def test_aec_envs_are_made_parallel_and_turn_based_ones_refused():
     with pytest.raises(envfleet.ConfigError, match="turn-based") as caught:
         make_pettingzoo("classic/tictactoe_v3", num_envs=1)
     assert "is_parallelizable" in str(caught.value)
+
+
+def test_a_parallel_env_that_was_converted_and_back_is_used_itself():
+    """As PettingZoo's Atari games are, with the wrappers that check calls; others stay."""
+    from pettingzoo.utils import BaseWrapper, aec_to_parallel, parallel_to_aec, wrappers
+
+    def checked():
+        return aec_to_parallel(wrappers.OrderEnforcingWrapper(parallel_to_aec(Lodge())))
+
+    def wrapped():
+        return aec_to_parallel(BaseWrapper(parallel_to_aec(Lodge())))
+
+    with (
+        make_pettingzoo(checked, num_envs=2, backend="serial") as converted,
+        make_pettingzoo(wrapped, num_envs=2, backend="serial") as other,
+        make_pettingzoo(Lodge, num_envs=2, backend="serial") as plain,
+    ):
+        assert [type(env) for env in converted.pool.get_attr("env")] == [Lodge, Lodge]
+        assert [type(env) for env in other.pool.get_attr("env")] == [type(wrapped())] * 2
+        for _ in range(2):
+            assert_same(converted.reset(seed=3), plain.reset(seed=3))
+            for _ in range(20):
+                actions = all_actions(plain, 1)
+                assert_same(converted.step(actions), plain.step(actions))
 
 
 def test_wrappers_wrap_the_multi_agent_env():
@@ -180,6 +205,37 @@ class Texts(Lodge):
 def test_what_cannot_be_taken_is_refused(env, options, words):
     with pytest.raises(envfleet.EnvfleetError, match=words):
         make_pettingzoo(env, **options)
+
+
+def test_rows_are_written_into_given_memory():
+    """As a worker has it: every step overwrites the row, and slots that become free are zeros in it."""
+    plain, in_place = PlayersEnv(Lodge(), 3), PlayersEnv(Lodge(), 3)
+    row = {key: np.full_like(value, 7) for key, value in plain.reset(seed=0)[0].items() if key != "obs"}
+    row["obs"] = ({"mood": np.full(3, 7), "spot": np.full((3, 2), 7, np.float32)},)
+    in_place.envfleet_observe_into(row)
+    assert not row["player"].any()
+    assert not row["obs"][0]["spot"].any()
+    assert_same(in_place.reset(seed=0)[0], plain.reset(seed=0)[0])
+    for _ in range(40):
+        action = np.ones(3, np.int64)
+        result, want = in_place.step(action), plain.step(action)
+        assert_same(row, want[0])
+        assert result[0]["obs"][0]["spot"] is row["obs"][0]["spot"]
+        if want[2] or want[3]:
+            assert_same(in_place.reset()[0], plain.reset()[0])
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_saved_env_continues_in_its_row(backend):
+    with make_pettingzoo(Lodge, num_envs=2, max_num_players=3, backend=backend) as envs:
+        pool, actions = envs.pool, np.ones((2, 3), np.int64)
+        pool.reset(seed=0)
+        pool.step(actions)
+        saved = pool.get_state()
+        want = [pool.step(actions).obs for _ in range(15)]
+        pool.set_state(saved)
+        for obs in want:
+            assert_same(pool.step(actions).obs, obs)
 
 
 def test_wrong_actions_move_nothing():

@@ -7,7 +7,7 @@ import pytest
 
 pettingzoo = pytest.importorskip("pettingzoo")
 
-from pettingzoo_probes import Lodge, act, all_actions, plain_loop  # noqa: E402 (after importorskip)
+from pettingzoo_probes import Lodge, act, all_actions, assert_same, plain_loop  # noqa: E402 (after importorskip)
 
 import envfleet  # noqa: E402
 from envfleet.apis.pettingzoo import make_pettingzoo  # noqa: E402
@@ -15,16 +15,6 @@ from envfleet.infos import split_rows  # noqa: E402
 
 BACKENDS = ["serial", "threads", "processes"]
 ZOMBIES = "butterfly/knights_archers_zombies_v11"
-
-
-def assert_same(one, other):
-    if isinstance(one, dict):
-        assert one.keys() == other.keys()
-        for key in one:
-            assert_same(one[key], other[key])
-    else:
-        np.testing.assert_array_equal(one, other)
-        assert np.asarray(one).dtype.kind == np.asarray(other).dtype.kind
 
 
 def at(value, row):

@@ -44,7 +44,7 @@ class PlayersEnv(gymnasium.Env[Any, Any]):
         self._leaving: list[AgentId] = []  # ended in the last step
         self._slots: dict[AgentId, int] = {}  # of both
         self._free: list[list[int]] = [[] for _ in groups]  # heaps, so that the lowest free slot is taken
-        # Overwritten for each row; the executor copies them.
+        # Overwritten for each row. The executor copies them, unless they are its own memory (envfleet_observe_into).
         count = self.players.num_slots
         self._player = np.zeros(count, dtype=np.int32)
         self._reward = np.zeros(count, dtype=np.float64)
@@ -104,6 +104,14 @@ class PlayersEnv(gymnasium.Env[Any, Any]):
             flatten_infos(self._index_of, infos, set(shown)),
         )
 
+    def envfleet_observe_into(self, row: dict[str, Any]) -> None:
+        """Write observations into this row, which the next step overwrites; called by the pool."""
+        for own, stack in zip(row["obs"], self._stacks, strict=True):
+            stack.move_to(own)
+        for name in ("player", "reward", "terminated", "truncated"):
+            row[name][...] = getattr(self, f"_{name}")
+            setattr(self, f"_{name}", row[name])
+
     def render(self) -> Any:
         """Return what the env renders."""
         return self.env.render()
@@ -157,7 +165,7 @@ class PlayersEnv(gymnasium.Env[Any, Any]):
         for buffer in (self._player, self._reward, self._terminated, self._truncated):
             buffer[:] = 0
         for stack in self._stacks:
-            stack.clear()
+            stack.begin()
         for agent in shown:
             slot = self._slots.get(agent, -1)
             if slot < 0:
@@ -176,6 +184,8 @@ class PlayersEnv(gymnasium.Env[Any, Any]):
                     f"expected an observation for every agent in env.agents, got none for {agent!r}; "
                     "return one, or remove the agent from env.agents"
                 )
+        for stack in self._stacks:
+            stack.clear_unwritten()
 
     def _take_slot(self, agent: AgentId) -> int:
         index = self._index_of.get(agent)
@@ -219,12 +229,29 @@ class _Stack:
         self._leaves = leaves_of(space)
         self._columns = [np.zeros((num_slots, *leaf.shape), dtype=leaf.dtype) for leaf in self._leaves]
         self.value = join(space)(self._columns)
+        self._written: set[int] = set()  # rows of this step
+        self._filled: set[int] = set()  # rows that may not be zero
 
-    def clear(self) -> None:
-        for column in self._columns:
-            column[:] = 0
+    def move_to(self, value: Any) -> None:
+        """Copy the arrays into those of this value, and write into them from now on."""
+        columns = self._split(value)
+        for old, new in zip(self._columns, columns, strict=True):
+            new[...] = old
+        self._columns, self.value = columns, value
+
+    def begin(self) -> None:
+        self._written = set()
+
+    def clear_unwritten(self) -> None:
+        """Clear the rows that this step did not write; clearing all of them first would take as long for images."""
+        for row in self._filled - self._written:
+            for column in self._columns:
+                column[row] = 0
+        self._filled = self._written
 
     def write(self, row: int, observation: Any, agent: AgentId) -> None:
+        self._written.add(row)
+        self._filled.add(row)
         try:
             values = self._split(observation)
         except ValueError as error:

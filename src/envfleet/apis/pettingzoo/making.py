@@ -134,13 +134,28 @@ def as_parallel(env: Any) -> Any:
             )
         from pettingzoo.utils.conversions import aec_to_parallel
 
-        return aec_to_parallel(env)
+        return _without_round_trip(aec_to_parallel(env))
     if not isinstance(env, pettingzoo.ParallelEnv) and not hasattr(env, "possible_agents"):
         raise ConfigError(
             f"expected a pettingzoo.ParallelEnv or AECEnv, got {type(env).__name__}; "
             "use envfleet.make() for single-agent envs"
         )
-    return env
+    return _without_round_trip(env)
+
+
+def _without_round_trip(env: Any) -> Any:
+    """Return the ParallelEnv inside one that PettingZoo converted to an AECEnv and back, as its Atari games are.
+
+    The conversions take as long as a game's step. The wrappers between them check what a pool checks itself.
+    """
+    from pettingzoo.utils import conversions, wrappers
+
+    if type(env) is not conversions.aec_to_parallel_wrapper:
+        return env
+    inner = env.aec_env
+    while type(inner) in (wrappers.OrderEnforcingWrapper, wrappers.AssertOutOfBoundsWrapper):
+        inner = inner.env
+    return inner.env if type(inner) is conversions.parallel_to_aec_wrapper else env
 
 
 def _source(env: Any) -> Callable[..., Any]:
