@@ -16,6 +16,7 @@ import pytest
 from support.traces import wait_until
 
 import envfleet
+from envfleet.envs.vizdoom import game
 from envfleet.envs.vizdoom.game import EngineFolder
 from envfleet.envs.vizdoom.watchdog import engines_of
 from envfleet.errors import ConfigError, EnvError, WorkerDied
@@ -36,16 +37,25 @@ class Traces:
     def _all_shared() -> set[str]:
         return {name for name in os.listdir("/dev/shm") if name.startswith("ViZDoom")}
 
-    def engines(self) -> list[int]:
-        """Those that still run; a shell that is about to become one counts too."""
+    def processes(self) -> list[int]:
+        """Those that still run: engines, and the shells that wait for them."""
         return [pid for pid in engines_of(str(self.folder / "envfleet-vizdoom-")) if psutil.pid_exists(pid)]
+
+    def engines(self) -> list[int]:
+        """The engines alone."""
+        wanted = str(self.folder / "envfleet-vizdoom-")
+        return [
+            process.pid
+            for process in psutil.process_iter(["name", "cmdline"])
+            if process.info["name"] == "vizdoom" and wanted in " ".join(process.info["cmdline"] or ())
+        ]
 
     def files(self) -> list[str]:
         return [*map(str, self.folder.glob("envfleet-vizdoom-*")), *(self._all_shared() - self._shared)]
 
     def assert_gone(self) -> None:
-        wait_until(lambda: not self.engines() and not self.files())
-        assert (self.engines(), self.files()) == ([], [])
+        wait_until(lambda: not self.processes() and not self.files())
+        assert (self.processes(), self.files()) == ([], [])
 
 
 @pytest.fixture
@@ -65,7 +75,7 @@ def test_close_leaves_nothing(backend: str, traces: Traces, tmp_path: Path, monk
     envs.reset(seed=0)
     assert len(traces.engines()) == 3
     envs.close()
-    assert (traces.engines(), traces.files()) == ([], [])
+    assert (traces.processes(), traces.files()) == ([], [])
     assert list(here.iterdir()) == []
     envs.close()
 
@@ -74,17 +84,28 @@ def test_many_start_at_once(traces: Traces) -> None:
     with envfleet.make("Basic-v1", num_envs=8, num_workers=8) as envs:
         envs.reset(seed=0)
         assert len(traces.engines()) == 8
-    assert (traces.engines(), traces.files()) == ([], [])
+    assert (traces.processes(), traces.files()) == ([], [])
 
 
-def test_ctrl_c_is_not_for_an_engine(traces: Traces) -> None:
+def test_ctrl_c_is_not_for_an_engine(traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # From its first moment on, before engine.sh can say so: one that ends then takes its owner with it.
-    with envfleet.make("Basic-v1", num_envs=2, backend="threads") as envs:
+    first, rest = Path(game._SCRIPT).read_text().split("\n", 1)
+    script = tmp_path / "engine.sh"
+    script.write_text(f"{first}\nwhile read -r line; do echo $line; done < /proc/$$/status > {tmp_path}/status\n{rest}")
+    script.chmod(0o700)
+    monkeypatch.setattr(game, "_SCRIPT", str(script))
+    with envfleet.make("Basic-v1", num_envs=1, backend="threads") as envs:
         envs.reset(seed=0)
-        for pid in traces.engines():
-            status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-            assert int(status["SigBlk"], 16) >> (signal.SIGINT - 1) & 1
+        assert has_signal(tmp_path / "status", "SigBlk")
+        assert len(traces.processes()) > len(traces.engines()) > 0
+        for pid in traces.processes():
+            assert has_signal(Path(f"/proc/{pid}/status"), "SigIgn")
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def has_signal(status: Path, field: str) -> int:
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
+    return int(fields[field], 16) >> (signal.SIGINT - 1) & 1
 
 
 def test_without_a_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,6 +231,50 @@ def test_restarts(traces: Traces) -> None:
     traces.assert_gone()
 
 
+KILLED_ENGINE = """#!/bin/sh
+if [ -e {folder}/second ]; then exec {engine} "$@"; fi
+: > {folder}/second
+{engine} "$@" &
+until {moment} || ! kill -0 $!; do :; done
+kill -KILL $!
+wait $!
+"""
+KILLED_WHILE_STARTING = """
+import sys, envfleet
+from envfleet.envs.vizdoom import game
+make_folder = game.EngineFolder.__init__
+game.EngineFolder.__init__ = lambda self, engine: make_folder(self, sys.argv[1])
+with envfleet.make("Basic-v1", num_envs=2, num_workers=1, backend="threads") as envs:
+    try:
+        envs.reset(seed=0)
+    except envfleet.EnvError as error:
+        print([(fault.env_id, fault.message) for fault in error.faults])
+    envs.reset(seed=0)
+    envs.step([[0, 0, 0]] * 2)
+    print("played")
+"""
+
+
+@pytest.mark.parametrize("moment", ["true", "grep -q ViZDoomMQ /proc/$!/maps"])
+def test_an_engine_is_killed_while_it_starts(moment: str, traces: Traces, tmp_path: Path) -> None:
+    """ViZDoom's init() would crash this process, hence another one."""
+    engine = tmp_path / "engine"
+    original = Path(vizdoom.__file__).with_name("vizdoom")
+    engine.write_text(KILLED_ENGINE.format(engine=original, folder=tmp_path, moment=moment))
+    engine.chmod(0o700)
+    result = subprocess.run(
+        [sys.executable, "-c", KILLED_WHILE_STARTING, str(engine)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert result.returncode == 0, result.stderr
+    said = "GameError: the ViZDoom engine was killed while it started; reset() starts a new one"
+    assert result.stdout.splitlines() == [str([(0, said)]), "played"]
+    traces.assert_gone()
+
+
 def test_a_dead_watchdog_is_replaced(traces: Traces) -> None:
     def watchdogs() -> list[psutil.Process]:
         found = []
@@ -255,7 +320,7 @@ def play(backend: str, steps: int = 12) -> list[Any]:
 def test_players_same_seed_same_start(traces: Traces) -> None:
     # The start alone: the engines meet over the network, and when a player's action arrives is not the seed's to say.
     assert play("threads")[0] == play("serial")[0]
-    assert (traces.engines(), traces.files()) == ([], [])
+    assert (traces.processes(), traces.files()) == ([], [])
 
 
 def test_players_episodes(traces: Traces) -> None:
@@ -279,7 +344,7 @@ def test_a_player_is_killed(traces: Traces) -> None:
         os.kill(traces.engines()[1], signal.SIGKILL)
         with pytest.raises(EnvError, match=r"the engine of player_. died"):
             envs.step(idle)
-        assert (traces.engines(), traces.files()) == ([], [])
+        assert (traces.processes(), traces.files()) == ([], [])
         envs.reset(seed=0)
         envs.step(idle)
     traces.assert_gone()

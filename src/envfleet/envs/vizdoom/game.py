@@ -21,7 +21,9 @@ from envfleet.envs.vizdoom.watchdog import kill_engines, remove_game, unwatch, w
 from envfleet.errors import EnvfleetError
 
 _SCRIPT = os.path.join(os.path.dirname(__file__), "engine.sh")
+_START_TIMEOUT_S = 30.0
 _CLOSE_TIMEOUT_S = 2.0
+_KILLED = "the ViZDoom engine was killed while it started; reset() starts a new one"
 
 
 class GameError(EnvfleetError, RuntimeError):
@@ -65,6 +67,25 @@ class EngineFolder:
             return ""
         return " / ".join(lines[-5:])
 
+    @property
+    def was_killed(self) -> bool:
+        """Whether engine.sh replaced an engine that was killed while it started."""
+        state = os.path.join(self.path, "state")
+        return os.path.islink(state) and os.readlink(state) == "killed"
+
+    def kill_replacement(self) -> None:
+        """Kill the engine that replaced one, if there is one."""
+        if self.was_killed:
+            kill_engines(self.path)
+
+    def mark_started(self) -> bool:
+        """Tell engine.sh not to replace an engine that is killed from now on. Returns False if it already did."""
+        try:
+            os.symlink("started", os.path.join(self.path, "state"))
+        except FileExistsError:
+            return False
+        return True
+
     def remove(self) -> None:
         """End the engine, if it still runs, and remove everything that it left."""
         remove_game(self.path)
@@ -97,14 +118,25 @@ class Game:
         self.doom.set_doom_config_path(os.path.join(folder.path, "vizdoom.ini"))
         # An engine that Ctrl-C ends while it starts would crash this process. It inherits the blocked signals.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+        # A replaced engine may wait for a message that its predecessor received. By then init() survives its end.
+        timer = threading.Timer(_START_TIMEOUT_S, folder.kill_replacement)
+        timer.daemon = True
         try:
+            timer.start()
             self.doom.init()
         except Exception as error:
             message = f"the ViZDoom engine did not start: {error} {folder.log}".strip()
+            was_killed = folder.was_killed
             self.close()
+            if was_killed:
+                raise GameError(_KILLED) from error
             raise GameError(f"{message}; check the files, the map and game_args") from error
         finally:
+            timer.cancel()
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+        if not folder.mark_started():
+            self.close()
+            raise GameError(_KILLED)
 
     def died(self, error: Exception) -> GameError:
         """Clean up after an engine that died, and return the error to raise."""
@@ -122,13 +154,13 @@ class Game:
         if self._folder is None:
             return
         # close() would wait forever for an engine that hangs.
-        killer = threading.Timer(_CLOSE_TIMEOUT_S, kill_engines, [self._folder.path])
-        killer.daemon = True
-        killer.start()
+        timer = threading.Timer(_CLOSE_TIMEOUT_S, kill_engines, [self._folder.path])
+        timer.daemon = True
+        timer.start()
         try:
             self.doom.close()
         finally:
-            killer.cancel()
+            timer.cancel()
             self._folder = None
             if self._remove is not None:
                 self._remove()

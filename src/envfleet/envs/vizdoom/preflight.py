@@ -51,6 +51,7 @@ def check_starts(files: GameFiles, settings: dict[str, Any], game_args: str) -> 
         return
     folder = EngineFolder(files.engine)
     try:
+        folder.mark_started()  # one that crashes here would crash again
         reason = _failure(folder, files, pickled, game_args)
         log = folder.log
     finally:
