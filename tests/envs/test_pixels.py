@@ -159,6 +159,7 @@ def test_bad_sizes_and_backends_are_refused() -> None:
         ({"render_width": 0}, "render_width expected an integer from 1"),
         ({"frame_stack": 0}, "frame_stack expected an integer from 1"),
         ({"render_camera_id": -2}, "render_camera_id expected an integer from -1"),
+        ({"height": 64}, "render_height and render_width, got height"),
         ({"backend": "native"}, "leave backend out"),
         ({"from_pixels": "yes"}, "from_pixels expected True or False"),
     ):

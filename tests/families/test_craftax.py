@@ -93,3 +93,28 @@ def test_ids() -> None:
         "Craftax-Classic-Symbolic-v1",
         "Craftax-Classic-Pixels-v1",
     }
+
+
+def _num_xla_threads(env: Any) -> int:
+    return sum(path.read_text().startswith("tf_XLA") for path in Path("/proc/self/task").glob("*/comm"))
+
+
+def test_workers_do_not_compete_with_their_threads() -> None:
+    with envfleet.make_pool(ENV_ID, num_envs=2, backend="processes", num_workers=2) as pool:
+        pool.reset(seed=0)
+        assert max(pool.apply(_num_xla_threads)) <= 1
+
+
+def test_half_a_texture_cache_is_written_again() -> None:
+    """As a process that was killed while it imported the package leaves it."""
+    from craftax.craftax_classic.constants import TEXTURE_CACHE_FILE
+
+    path = Path(TEXTURE_CACHE_FILE)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000])
+    try:
+        with envfleet.make_pool("Craftax-Classic-Pixels-v1", num_envs=2, backend="processes", num_workers=2) as pool:
+            pool.reset(seed=0)
+        assert path.stat().st_size == len(whole)
+    finally:
+        path.write_bytes(whole)

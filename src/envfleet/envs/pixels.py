@@ -99,6 +99,11 @@ def _has_pixels(env: Any) -> bool:
 
 
 def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    for name in ("height", "width"):
+        if name in params:
+            raise ConfigError(
+                f"from_pixels=True expected the size of the images as render_height and render_width, got {name}"
+            )
     limits = {"render_camera_id": (-1, 2**15), "frame_stack": (1, 2**10)}
     return {
         name: integer_option(name, params.get(name, default), *limits.get(name, (1, _MAX_SIZE)))

@@ -45,16 +45,17 @@ class CraftaxEnv(gymnasium.Env[Any, Any]):
         self._jax = _import_jax()
         self._name = name
         static_params = tuple(sorted((static_env_params or {}).items()))
-        self._env = _package_env(name, static_params)
-        self._compiled_reset, self._compiled_step = _compiled(name, static_params)
-        self._params = _changed(self._env.default_params, env_params, "env_params")
-        self._cpu = self._jax.devices("cpu")[0]
-        box = self._env.observation_space(self._params)
-        self.observation_space = spaces.Box(np.float32(box.low), np.float32(box.high), box.shape, np.float32)
-        self.action_space = spaces.Discrete(self._env.num_actions)
-        self._key: Any = None
-        self._state: Any = None
+        # The package writes a cache of its textures when it is imported, which must not be read half-written.
         with _one_at_a_time():
+            self._env = _package_env(name, static_params)
+            self._compiled_reset, self._compiled_step = _compiled(name, static_params)
+            self._params = _changed(self._env.default_params, env_params, "env_params")
+            self._cpu = self._jax.devices("cpu")[0]
+            box = self._env.observation_space(self._params)
+            self.observation_space = spaces.Box(np.float32(box.low), np.float32(box.high), box.shape, np.float32)
+            self.action_space = spaces.Discrete(self._env.num_actions)
+            self._key: Any = None
+            self._state: Any = None
             # Compiles: minutes the first time, seconds from JAX's cache afterwards.
             self.reset(seed=0)
             self.step(0)
@@ -111,6 +112,8 @@ def _import_jax() -> Any:
         # The workers share the cores.
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
+        # The size of XLA's other thread pools, which the flags do not limit.
+        os.environ.setdefault("NPROC", "1")
     import jax
 
     return jax
@@ -140,7 +143,15 @@ def _package_env(name: str, static_env_params: tuple[tuple[str, Any], ...]) -> A
         warnings.simplefilter("ignore")  # about the package's own dependencies
         from craftax.craftax_env import make_craftax_env_from_name
 
-        env = make_craftax_env_from_name(name, auto_reset=False)
+        try:
+            env = make_craftax_env_from_name(name, auto_reset=False)
+        except EOFError:
+            # A process that was killed while it wrote the cache of textures left half a file.
+            os.environ["CRAFTAX_RELOAD_TEXTURES"] = "1"
+            try:
+                env = make_craftax_env_from_name(name, auto_reset=False)
+            finally:
+                del os.environ["CRAFTAX_RELOAD_TEXTURES"]
     if static_env_params:
         changed = _changed(env.default_static_params(), dict(static_env_params), "static_env_params")
         env = type(env)(changed)
