@@ -7,6 +7,7 @@ import platform
 import stat
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -180,6 +181,47 @@ def test_no_file_no_compiler_no_library(tmp_path, monkeypatch):
     rubbish.write_text("no library")
     with pytest.raises(CompileError, match="cannot be loaded"):
         envfleet.load_plugin(rubbish)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"env.cc", "a\0b.cc", "\ud800.cc", "x" * 5000 + ".cc"])
+def test_paths_that_name_no_file(path):
+    with pytest.raises(CompileError, match=r"compile\(\) expected .*a C\+\+ source file, got"):
+        envfleet.compile(path)
+
+
+def test_files_of_other_kinds(tmp_path):
+    with pytest.raises(CompileError, match=r"is not a regular file"):
+        envfleet.compile("/dev/null")
+    for name in ("counter", "counter.py"):
+        with pytest.raises(CompileError, match=r"whose name does not end in \.cc, \.cpp"):
+            envfleet.compile(write(tmp_path, name))
+
+
+@pytest.mark.parametrize("flags", [None, 3, "-O2", b"-O2", [None], ["-D\0"]])
+def test_flags_that_are_no_list_of_strings(tmp_path, flags):
+    with pytest.raises(CompileError, match=r"expected (flags as a list|each flag as a string)"):
+        envfleet.compile(write(tmp_path, "counter.cc"), flags=flags)
+
+
+def test_variables_of_the_environment_that_cannot_be_used(tmp_path, monkeypatch):
+    source = write(tmp_path, "counter.cc")
+    monkeypatch.setenv("CXXFLAGS", "-DNAME='unclosed")
+    with pytest.raises(CompileError, match="CXXFLAGS expected flags as a shell splits them"):
+        envfleet.compile(source)
+    monkeypatch.delenv("CXXFLAGS")
+    monkeypatch.setenv("CXX", "true")
+    with pytest.raises(CompileError, match="the compiler wrote no library"):
+        envfleet.compile(source)
+    monkeypatch.delenv("CXX")
+    monkeypatch.delenv("ENVFLEET_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+
+    def home_of_an_unknown_user():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", home_of_an_unknown_user)
+    with pytest.raises(CompileError, match="set ENVFLEET_CACHE or HOME"):
+        envfleet.compile(source)
 
 
 def test_a_library_of_another_kind_is_refused(tmp_path):
@@ -464,3 +506,28 @@ except envfleet.CompileError as error:
     assert "env.cc could not be built in the cache" in done.stdout, done.stderr
     assert "File too large" in done.stdout
     assert not list(cache.iterdir())
+
+
+def test_a_ray_worker_loads_no_library_that_others_wrote(tmp_path: Path, probe_library: Path) -> None:
+    """Of the same name and size, as another user can leave it in a folder for temporary files."""
+    folder = tmp_path / f"envfleet-plugins-{os.getuid()}"
+    folder.mkdir()
+    (folder / probe_library.name).write_bytes(b"x" * probe_library.stat().st_size)
+    code = textwrap.dedent(f"""
+        from pathlib import Path
+        from envfleet import CompileError, _native
+        from envfleet.executors.ray.building import _load_library
+        for _ in range(2):
+            _load_library({probe_library.name!r}, Path({str(probe_library)!r}).read_bytes())
+        print("Faulty-v0" in _native.list_env_types())
+        Path({str(folder)!r}).chmod(0o777)
+        try:
+            _load_library({probe_library.name!r}, b"never loaded")
+        except CompileError as error:
+            print(error)
+    """)
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    is_loaded, refusal = done.stdout.splitlines()
+    assert is_loaded == "True"
+    assert "other users can write to (mode 777)" in refusal

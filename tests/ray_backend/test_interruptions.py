@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from support.python_probes import FaultyEnv
+from support.ray_session import ray_session
 from test_connections import break_connection
 
+import envfleet
+from envfleet import Pool
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.dispatcher import Dispatcher, PendingRequest
 from envfleet.executors.ray.supervisor import Connections, Worker
@@ -35,10 +39,18 @@ PLACES = [
 ]
 
 
+@pytest.fixture(scope="module", params=["direct", pytest.param("through Ray", marks=pytest.mark.soak)])
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """One for all tests: starting actors would take most of the time."""
+    ray_session()
+    options = {} if request.param == "direct" else {"ray_direct": False}
+    with envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, envs_per_worker=2, **options) as pool:
+        yield pool
+
+
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.soak)])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: f"{place[0].__name__}.{place[1]}")
-def test_an_interruption_anywhere_leaves_every_row_in_its_place(make, monkeypatch, place, when):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2)
+def test_an_interruption_anywhere_leaves_every_row_in_its_place(pool, monkeypatch, place, when):
     owner, name = place
     for turn in range(2):  # with the first worker's part, then with the second's
         pool.reset(seed=0)

@@ -28,6 +28,7 @@ from envfleet.making.native_envs import plugin_files
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
 _FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+_SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".C", ".cp", ".CPP")  # for which compilers choose C++
 _TIMEOUT_S = 600
 _ATTEMPTS = 3
 _WITHOUT_RELATIVE_PATHS = re.compile(
@@ -62,17 +63,9 @@ def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose:
 @contextlib.contextmanager
 def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Iterator[CachedLibrary]:
     """Yield the shared library of a source, from the cache or newly built. Load it inside the with block."""
-    source = Path(path).resolve()
-    if not source.is_file():
-        what = "a folder" if source.is_dir() else "missing"
-        raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which is {what}")
-    if isinstance(flags, str):
-        raise CompileError(f"compile() expected flags as a list, got the string {flags!r}; pass {flags.split()!r}")
-    for flag in flags:
-        if not isinstance(flag, (str, os.PathLike)):
-            raise CompileError(f"compile() expected each flag as a string, got {flag!r}")
+    source = _source_file(path)
     compiler = find_compiler()
-    own_flags = [*shlex.split(os.environ.get("CXXFLAGS", "")), *map(os.fspath, flags)]
+    own_flags = [*_flags_of_environment(), *_checked_flags(flags)]
     key = cache_key(source, compiler, own_flags, cpu_description())
     with contextlib.ExitStack() as stack:
         try:
@@ -86,6 +79,45 @@ def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: b
                 "set ENVFLEET_CACHE to a writable folder with enough space"
             ) from error
         yield library
+
+
+def _source_file(path: str | os.PathLike[str]) -> Path:
+    try:
+        source = Path(path).resolve()
+        is_file, is_folder, exists = source.is_file(), source.is_dir(), source.exists()
+    except (TypeError, ValueError, OSError, RuntimeError) as error:  # RuntimeError: a loop of links
+        raise CompileError(f"compile() expected the path of a C++ source file, got {path!r}: {error}") from error
+    if not is_file:
+        what = "is a folder" if is_folder else "is not a regular file" if exists else "is missing"
+        raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which {what}")
+    if source.suffix not in _SUFFIXES:
+        # The compiler would take it for a linker script.
+        raise CompileError(
+            f"compile() expected a C++ source file, got {str(path)!r}, whose name does not end in "
+            f"{', '.join(_SUFFIXES[:-1])} or {_SUFFIXES[-1]}; rename it"
+        )
+    return source
+
+
+def _checked_flags(flags: Sequence[str]) -> list[str]:
+    if isinstance(flags, (str, bytes)):
+        raise CompileError(f"compile() expected flags as a list, got the string {flags!r}; pass {flags.split()!r}")
+    try:
+        own = list(flags)
+    except TypeError as error:
+        raise CompileError(f"compile() expected flags as a list, got {flags!r}") from error
+    for flag in own:
+        if not isinstance(flag, (str, os.PathLike)) or "\0" in os.fsdecode(flag):
+            raise CompileError(f"compile() expected each flag as a string, got {flag!r}")
+    return [os.fsdecode(flag) for flag in own]
+
+
+def _flags_of_environment() -> list[str]:
+    given = os.environ.get("CXXFLAGS", "")
+    try:
+        return shlex.split(given)
+    except ValueError as error:
+        raise CompileError(f"CXXFLAGS expected flags as a shell splits them, got {given!r}: {error}") from error
 
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
@@ -172,8 +204,11 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
                 print(shlex.join(command), file=sys.stderr)
             result = _run(source, command)
             if result.returncode != 0 or not built.is_file():
+                what = (
+                    "does not compile" if result.returncode != 0 else "was compiled, but the compiler wrote no library"
+                )
                 raise CompileError(
-                    f"{source.name} does not compile (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
+                    f"{source.name} {what} (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
                     f"The command was: {shlex.join(command)}"
                 )
             if verbose and result.stderr:
@@ -192,7 +227,13 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
 def _run(source: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{source.name} did not compile within {_TIMEOUT_S} s: {shlex.join(command)}") from error
@@ -243,7 +284,12 @@ def _paths_in(flags: Sequence[str]) -> list[str]:
 def _version_of(compiler: Sequence[str]) -> str:
     try:
         return subprocess.run(
-            [*compiler, "--version"], capture_output=True, text=True, errors="replace", check=False
+            [*compiler, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
         ).stdout
     except OSError as error:
         raise CompileError(
@@ -255,5 +301,11 @@ def cache_folder() -> Path:
     """Return the folder of compile()'s cache."""
     if chosen := os.environ.get("ENVFLEET_CACHE"):
         return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "envfleet")
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base, "envfleet")
+    try:
+        return Path.home() / ".cache" / "envfleet"
+    except RuntimeError as error:  # a container with a user that it does not know
+        raise CompileError(
+            "compile() expected a home folder for its cache, got a user without one; set ENVFLEET_CACHE or HOME"
+        ) from error

@@ -20,7 +20,7 @@ from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.layout import plain_array_leaf
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
-from envfleet.infos import is_mask, merge
+from envfleet.infos import is_mask, merge, value_as_given
 from envfleet.spaces import join, leaf_columns
 
 # An info key's column with the mask of the rows that have it (None: all); a nested dict has an InfoColumns instead.
@@ -261,8 +261,7 @@ def _move_to_rows(
 def _value(column: Any, row: int) -> Any:
     if isinstance(column, dict):
         return {key: _value(inner, row) for key, (inner, mask) in column.items() if mask is None or mask[row]}
-    # A bool, as the env returned it: merge() would keep an np.bool_ as an object.
-    return bool(column[row]) if column.dtype == np.bool_ and column.ndim == 1 else column[row]
+    return value_as_given(column, row)
 
 
 def _merge_nested(first: Mapping[Any, Any] | None, second: Mapping[Any, Any]) -> dict[Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 import tempfile
@@ -17,6 +18,7 @@ from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
+from envfleet.making.compile_cache import LibraryCache
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
@@ -44,7 +46,7 @@ class NativeExecutorBuilder:
             load_entry(NativeEntry(self.native_id))
         elif self.native_id not in _native.list_env_types():
             for name, data in self.libraries.items():
-                _native.load_plugin(str(_store_library(name, data)))
+                _load_library(name, data)
         description = EnvDescription(
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )
@@ -178,13 +180,9 @@ class ProcessContext:
         adopt_registered(self.registered)
 
 
-def _store_library(name: str, data: bytes) -> Path:
-    """Write a plug-in's library to a file of this machine. Its name contains a digest of its sources."""
-    folder = Path(tempfile.gettempdir(), f"envfleet-plugins-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / name
-    if not path.exists() or path.stat().st_size != len(data):
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(data)
-        os.replace(file.name, path)
-    return path
+def _load_library(name: str, data: bytes) -> None:
+    """Write a plug-in's library to a file of this machine and load it. Others must not be able to replace the file."""
+    key = f"{Path(name).stem}-{hashlib.sha256(data).hexdigest()[:16]}"
+    with LibraryCache(Path(tempfile.gettempdir(), f"envfleet-plugins-{os.getuid()}")) as cache:
+        library = cache.find(key) or cache.store(key, data, {})
+        _native.load_plugin(library.dlopen_path)

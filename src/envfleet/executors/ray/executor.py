@@ -199,16 +199,21 @@ class RayExecutor(Executor):
 
     def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
         with self._enter():
-            for worker, ids, _, rows in self._table.split(env_ids):
-                worker.defer("seed", ids - np.int32(worker.envs.start), np.ascontiguousarray(words[rows]))
+            self._defer_seeds(env_ids, words)
 
-    def rebuild(self, env_id: int, phase: int) -> None:
+    def _defer_seeds(self, env_ids: NDArray[np.int32], words: Words) -> None:
+        for worker, ids, _, rows in self._table.split(env_ids):
+            worker.defer("seed", ids - np.int32(worker.envs.start), np.ascontiguousarray(words[rows]))
+
+    def rebuild(self, env_id: int, phase: int, words: Words | None = None) -> None:
         with self._enter():
             worker = self._table.worker_of(env_id)
             if worker.is_dead:
                 self._stats.keep(self._workers.index(worker))
                 restart_worker(worker)
                 self._connections.connect([worker])
+            if words is not None:
+                self._defer_seeds(np.array([env_id], dtype=np.int32), words)
             if self._dispatcher.is_lost[env_id]:
                 # The worker's new actor has built it already, and only needs to know its phase.
                 self._dispatcher.is_lost[env_id] = False
