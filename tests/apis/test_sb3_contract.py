@@ -8,7 +8,7 @@ import pytest
 from sb3_probes import N, Plus, factories
 
 import envfleet
-from envfleet.errors import ConfigError, EnvError
+from envfleet.errors import ConfigError, EnvError, SeedError
 
 pytest.importorskip("stable_baselines3")
 
@@ -134,6 +134,15 @@ def test_seeds_and_options_act_once(probes):
     np.testing.assert_array_equal(obs, probes.reset())
     with pytest.raises(ValueError, match="3, one per env, got 2"):
         probes.set_options([{}, {}])
+
+
+@pytest.mark.parametrize("seed", ["x", [1, 2, 3], 1.5, -1])
+def test_wrong_seeds_and_options(probes, seed):
+    with pytest.raises(SeedError, match=r"seed\(\) expected an integer of at least 0, or None, got"):
+        probes.seed(seed)
+    for options in (3, [1, 2, 3]):
+        with pytest.raises(ConfigError, match="expected one dict or 3, one per env"):
+            probes.set_options(options)
 
 
 def test_attributes_and_methods_by_indices(probes):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import gymnasium
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torchrl.envs.utils import step_mdp  # noqa: E402
 from torchrl_probes import MODES, acting, assert_like_gymnasium, fixed_actions  # noqa: E402
 
 import envfleet  # noqa: E402
+from envfleet import ActionError  # noqa: E402
 from envfleet.apis.torchrl import EnvFleetEnv  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -41,6 +44,25 @@ def test_one_hot_actions(mode):
     encoded = torch.nn.functional.one_hot(actions, 2)
     data = env.rollout(40, acting(encoded.bool()), break_when_any_done=False)
     assert_like_gymnasium(data, "CartPole-v1", actions, seed=7)
+
+
+@pytest.mark.parametrize(
+    ("action", "message"),
+    [
+        ([[0, 0], [1, 0]], "got -1 for env 0"),  # argmax would make action 0 of it
+        ([[1, 0], [1, 1]], "got -1 for env 1"),
+        ([1, 0], r"'action' of shape \(2, 2\) \(one-hot\), got \(2,\)"),
+        ([[1, 0, 0], [1, 0, 0]], r"'action' of shape \(2, 2\) \(one-hot\), got \(2, 3\)"),
+    ],
+)
+def test_actions_that_are_not_one_hot_are_refused(action, message):
+    with closing(EnvFleetEnv("CartPole-v1", 2, seed=7)) as env:
+        rows = env.reset()
+        with pytest.raises(ActionError, match=message):
+            env.step(rows.clone().set("action", torch.tensor(action)))
+        # As a straight-through estimator returns them.
+        rows["action"] = torch.tensor([[1.0, 1e-8], [-1e-8, 1.0]])
+        assert (env.step(rows)["next", "observation"] != rows["observation"]).any()
 
 
 @pytest.mark.parametrize("mode", MODES)

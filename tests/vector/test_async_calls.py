@@ -41,6 +41,13 @@ def test_every_context_is_taken(context: str | None) -> None:
         assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("made", [AsyncVectorEnv, SyncVectorEnv])
+@pytest.mark.parametrize("env_fns", [None, [], [TellingEnv, "CartPole-v1"]])
+def test_what_builds_no_envs_is_refused(made: Any, env_fns: Any) -> None:
+    with pytest.raises(envfleet.ConfigError, match="expected a list of functions that build an env, got"):
+        made(env_fns)
+
+
 def test_halves_give_what_the_whole_gives(envs: Any) -> None:
     with SyncVectorEnv([TellingEnv] * 3) as whole:
         envs.reset_async(seed=3)

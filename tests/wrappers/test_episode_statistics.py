@@ -112,6 +112,15 @@ def test_a_saved_state_brings_the_running_episodes_along():
             envs.set_state(envs.pool.get_state())
 
 
+@pytest.mark.parametrize("length", [-1, "x", 1.5])
+def test_a_wrong_buffer_length_is_refused(length):
+    with (
+        envfleet.make("CartPole-v1") as pool,
+        pytest.raises(envfleet.ConfigError, match="buffer_length expected an integer of at least 0"),
+    ):
+        RecordEpisodeStatistics(pool, length)
+
+
 def test_a_key_in_use_is_refused():
     inner = RecordEpisodeStatistics(envfleet.make(FaultyEnv, num_envs=1, backend="serial"))
     with RecordEpisodeStatistics(inner) as envs:

@@ -186,3 +186,17 @@ def test_refusals():
                 wrong()
     with envfleet.make("Taxi-v4") as pool, pytest.raises(envfleet.ConfigError, match="Box"):
         NormalizeObservation(pool)
+
+
+@pytest.mark.parametrize("value", ["x", float("nan"), [1.0]])
+def test_arguments_that_are_no_numbers(value):
+    with envfleet.make("CartPole-v1") as pool:
+        for make in (
+            lambda: NormalizeObservation(pool, value),
+            lambda: NormalizeObservation(pool, clip=value),
+            lambda: NormalizeReward(pool, value),
+            lambda: ClipReward(pool, value),
+            lambda: ClipReward(pool, 0, value),
+        ):
+            with pytest.raises(envfleet.ConfigError, match="expected a number as"):
+                make()

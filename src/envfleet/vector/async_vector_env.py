@@ -76,7 +76,7 @@ class AsyncVectorEnv(PoolVectorEnv):
                 raise ValueError(f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}.")
             if max_concurrency < 1:
                 raise ValueError(f"`max_concurrency` must be a positive or None, got {max_concurrency}.")
-        self.env_fns = list(env_fns)
+        self._set_factories(env_fns)
         self.shared_memory = shared_memory
         self.copy = copy
         self.context = context
@@ -85,7 +85,6 @@ class AsyncVectorEnv(PoolVectorEnv):
         self.observation_mode = observation_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         self.max_concurrency = max_concurrency
-        self.num_envs = len(self.env_fns)
         first = self.env_fns[0]()
         try:
             self._describe(first, lambda: [_observation_space_of(env_fn) for env_fn in self.env_fns])

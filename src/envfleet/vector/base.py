@@ -13,7 +13,7 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch, Fault
-from envfleet.errors import EnvError
+from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
@@ -42,6 +42,15 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
     pool: Pool
 
     # --- making ------------------------------------------------------------------------------
+
+    def _set_factories(self, env_fns: Iterable[EnvFactory]) -> None:
+        is_list = isinstance(env_fns, Iterable)
+        self.env_fns = list(env_fns) if is_list else []
+        wrong = [env_fn for env_fn in self.env_fns if not callable(env_fn)]
+        if wrong or not self.env_fns:
+            got = f"{wrong[0]!r} in it" if wrong else "an empty list" if is_list else repr(env_fns)
+            raise ConfigError(f"expected a list of functions that build an env, got {got}; pass one function per env")
+        self.num_envs = len(self.env_fns)
 
     def _describe(self, first: Any, observation_spaces: Callable[[], Iterable[gymnasium.Space[Any]]]) -> None:
         """Set the public attributes from the first env; observation_spaces: of all envs, for mode "different"."""

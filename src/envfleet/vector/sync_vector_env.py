@@ -25,11 +25,10 @@ class SyncVectorEnv(PoolVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
         """The arguments are those of gymnasium.vector.SyncVectorEnv."""
-        self.env_fns = list(env_fns)
+        self._set_factories(env_fns)
         self.copy = copy
         self.observation_mode = observation_mode
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        self.num_envs = len(self.env_fns)
         built = [env_fn() for env_fn in self.env_fns]
         self._describe(built[0], lambda: [env.observation_space for env in built])
         self._start("serial", dict(enumerate(built)))

@@ -202,6 +202,12 @@ def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]]
     return leaf
 
 
+def check_number(wrapper: PoolWrapper, name: str, value: Any) -> None:
+    """Raise ConfigError unless an argument of a wrapper is a number."""
+    if not isinstance(value, (int, float, np.integer, np.floating)) or np.isnan(value):
+        raise ConfigError(f"{type(wrapper).__name__} expected a number as {name}, got {value!r}")
+
+
 class FinalRows:
     """The final observations in info["final_obs"] of a same_step batch, by leaf: read, replace, write back.
 

@@ -26,6 +26,8 @@ class RecordEpisodeStatistics(PoolWrapper):
 
     def __init__(self, env: VectorEnv[Any, Any, Any], buffer_length: int = 100, stats_key: str = "episode") -> None:
         super().__init__(env)
+        if buffer_length is not None and (not isinstance(buffer_length, int) or buffer_length < 0):
+            raise ConfigError(f"buffer_length expected an integer of at least 0, got {buffer_length!r}")
         self._key = stats_key
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed
+from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed, check_number
 
 
 class _Normalizer(PoolWrapper):
@@ -28,8 +28,11 @@ class _Normalizer(PoolWrapper):
     def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float, clip: float | None) -> None:
         super().__init__(env)
         name = type(self).__name__
+        check_number(self, "epsilon", epsilon)
         if not epsilon > 0:
             raise ConfigError(f"{name} expected an epsilon above 0, got {epsilon!r}")
+        if clip is not None:
+            check_number(self, "clip", clip)
         if clip is not None and not clip > 0:
             raise ConfigError(f"{name} expected clip above 0, or None for no bounds, got {clip!r}")
         self.epsilon, self.clip = epsilon, clip
@@ -151,6 +154,7 @@ class NormalizeReward(_Normalizer):
         self, env: VectorEnv[Any, Any, Any], gamma: float = 0.99, epsilon: float = 1e-8, *, clip: float | None = None
     ) -> None:
         super().__init__(env, epsilon, clip)
+        check_number(self, "gamma", gamma)
         if not 0 <= gamma <= 1:
             raise ConfigError(f"NormalizeReward expected a gamma from 0 to 1, got {gamma!r}")
         self.gamma = gamma

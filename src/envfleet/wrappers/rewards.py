@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.wrappers.base import PoolWrapper, Rows
+from envfleet.wrappers.base import PoolWrapper, Rows, check_number
 
 
 class ClipReward(PoolWrapper):
@@ -21,6 +21,9 @@ class ClipReward(PoolWrapper):
         super().__init__(env)
         if min_reward is None and max_reward is None:
             raise ConfigError("ClipReward expected min_reward, max_reward or both, got neither")
+        for name, bound in (("min_reward", min_reward), ("max_reward", max_reward)):
+            if bound is not None:
+                check_number(self, name, bound)
         if min_reward is not None and max_reward is not None and not min_reward <= max_reward:
             raise ConfigError(f"ClipReward expected min_reward <= max_reward, got {min_reward} and {max_reward}")
         self.min_reward, self.max_reward = min_reward, max_reward

@@ -21,7 +21,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, SeedError
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, split
 
@@ -68,10 +68,21 @@ class PoolVecEnv(VecEnv):
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Info]]:
         raise NotImplementedError
 
+    def seed(self, seed: int | None = None) -> Sequence[int | None]:
+        """Seed env i with seed + i at the next reset; None draws a seed."""
+        if seed is not None and (not isinstance(seed, (int, np.integer)) or seed < 0):
+            raise SeedError(f"seed() expected an integer of at least 0, or None, got {seed!r}")
+        return super().seed(seed)
+
     def set_options(self, options: list[dict[str, Any]] | dict[str, Any] | None = None) -> None:
         """Set the options of the next reset: one dict for all envs, or a list with one per env."""
-        if options is not None and not isinstance(options, dict) and len(options) != self.num_envs:
-            raise ConfigError(f"set_options() expected one dict or {self.num_envs}, one per env, got {len(options)}")
+        if options is not None and not isinstance(options, dict):
+            if not isinstance(options, Sequence) or not all(isinstance(own, dict) for own in options):
+                raise ConfigError(f"set_options() expected one dict or {self.num_envs}, one per env, got {options!r}")
+            if len(options) != self.num_envs:
+                raise ConfigError(
+                    f"set_options() expected one dict or {self.num_envs}, one per env, got {len(options)}"
+                )
         super().set_options(options)
 
     def get_images(self) -> Sequence[NDArray[np.uint8] | None]:

@@ -114,7 +114,7 @@ def _multi_discrete(space: spaces.MultiDiscrete, categorical: bool, where: str) 
         return torch.cat([one_hot(indices[:, i], count) for i, count in enumerate(counts)], -1)
 
     def decode(rows: torch.Tensor) -> torch.Tensor:
-        indices = torch.stack([_argmax(part) for part in rows.split(counts, -1)], -1)
+        indices = torch.stack([_chosen(part) for part in rows.split(counts, -1)], -1)
         return indices + offset.to(rows.device)
 
     return Codec(MultiOneHot(counts, dtype=torch.int64), encode, decode)
@@ -131,17 +131,21 @@ def _choices(count: int, shape: tuple[int, ...], start: Any, categorical: bool) 
         return Codec(spec, lambda column: column - offset.to(column.device), lambda rows: rows + offset.to(rows.device))
     spec = OneHot(count, shape=(*shape, count), dtype=torch.int64)
     if not has_start:
-        return Codec(spec, lambda column: one_hot(column, count), _argmax)
+        return Codec(spec, lambda column: one_hot(column, count), _chosen)
     return Codec(
         spec,
         lambda column: one_hot(column - offset.to(column.device), count),
-        lambda rows: _argmax(rows) + offset.to(rows.device),
+        lambda rows: _chosen(rows) + offset.to(rows.device),
     )
 
 
-def _argmax(rows: torch.Tensor) -> torch.Tensor:
+def _chosen(rows: torch.Tensor) -> torch.Tensor:
+    """Return the index that each one-hot row encodes; -1, which the pool refuses, for rows that are not one-hot."""
     # torch has no argmax of booleans.
-    return (rows.to(torch.uint8) if rows.dtype is torch.bool else rows).argmax(-1)
+    rows = rows.to(torch.uint8) if rows.dtype is torch.bool else rows
+    # Not != 0: straight-through estimators leave rounding errors next to the 1.
+    is_one_hot = (rows > 0.5).sum(-1) == 1
+    return torch.where(is_one_hot, rows.argmax(-1), -1)
 
 
 Key = str | tuple[str, ...]
@@ -200,6 +204,13 @@ class SpaceTree:
             tensor = rows.get(key, None)
             if tensor is None:
                 raise ActionError(f"step() expected a tensordict with {key!r}, got {sorted(map(str, rows.keys()))}")
+            if tensor.shape[1:] != codec.spec.shape:
+                expected = (len(rows), *codec.spec.shape)
+                encoding = " (one-hot)" if isinstance(codec.spec, (OneHot, MultiOneHot)) else ""
+                raise ActionError(
+                    f"step() expected {key!r} of shape {expected}{encoding}, got {tuple(tensor.shape)}; "
+                    "pass one row per env, in the form of action_spec"
+                )
             columns.append(codec.decode(tensor.detach()))
         return list(transfer.to_host(tuple(columns))[0])
 
