@@ -10,6 +10,7 @@ from gymnasium.vector import VectorEnv
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from envfleet.executors.ray.batches import join_infos, split_info
 from envfleet.infos import merge, split_rows
 
 
@@ -20,6 +21,17 @@ def gymnasium_merge(infos):
     for row, info in enumerate(infos):
         columns = envs._add_info(columns, info or {}, row)
     return columns
+
+
+def merge_of_workers(infos):
+    """As the Ray backend does: each env's info is merged on its own worker, sent in parts, and joined."""
+    objects, columns = {}, []
+    for row, info in enumerate(infos):
+        own, objects_of_row = split_info(merge([info]), 1)
+        columns.append((own, slice(0, 1), slice(row, row + 1)))
+        if objects_of_row:
+            objects[row] = objects_of_row[0]
+    return join_infos(columns, objects, len(infos))
 
 
 def assert_same(one, other):
@@ -153,11 +165,13 @@ def test_whatever_the_envs_say_is_kept(infos):
         ([1, 2**70], object),
         ([1.0, "2.0"], object),
         ([1.0, None], object),
-        ([np.bool_(True), True], object),
         ([np.zeros(2), np.zeros(3)], object),
         ([np.zeros(2), 1.0], object),
         ([np.zeros(2, int), np.zeros(2)], np.float64),
         ([np.array(["a"]), np.array(["abc"])], "<U3"),
+        ([np.array("a"), np.array("abc")], "<U3"),
+        ([np.array("a"), "abc"], object),
+        ([np.datetime64("2026-01-01"), np.array("a")], object),
         ([{"a": 1}, 2], object),
         ([2, {"a": 1}], object),
         ([{}, "x"], object),
@@ -167,11 +181,17 @@ def test_whatever_the_envs_say_is_kept(infos):
 def test_values_that_differ_between_envs(values, dtype):
     infos = [{"k": value} for value in values]
     step_by_step = merge([None, infos[1]], merge([infos[0], None]))
-    for columns in (merge(infos), step_by_step):
+    for columns in (merge(infos), step_by_step, merge_of_workers(infos)):
         assert columns["k"].dtype == dtype
         assert columns["_k"].tolist() == [True, True]
         for row, value in enumerate(values):
             np.testing.assert_array_equal(split_rows(columns, row)["k"], value)
+
+
+def test_the_first_bool_decides():
+    """As in Gymnasium, where np.bool_ is an object. Across Ray workers it may be either: each merges its own rows."""
+    assert merge([{"k": np.bool_(True)}, {"k": True}])["k"].dtype == object
+    assert merge([{"k": True}, {"k": np.bool_(True)}])["k"].dtype == bool
 
 
 def test_numbers_of_a_column_that_becomes_objects_are_plain():

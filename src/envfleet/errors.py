@@ -96,7 +96,9 @@ class EnvError(EnvfleetError, RuntimeError):
 
     def __init__(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
         first = faults[0]
-        others = f" (and {len(faults) - 1} more envs, see .faults)" if len(faults) > 1 else ""
+        others = ""
+        if len(faults) > 1:
+            others = f" (and {len(faults) - 1} more env{'s' if len(faults) > 2 else ''}, see .faults)"
         super().__init__(f"env {first.env_id} raised in {first.method}(){others}: {first.message}; {remedy}")
         self.faults = faults
         self.batch = batch

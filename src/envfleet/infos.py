@@ -189,17 +189,26 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
             except _DOES_NOT_FIT:
                 form = None
     # New values replace old ones of the same rows.
-    # Plain numbers again, as one merge of all rows would have kept them: a worker's int64 column may hold 2**61, and
-    # 2**65 of another worker makes objects of both.
-    gathered = {int(row): _plain(_value_of(column, int(row))) for row in np.flatnonzero(mask)}
+    take = split_rows if isinstance(column, dict) else value_as_given
+    gathered = {int(row): take(column, int(row)) for row in np.flatnonzero(mask)}
     gathered.update(zip(rows, values, strict=True))
     every_row = sorted(gathered)
     every_value = [gathered[row] for row in every_row]
     return _filled(_joint(form, every_value), every_row, every_value, num_rows)
 
 
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, (np.int64, np.float64)) else value
+def value_as_given(column: NDArray[Any], row: int) -> Any:
+    """Return a value as the env most likely gave it, so that merging it again treats it as it did the first time.
+
+    numpy's scalars are not that: a worker's int64 column may hold 2**61, and 2**65 of another worker makes objects of
+    both; a text came as an array without dimensions, since a str makes a column of objects.
+    """
+    value = column[row]
+    if column.ndim > 1 or column.dtype == object:
+        return value
+    if column.dtype == np.bool_ or isinstance(value, (np.int64, np.float64)):
+        return value.item()
+    return value if column.dtype.kind in "iufc" else np.asarray(value)
 
 
 def _filled(form: _Form, rows: list[int], values: list[Any], num_rows: int) -> NDArray[Any]:

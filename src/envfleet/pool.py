@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -123,7 +123,7 @@ class Pool:
         arguments: Sequence[Mapping[str, Any]] | None,
         timeout: float | None,
     ) -> Batch:
-        timeout_s = _seconds(timeout)
+        timeout_s = timeout_seconds(timeout)
         ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
         if self._executor.num_in_flight and ids is None:
             if not self._executor.abandon(timeout_s):
@@ -147,12 +147,14 @@ class Pool:
         On an asynchronous pool: send() and recv() in one call. An empty array of ids returns an empty batch.
         envfleet.validation.LeafColumns are taken as actions that the caller has already checked.
         """
-        timeout_s = _NO_TIMEOUT if timeout is None else _seconds(timeout)
+        timeout_s = _NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
         if self.config.is_async:
             num_rows = self._check_batch_fills(env_ids)
             self.send(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._executor.step(actions, env_ids, timeout_s)
+        if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
+            return batch
         if isinstance(batch, Refused):
             batch = self._guard.run(self._step_checked, actions, env_ids, timeout_s)
         if batch is None:
@@ -174,7 +176,7 @@ class Pool:
         For actions that are not of the action space's dtype or structure (Python envs on serial, threads and
         processes). On an asynchronous pool: send_objects() and recv() in one call.
         """
-        timeout_s = _seconds(timeout)
+        timeout_s = timeout_seconds(timeout)
         if self.config.is_async:
             num_rows = self._check_batch_fills(env_ids)
             self.send_objects(actions, env_ids)
@@ -235,9 +237,15 @@ class Pool:
             raise ActionError(f"{call} expected {num_rows} actions, one per env, got {len(objects)}")
         return objects, ids
 
+    def check_order(self, call: str, env_ids: Any = None) -> None:
+        """Raise what a step of these envs (default: all) would raise now, whatever the actions; no env moves."""
+        self._guard.run(check_order, call, env_ids, self._executor, self.config)
+
     def recv(self, timeout: float | None = None) -> Batch:
         """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
-        batch = self._executor.recv(_NO_TIMEOUT if timeout is None else _seconds(timeout))
+        batch = self._executor.recv(_NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
+        if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
+            return batch
         if isinstance(batch, Refused):
             num_in_flight = self._executor.num_in_flight
             if num_in_flight == 0 and self._has_sent_none:
@@ -287,7 +295,7 @@ class Pool:
 
     def _drop_pending(self, timeout: float | None) -> None:
         self._has_sent_none = False
-        if self._executor.num_in_flight and not self._executor.abandon(_seconds(timeout)):
+        if self._executor.num_in_flight and not self._executor.abandon(timeout_seconds(timeout)):
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
@@ -300,6 +308,9 @@ class Pool:
         calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL.
         columns: what a batch consists of, as (name, index).
         """
+        return self._guard.run(self._make_xla_port, calls, columns)
+
+    def _make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
         return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
 
     def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
@@ -507,6 +518,12 @@ class Pool:
         else:
             self._executor.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a pool cannot be pickled or copied: expected it to stay in the process that made it; make another pool "
+            "there, and take the states of the envs along with get_state() and set_state()"
+        )
+
     def __enter__(self) -> Pool:
         return self
 
@@ -600,7 +617,8 @@ def _changed_during_the_call() -> ActionError:
     )
 
 
-def _seconds(timeout: float | None) -> float:
+def timeout_seconds(timeout: float | None) -> float:
+    """Return a timeout as seconds, infinite for None. Raises ConfigError unless it is a number >= 0."""
     if timeout is None:
         return _NO_TIMEOUT
     try:

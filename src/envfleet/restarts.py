@@ -50,19 +50,21 @@ class Restarts:
 
     def rebuild(self, env_id: int, phase: Phase) -> None:
         """Build one env again and leave it in this phase."""
+        # Counted first: Ctrl-C after the rebuild must not let the next restart repeat this one's random stream.
+        self.counts[env_id] += 1
+        words = None
+        if self._config.seed_envs:
+            words = to_words([restart_seed(self.seeds[env_id], self.counts[env_id])])
         while True:
             self._totals[env_id] += 1
             try:
-                self._executor.rebuild(env_id, int(phase))
+                self._executor.rebuild(env_id, int(phase), words)
                 break
             except EnvError:
                 # Its worker was killed, or its constructor raised and may succeed the next time.
                 if self._config.on_error == "raise" or self._totals[env_id] >= self._config.max_restarts:
+                    self.counts[env_id] -= 1
                     raise
-        self.counts[env_id] += 1
-        if self._config.seed_envs:
-            seed = restart_seed(self.seeds[env_id], self.counts[env_id])
-            self._executor.seed(np.array([env_id], dtype=np.int32), to_words([seed]))
 
     def settle(self, batch: Batch, was_reset: bool = False) -> Batch:
         """Raise for envs that raised, or rebuild them and mark their rows as truncated, as on_error says."""
@@ -80,18 +82,21 @@ class Restarts:
                 batch,
                 f"it was already restarted max_restarts={limit} times; fix the env or raise the limit",
             ) from spent[0].cause
+        # A reset returns first rows, and so does the end of an episode in same_step mode. Until it has its first row,
+        # the env is not ready to be stepped, and Ctrl-C must not leave it as if it were.
+        has_first_rows = was_reset or batch.final is not None
+        phase = Phase.UNSTARTED if has_first_rows else Phase.ENDED
         errors = np.full(len(batch), None, dtype=object)
         has_error = np.zeros(len(batch), dtype=np.bool_)
         for fault in batch.faults:
             try:
-                self.rebuild(fault.env_id, Phase.ENDED)
+                self.rebuild(fault.env_id, phase)
             except EnvError as error:
                 error.batch = batch
                 raise
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
-        # A reset returns first rows, and so does the end of an episode in same_step mode.
-        if was_reset or batch.final is not None:
+        if has_first_rows:
             self._fill_first_rows(batch, np.flatnonzero(has_error))
         if not was_reset:
             batch.truncated[has_error] = True
@@ -111,7 +116,7 @@ class Restarts:
                 ) from spent[0].cause
             failed = np.isin(fresh.env_id, [fault.env_id for fault in fresh.faults])
             for fault in fresh.faults:
-                self.rebuild(fault.env_id, Phase.ENDED)
+                self.rebuild(fault.env_id, Phase.UNSTARTED)
             batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
             for position in np.flatnonzero(~failed):
                 infos[rows[position]] = split_rows(fresh.info, int(position))

@@ -62,9 +62,9 @@ def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
         row = int(outside[0])
         raise EnvIdError(f"{call} expected env_id from 0 to {num_envs - 1}, got {given[row]} in row {row}")
     ids = np.require(given, np.int32, ["C", "A"])
-    values, counts = np.unique(ids, return_counts=True)
-    if (counts > 1).any():
-        repeated = int(values[counts > 1][0])
+    counts = np.bincount(ids)
+    if counts.max() > 1:
+        repeated = int(np.argmax(counts > 1))
         raise EnvIdError(f"{call} expected each env once, got env {repeated} {counts.max()} times; drop duplicates")
     return ids
 

@@ -93,4 +93,4 @@ def test_exit_with_daemon_threads_inside(tmp_path, use):
 @pytest.mark.soak
 @pytest.mark.parametrize("use", USES)
 def test_many_exits_with_daemon_threads_inside(tmp_path, use):
-    exit_often(tmp_path, use, 500)
+    exit_often(tmp_path, use, 100)

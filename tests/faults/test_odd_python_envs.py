@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
-from support.faulty_env import Misbehavior
+from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.space_env import SpaceEnv
+
+import envfleet
+from envfleet import EnvError, EnvfleetError
+from envfleet.executors.python.layout import anonymous_memory
 
 
 @pytest.fixture(params=["serial", "threads", "processes"])
@@ -66,6 +72,75 @@ def test_an_env_that_forks(make):
     assert_usable(pool)
 
 
+class ForkingEnv(MisbehavingEnv):
+    """Forks in one of its methods, and both processes return from it."""
+
+    def __init__(self, fork_in: str, raises: bool = False) -> None:
+        super().__init__()
+        self._fork_in, self._raises = fork_in, raises
+        self._fork_once("__init__")
+
+    def _fork_once(self, method: str) -> None:
+        if method == self._fork_in and os.fork() == 0 and self._raises:
+            raise RuntimeError("in the child")
+
+    def reset(self, **keywords):
+        self._fork_once("reset")
+        return super().reset(**keywords)
+
+    def step(self, action):
+        self._fork_once("step")
+        return super().step(action)
+
+    def poke(self):
+        self._fork_once("poke")
+        return os.getpid()
+
+    def close(self):
+        super().close()
+        self._fork_once("close")
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("method", ["__init__", "reset", "step", "poke", "close"])
+def test_a_child_that_returns_from_an_env_ends(method, raises, capfd):
+    """Two processes would serve the requests of one worker and write its rows."""
+    with envfleet.make_pool(
+        ForkingEnv, num_envs=4, num_workers=2, backend="processes", fork_in=method, raises=raises
+    ) as pool:
+        pids = pool.executor.worker_pids
+        for seed in (0, None):
+            assert pool.reset(seed=seed).elapsed_step.tolist() == [0] * 4
+            for count in range(1, 4):
+                assert pool.step([STEP] * 4).elapsed_step.tolist() == [count] * 4
+                assert pool.call("poke") == (pids[0], pids[0], pids[1], pids[1])
+    stderr = capfd.readouterr().err
+    assert "Traceback" not in stderr
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_infos_that_contain_themselves(make, is_final):
+    class RecursiveInfos(MisbehavingEnv):
+        def step(self, action):
+            obs, reward, _, _, _ = super().step(STEP)
+            info = {"plain": 1}
+            if action == 3:
+                info["self"] = info["again"] = info
+            if action == 2:
+                for _ in range(5000):
+                    info = {"inner": info}
+            return obs, reward, is_final, False, info
+
+    pool = make(RecursiveInfos, autoreset_mode="same_step" if is_final else "next_step")
+    for action in (2, 3):
+        pool.reset(seed=0)
+        with pytest.raises(EnvError, match="got one that is deeper or contains itself") as caught:
+            pool.step([0, 0, action, 0])
+        assert [fault.env_id for fault in caught.value.faults] == [2]
+        assert caught.value.batch.reward.tolist() == [1, 1, 0, 1]
+    assert_usable(make())
+
+
 def test_an_env_that_starts_threads(make):
     pool = make()
     pool.reset(seed=0)
@@ -95,3 +170,19 @@ def test_what_envs_do_with_their_actions_does_not_reach_the_caller(make):
     pool.step(given)
     pool.step(given)
     assert (given == 9).all()
+
+
+def test_results_that_cannot_be_pickled():
+    class GeneratorEnv(MisbehavingEnv):
+        def numbers(self):
+            return (number for number in range(3))
+
+    with envfleet.make_pool(GeneratorEnv, num_envs=2, backend="processes") as pool:
+        with pytest.raises(EnvError, match="expected a result that can be pickled, got value that cannot"):
+            pool.call("numbers")
+        assert_usable(pool)
+
+
+def test_rows_that_do_not_fit_into_memory():
+    with pytest.raises(EnvfleetError, match=r"expected [0-9]+ bytes of memory .*got .*; use fewer envs"):
+        anonymous_memory(2**62)

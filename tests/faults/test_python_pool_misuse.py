@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import threading
 
@@ -119,6 +120,16 @@ def test_use_after_close(make):
     ):
         with pytest.raises(envfleet.PoolClosedError):
             call()
+
+
+def test_a_pool_cannot_be_copied(make):
+    pool = make()
+    for copy_of in (cloudpickle.dumps, copy.deepcopy, copy.copy):
+        with pytest.raises(TypeError, match=r"a pool cannot be pickled or copied: .*get_state\(\)"):
+            copy_of(pool)
+    with pytest.raises(TypeError, match="a pool cannot be pickled or copied"):
+        copy.deepcopy(envfleet.make("CartPole-v1"))
+    assert_usable(pool)
 
 
 @pytest.mark.parametrize("backend", ["serial", "threads"])

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
+import psutil
 import pytest
 from sampling_probes import counting, told
 from support.traces import alive, wait_until
@@ -101,6 +102,34 @@ def test_a_worker_that_dies_is_told_and_comes_back(deed, message, exit_code, num
         assert list(islice(stream, 3)) == [2, 0, 2]
         assert list(islice(runner.trajs(), 3)) == [0, 1, 2]
         assert [own == old for own, old in zip(runner.worker_pids, pids, strict=True)] == [True, False, True]
+
+
+def forking(fork_at):
+    """Counts; at this number, or before the first one, it forks and both processes go on."""
+    if fork_at == "start":
+        os.fork()
+    yield "ready"
+    for number in range(4):
+        if number == fork_at:
+            os.fork()
+        yield os.getpid(), number
+    if fork_at == "end":
+        os.fork()
+
+
+@pytest.mark.parametrize("fork_at", ["start", 0, 2, "end"])
+def test_a_child_that_comes_back_from_a_generator_ends(fork_at):
+    """Two processes would send trajectories, and the child would outlive the runner."""
+    with Runner([partial(forking, fork_at)], backend="processes") as runner:
+        trajectories = list(runner.trajs())
+        assert [number for _, number in trajectories] == [0, 1, 2, 3]
+        (worker,) = {pid for pid, _ in trajectories}
+        assert wait_until(lambda: not running_children(worker))
+
+
+def running_children(pid):
+    children = psutil.Process(pid).children(recursive=True)
+    return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
 
 
 def test_errors_travel_themselves():

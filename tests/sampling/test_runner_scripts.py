@@ -120,6 +120,13 @@ def test_ctrl_c_while_waiting_leaves_the_runner_usable(tmp_path, target):
 def test_ctrl_c_at_any_moment(tmp_path):
     """Many of them, into a loop that does nothing but take: it stays in step and ends."""
     code = """
+        is_taking = False
+        def interrupt_taking(*_):
+            global is_taking
+            if is_taking:
+                is_taking = False  # no second one while the first is handled
+                raise KeyboardInterrupt
+        signal.signal(signal.SIGINT, interrupt_taking)
         runner = Runner([partial(counting, index) for index in range(2)], prefetch=2)
         is_over = threading.Event()
         def interrupt():
@@ -132,22 +139,15 @@ def test_ctrl_c_at_any_moment(tmp_path):
         thread.start()
         while num_interrupts < 150 or num_taken < 200:
             try:
+                is_taking = True
                 for _ in range(200):
                     assert next(stream)["request"] is None
                     num_taken += 1
+                is_taking = False
             except KeyboardInterrupt:
                 num_interrupts += 1
-        while True:
-            try:
-                is_over.set()
-                thread.join()
-                break
-            except KeyboardInterrupt:
-                pass
-        try:
-            time.sleep(0.1)
-        except KeyboardInterrupt:
-            pass
+        is_over.set()
+        thread.join()
         counts = {}
         for trajectory in runner.trajs("after"):
             counts.setdefault(trajectory["index"], []).append(trajectory["count"])

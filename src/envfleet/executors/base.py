@@ -180,8 +180,12 @@ class Executor(ABC):
         """Seed these envs; the seed takes effect at their next reset."""
 
     @abstractmethod
-    def rebuild(self, env_id: int, phase: int) -> None:
-        """Build one env again and leave it in this phase. Raises EnvError if its constructor raises."""
+    def rebuild(self, env_id: int, phase: int, words: Words | None = None) -> None:
+        """Build one env again and leave it in this phase. Raises EnvError if its constructor raises.
+
+        words: the env's seed, of shape (1, 4). It is in place before the env leaves BROKEN, so that Ctrl-C never
+        leaves a working env without it.
+        """
 
     @abstractmethod
     def observe(self) -> Any:

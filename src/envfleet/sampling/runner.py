@@ -444,7 +444,8 @@ class _SharedContext:
 
 def _check_gen_fns(gen_fns: Any) -> list[Callable[..., Any]]:
     if callable(gen_fns) or not isinstance(gen_fns, Iterable):
-        raise ConfigError(f"Runner() expected a list of generator functions, got {gen_fns!r}; pass [{gen_fns!r}]")
+        remedy = f"; pass [{gen_fns!r}]" if callable(gen_fns) else ""
+        raise ConfigError(f"Runner() expected a list of generator functions, got {gen_fns!r}{remedy}")
     functions = list(gen_fns)
     if not functions:
         raise ConfigError("Runner() expected at least one generator function, got none")

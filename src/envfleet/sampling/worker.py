@@ -52,6 +52,7 @@ class GeneratorJob:
 class _Worker:
     def __init__(self, channel: Channel, max_ahead_bytes: int) -> None:
         self._channel = channel
+        self._pid = os.getpid()
         self._max_ahead_bytes = max_ahead_bytes
         self._pickler = ObjectPickler()
         self._weights = WeightsStore()
@@ -81,8 +82,10 @@ class _Worker:
             except StopWorker:
                 raise
             except BaseException as error:
+                self._check_process()
                 self._tell("failed", 0, report_exception(error, START, pickled=True))
                 return
+            self._check_process()
             self._tell("ready", 0)
             self._work(generator)
         except StopWorker:
@@ -94,6 +97,7 @@ class _Worker:
                     generator.close()
                 except BaseException as error:
                     report = report_exception(error, "close()", pickled=True)
+            self._check_process()
             self._has_stopped.set()
             if self._reader_error is not None:
                 # No request can arrive without that thread: the caller is told, and starts another worker.
@@ -118,17 +122,27 @@ class _Worker:
                 if not generator.is_started:
                     self._tell("starting", stream)
                     generator.start()
+                    self._check_process()
                     self._tell("ready", stream)
                 method = TRAJS
-                self._deliver(stream, generator.send(request.load()))
+                trajectory = generator.send(request.load())
+                self._check_process()
+                self._deliver(stream, trajectory)
             except GeneratorReturned:
+                self._check_process()
                 self._halt("returned", stream, None)
             except StopWorker:
                 raise
             except BaseException as error:  # SystemExit too: it belongs to the generator
+                self._check_process()
                 with contextlib.suppress(Exception):
                     generator.close()  # it is still open if its trajectory could not be pickled
                 self._halt("raised", stream, report_exception(error, method, pickled=True))
+
+    def _check_process(self) -> None:
+        """End a child that the generator has forked and that came back from it: two would answer for one worker."""
+        if os.getpid() != self._pid:
+            os._exit(1)
 
     def _next_request(self) -> tuple[int, ReceivedObject] | None:
         with self._changed:

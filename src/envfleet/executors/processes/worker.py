@@ -162,10 +162,13 @@ def _serve(channel: Channel, job: WorkerEnvs) -> None:
         channel.send(dump(("failed", job.env_ids[0], report_exception(error, "__init__", pickled=True))))
         return
     envs: dict[int, Any] = {}
+    pid = os.getpid()
     if job.build_now:
         try:
             envs = build_envs(builders, job.env_ids)
+            _exit_if_forked(pid)
         except EnvfleetError as error:
+            _exit_if_forked(pid)
             faults = getattr(error, "faults", None)
             env_id = faults[0].env_id if faults else job.env_ids[0]
             cause = faults[0].cause if faults and faults[0].cause is not None else error
@@ -186,8 +189,16 @@ def _serve(channel: Channel, job: WorkerEnvs) -> None:
     )
     channel.send(dump(("ready", None)))
     runner.serve()
+    close_faults = runner.close()
+    _exit_if_forked(pid)
     with contextlib.suppress(OSError):  # the caller may be gone
-        channel.send(dump(("closed", runner.close())))
+        channel.send(dump(("closed", close_faults)))
+
+
+def _exit_if_forked(worker_pid: int) -> None:
+    """End this process if an env has forked it, or two processes would answer for one worker."""
+    if os.getpid() != worker_pid:
+        os._exit(1)
 
 
 def _describe_all(envs: dict[int, Any]) -> list[EnvDescription]:

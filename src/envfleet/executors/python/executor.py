@@ -246,8 +246,10 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def seed(self, env_ids: NDArray[np.int32], words: Words) -> None:
         self._native.seed(env_ids, words)
 
-    def rebuild(self, env_id: int, phase: int) -> None:
+    def rebuild(self, env_id: int, phase: int, words: Words | None = None) -> None:
         self._restart_worker(env_id)
+        if words is not None:
+            self.seed(np.array([env_id], dtype=np.int32), words)  # kept until the next reset
         self._ask([env_id], ("rebuild", phase), "__init__", "its constructor must not raise")
         self._lost.discard(env_id)
 

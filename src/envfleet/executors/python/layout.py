@@ -18,6 +18,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
+from envfleet.errors import EnvfleetError
 from envfleet.spaces import Leaf, leaves_of
 
 _ALIGNMENT = 64
@@ -117,7 +118,13 @@ class Columns:
 
 def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:
     """Return zeroed, page-aligned memory of this process."""
-    return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)
+    try:
+        return np.frombuffer(mmap.mmap(-1, num_bytes), dtype=np.uint8)
+    except (OSError, OverflowError) as error:
+        raise EnvfleetError(
+            f"expected {num_bytes} bytes of memory for the rows of all envs, got {error}; use fewer envs per pool, or "
+            "smaller observations"
+        ) from error
 
 
 def column_type(leaf: Leaf) -> tuple[np.dtype[Any], tuple[int, ...]]:

@@ -1,7 +1,7 @@
 """EnvRunner: the worker's side of an executor of Python envs.
 
 Its base class, the native StepLoop, takes the requests and handles the plain case of a step by itself. For everything
-else it calls the hooks defined here: seeds, nested spaces, results of unusual types, exceptions, calls by name.
+else it calls the hooks defined here: seeds, nested actions, results of unusual types, exceptions, calls by name.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ class ObjectAction:
     action: Any
 
 
+_MAX_INFO_DEPTH = 100
+
+
 def pin_worker(offset: int, worker: int) -> None:
     """Pin the calling thread, and what it starts, to the (offset + worker)-th core that this process may use.
 
@@ -88,8 +91,7 @@ class EnvRunner(_native.StepLoop):
             (leaf.dtype, leaf.shape) if leaf.kind == "array" else None for leaf in layout.obs_leaves
         ]
         self._join_action = join(layout.action_space)
-        is_plain_obs = plain_array_leaf(layout.obs_leaves) is not None
-        self._rows = self._columns.obs[0] if is_plain_obs else None
+        self._join_obs = join(layout.observation_space)
         is_plain_action = plain_array_leaf(layout.action_leaves) is not None
         super().__init__(
             buffer=buffer,
@@ -99,7 +101,7 @@ class EnvRunner(_native.StepLoop):
             autoreset=NATIVE_CODES[layout.autoreset_mode],
             max_episode_steps=max_episode_steps or 0,
             max_spinners=max_spinners,
-            obs=self._columns.obs[0] if is_plain_obs else None,
+            obs=self._native_columns(),
             action=self._columns.action[0] if is_plain_action else None,
             info=self._columns.info,
             runner=self,
@@ -131,6 +133,7 @@ class EnvRunner(_native.StepLoop):
 
     def finish_reset(self, env_id: int, result: Any) -> BaseException | None:
         """Write the row of a reset that returned this."""
+        self.check_process()
         message: dict[str, Any] = {}
         try:
             obs, info = _read_reset(result)
@@ -159,7 +162,9 @@ class EnvRunner(_native.StepLoop):
         except BaseException as error:
             return self.fault(env_id, "step", error)
         try:
-            obs, info = _read_reset(self._envs[env_id].reset())
+            result = self._envs[env_id].reset()
+            self.check_process()
+            obs, info = _read_reset(result)
             self._write_obs(env_id, self._checked(obs), message, "obs")
             self._pack_info(env_id, info, message, is_final=False)
             self.count_reset(env_id, True)
@@ -171,6 +176,7 @@ class EnvRunner(_native.StepLoop):
 
     def fault(self, env_id: int, method: str, error: BaseException) -> BaseException | None:
         """Complete the row or call of an env that raised. Returns a KeyboardInterrupt, which belongs to the caller."""
+        self.check_process()
         if method != "call":
             self.count_fault(env_id, method == "reset")
             for column in self._columns.obs:
@@ -221,6 +227,7 @@ class EnvRunner(_native.StepLoop):
         try:
             what, *details = self._side_channel.take_request(env_id, self.request_bytes(env_id))
             answer: Any = getattr(self, f"_do_{what}")(env_id, *details)
+            self.check_process()
             self._send(env_id, {"value": answer})
         except BaseException as error:
             return self.fault(env_id, "call", error)
@@ -303,12 +310,20 @@ class EnvRunner(_native.StepLoop):
 
     # --- parts of a row ----------------------------------------------------------------------------
 
+    def _native_columns(self) -> Any:
+        """Return [column, is_text] per leaf, nested as the space is; None if the native loop cannot write them."""
+        columns = self._columns.obs
+        if any(column is None for column in columns):
+            return None
+        leaves = zip(self._layout.obs_leaves, columns, strict=True)
+        return self._join_obs([[column, leaf.kind == "text"] for leaf, column in leaves])
+
     def _install(self, env_id: int, env: Any) -> None:
-        if self._rows is not None and self._envs.get(env_id) is not env:
+        if self._envs.get(env_id) is not env:
             # Envs of ours that write their observation into given memory save the copy of a large array.
             observe_into = getattr(env, "envfleet_observe_into", None)
             if observe_into is not None:
-                observe_into(self._rows[env_id])
+                observe_into(self._join_obs([None if own is None else own[env_id, ...] for own in self._columns.obs]))
         self._envs[env_id] = env
         self.set_env(env_id, env, env.step, env.reset)
 
@@ -319,13 +334,20 @@ class EnvRunner(_native.StepLoop):
     def _send(self, env_id: int, message: dict[str, Any]) -> None:
         if not message:
             return
+        for name in ("info", "final_info"):
+            if name in message and _is_nested_deeper(message[name], _MAX_INFO_DEPTH):
+                raise WrongResultError(
+                    f"expected infos with at most {_MAX_INFO_DEPTH} dicts inside each other, got one that is deeper or "
+                    "contains itself; return a copy of what is of interest"
+                )
         try:
             num_bytes = self._side_channel.put_reply(env_id, message)
         except NoRoomError:
             raise
         except Exception as error:
+            what = "a result" if "value" in message else "infos and observations"
             raise WrongResultError(
-                f"expected infos and observations that can be pickled, got {', '.join(message)} that cannot: "
+                f"expected {what} that can be pickled, got {', '.join(message)} that cannot: "
                 f"{message_of(error)}; keep such objects in the env and access them with call()"
             ) from error
         self.set_reply_bytes(env_id, num_bytes)
@@ -358,6 +380,17 @@ class EnvRunner(_native.StepLoop):
         extras = self.pack_info(env_id, info, is_final)
         if extras:
             message["final_info" if is_final else "info"] = extras
+
+
+def _is_nested_deeper(info: dict[str, Any], depth: int) -> bool:
+    level = [info]
+    for _ in range(depth):
+        # By identity: a dict that contains itself twice would double with every level.
+        inner = {id(value): value for own in level for value in own.values() if isinstance(value, dict)}
+        if not inner:
+            return False
+        level = list(inner.values())
+    return True
 
 
 def _read_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
