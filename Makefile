@@ -51,7 +51,7 @@ help:
 	@echo "make wheels    build an sdist and wheels, and test each in an empty environment; PYTHONS=3.11,3.12 selects some"
 	@echo "make docker-check  run the commands of the Dockerfile in a virtual environment"
 	@echo "make docs      build the documentation site in build/site; make docs-serve shows it"
-	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some"
+	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some, RESUME=1 continues an earlier run"
 
 demo: $(VENV)/.built
 	$(PIP) install "rich>=13" "matplotlib>=3.8" "imageio>=2.31" "imageio-ffmpeg>=0.5" "gymnasium[classic-control]"
@@ -62,17 +62,20 @@ demo: $(VENV)/.built
 	@echo "  $(BIN)/envfleet bench CartPole-v1 --compare                 # against Gymnasium's vector envs"
 	@echo "  $(BIN)/python examples/custom_python_env.py                 # your own env, on processes that crash and restart"
 
-# Three at a time, also on two cores: many tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
+# On two cores, threads of torch and BLAS would compete with the other tests, and spin while they wait for each other.
+test soak: export OMP_NUM_THREADS ?= 1
+
+# Four at a time, also on two cores: many tests wait for processes that they start. The ViZDoom tests inspect the machine's shared
 # memory, so they run first and alone.
 test: $(VENV)/.tests
 	$(BIN)/python -m pytest $(GAMES)
 	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -k procgen \
 	  $(PROCGEN_TESTS) tests/test_docs.py tests/faults/test_calls_before_reset.py
-	$(BIN)/python -m pytest -n 3 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 4 --dist worksteal $(GAMES:%=--ignore=%) $(PROCGEN_TESTS:%=--ignore=%)
 
 soak: $(VENV)/.tests
 	PYTHONPATH=$(abspath $(VENV))/procgen $(BIN)/python -m pytest -n 2 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS)
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS:%=--ignore=%)
+	$(BIN)/python -m pytest -n 3 --dist worksteal -m soak --timeout 3600 $(PROCGEN_TESTS:%=--ignore=%)
 
 # Fails if a run does not reach its target within its number of steps.
 train-check: $(VENV)/.tests
@@ -160,6 +163,8 @@ test-families:
 	$(PYTHON) -m venv .venv-families
 	$(FAMILIES_PIP) install --upgrade "pip>=25.1"
 	$(FAMILIES_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
+	# For minihack, which has no wheel: older versions of setuptools need the package wheel to build one.
+	$(FAMILIES_PIP) install "setuptools>=70.1,<81"
 	$(FAMILIES_PIP) install --no-build-isolation -C build-dir=build/families \
 	  ".[robotics,metaworld,highway,craftax,nle,minihack,minigrid,pettingzoo_atari]" box2d pytest pytest-timeout psutil
 	.venv-families/bin/python -m pytest tests/families
@@ -205,9 +210,9 @@ format: $(VENV)/.lint
 	$(BIN)/clang-format -i $(CPP)
 
 # Checks that this machine cannot run are skipped with a reason. PYTHON_FREETHREADED and PYTHON_TSAN name the
-# interpreters for the checks without the GIL.
+# interpreters for the checks without the GIL. RESUME=1 does not repeat checks that passed on the same commit.
 check:
-	$(PYTHON) tools/check.py $(if $(ONLY),--only $(ONLY))
+	$(PYTHON) tools/check.py $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
 
 # The timeout catches lost wake-ups, which show as hangs. ENVFLEET_TEST_SCALE makes the random tests longer.
 sanitize: $(VENV)/.tools
@@ -222,7 +227,7 @@ sanitize: $(VENV)/.tools
 .venv-sanitize/.tools:
 	$(PYTHON) -m venv .venv-sanitize
 	$(SANITIZE_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
-	$(SANITIZE_PIP) install "gymnasium[mujoco]" dm-control cloudpickle dm-env pytest pytest-timeout hypothesis psutil
+	$(SANITIZE_PIP) install "gymnasium[mujoco]" dm-control cloudpickle dm-env pytest pytest-timeout pytest-xdist hypothesis psutil
 	touch $@
 
 # With gcc, because its runtime can be preloaded into the interpreter; libstdc++ must be preloaded too, or the runtime
@@ -234,7 +239,7 @@ sanitize-python: .venv-sanitize/.tools
 	  -C cmake.build-type=RelWithDebInfo -C cmake.define.ENVFLEET_SANITIZE=address,undefined .
 	LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONMALLOC=malloc CXX=g++ CXXFLAGS="-fsanitize=address,undefined $(SANITIZED)" \
-	  .venv-sanitize/bin/python -m pytest --capture=sys --timeout 1800 -m "not soak or soak" \
+	  .venv-sanitize/bin/python -m pytest -n 2 --dist worksteal --capture=sys --timeout 1800 -m "not soak or soak" \
 	    tests/fuzz/test_states.py tests/conformance tests/test_bad_input.py tests/test_rng.py tests/native/test_kernels.py
 
 # The Python module without the GIL under ThreadSanitizer, which the interpreter must be built with too. The run

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,11 @@ from support.gates import Gate
 import envfleet
 
 PLUGINS = Path(__file__).parent / "plugins"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest test, which would otherwise run alone at the end when the other workers have finished."""
+    items.sort(key=lambda item: item.path.name != "test_engine.py")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -26,11 +33,17 @@ def default_ctrl_c() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def probe_envs(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Faulty-v0, Sleepy-v0, Sink-v0, Lamp-v0, Confused-v0."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ENVFLEET_CACHE", str(tmp_path_factory.mktemp("cache")))
-        return envfleet.compile(PLUGINS / "probe.cc")
+def probe_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Faulty-v0, Sleepy-v0, Sink-v0, Lamp-v0, Confused-v0: built by the first pytest-xdist worker, for all of them."""
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent  # of the whole run
+    with pytest.MonkeyPatch.context() as patch, open(folder / "probe.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("ENVFLEET_CACHE", str(folder / "probe_cache"))
+        envfleet.compile(PLUGINS / "probe.cc")
+    (library,) = (folder / "probe_cache").glob("*.so")
+    return library
 
 
 @pytest.fixture

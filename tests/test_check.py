@@ -1,8 +1,9 @@
-"""tools/check.py: goes on after a failure, skips with a sentence, and ends with one table."""
+"""tools/check.py: continues after a failure or an interruption, skips with a reason, and ends with one table."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
 from pathlib import Path
 
@@ -68,3 +69,94 @@ def test_a_wrong_name(tool, capsys):
         tool.main(["--only", "lint,lnit"])
     assert caught.value.code == 2
     assert "got lnit" in capsys.readouterr().err
+
+
+@pytest.fixture
+def repository(tmp_path):
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "code.txt").write_text("first")
+    git(root, "init", "--quiet")
+    commit(root)
+    return root
+
+
+def git(root, *arguments):
+    identity = ["-c", "user.name=Test", "-c", "user.email=test@example.org", "-c", "commit.gpgsign=false"]
+    subprocess.run(["git", "-C", root, *identity, *arguments], check=True, capture_output=True)
+
+
+def commit(root):
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message", "Change")
+
+
+class CountedRuns:
+    """A check that appends a line to a file each time it runs, and a second one that fails."""
+
+    def __init__(self, tool, repository, logs):
+        self.tool, self.logs = tool, logs
+        self.passed = tool.PassedChecks(logs / "passed.json", lambda: tool.clean_tree(repository))
+        self.file = logs.parent / "runs.txt"
+        self.file.touch()
+
+    def run(self, *, resume, environment=None, also=""):
+        script = f"print('2 passed in 0.10s', file=open({str(self.file)!r}, 'a')); print('2 passed in 0.10s'); {also}"
+        good = self.tool.Check("good", [sys.executable, "-c", script], environment=environment or {})
+        bad = self.tool.Check(
+            "bad", [sys.executable, "-c", f"open({str(self.file)!r}, 'a').write('bad\\n'); raise SystemExit(1)"]
+        )
+        before = self.runs
+        status = self.tool.run_all([good, bad], self.logs, resume=resume, passed=self.passed)
+        assert status == 1
+        return self.runs[len(before) :]
+
+    @property
+    def runs(self):
+        return ["bad" if line == "bad" else "good" for line in self.file.read_text().splitlines()]
+
+
+@pytest.fixture
+def counted(tool, repository, tmp_path):
+    return CountedRuns(tool, repository, tmp_path / "logs")
+
+
+def test_resume_runs_what_did_not_pass(counted, capsys):
+    assert counted.run(resume=False) == ["good", "bad"]
+    capsys.readouterr()
+    assert counted.run(resume=True) == ["bad"]
+    table = capsys.readouterr().out.split("\n\n")[1]
+    (row,) = [line for line in table.splitlines() if line.startswith("good")]
+    assert "passed earlier" in row
+    assert "2 passed" in row.replace("passed earlier", "")
+    assert counted.run(resume=False) == ["good", "bad"]
+
+
+def test_resume_after_a_change(counted, repository):
+    counted.run(resume=False)
+    (repository / "code.txt").write_text("second")
+    assert counted.run(resume=True) == ["good", "bad"]  # not committed
+    commit(repository)
+    assert counted.run(resume=True) == ["good", "bad"]
+    assert counted.run(resume=True) == ["bad"]
+    (repository / "new.txt").write_text("untracked")
+    assert counted.run(resume=True) == ["good", "bad"]
+
+
+def test_a_change_during_a_check_is_not_recorded(counted, repository):
+    change = f"open({str(repository / 'new.txt')!r}, 'w').close()"
+    counted.run(resume=False, also=change)
+    (repository / "new.txt").unlink()
+    assert counted.run(resume=True, also=change) == ["good", "bad"]
+
+
+def test_another_scale_is_another_check(counted):
+    counted.run(resume=False, environment={"SCALE": "1"})
+    assert counted.run(resume=True, environment={"SCALE": "2"}) == ["good", "bad"]
+    assert counted.run(resume=True, environment={"SCALE": "2"}) == ["bad"]
+
+
+def test_a_damaged_record_is_ignored(counted):
+    counted.run(resume=False)
+    (counted.logs / "passed.json").write_text('{"tree": ')
+    assert counted.run(resume=True) == ["good", "bad"]

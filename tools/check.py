@@ -1,13 +1,15 @@
 """Run every check of the project, one after the other, and print a table of the results (`make check`).
 
 Continues after a failure. A check that the machine cannot run is skipped with a reason. Each check writes its own log
-to build/check/. Exit status: 1 if a check failed, 2 for a wrong argument, otherwise 0.
+to build/check/. With --resume, a check that already passed on the same commit contents is not run again.
+Exit status: 1 if a check failed, 2 for a wrong argument, otherwise 0.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import signal
@@ -17,6 +19,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check"
@@ -39,7 +42,7 @@ class Outcome:
     """The result of a check."""
 
     name: str
-    result: str  # passed, failed, skipped or interrupted
+    result: str  # passed, passed earlier, failed, skipped or interrupted
     counts: str = ""
     duration_s: float = 0.0
     log: Path | None = None
@@ -205,13 +208,77 @@ def table_of(outcomes: Sequence[Outcome]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def run_all(chosen: Sequence[Check], logs: Path) -> int:
-    """Run the checks, print the table and return the exit status."""
+# --- continuing an interrupted run -----------------------------------------------------------------
+
+
+def clean_tree(root: Path = ROOT) -> str | None:
+    """Return the hash of the committed tree, or None if the working tree differs from it."""
+    if _answer(["git", "-C", str(root), "status", "--porcelain"]) != "":
+        return None
+    return _answer(["git", "-C", str(root), "rev-parse", "HEAD^{tree}"])
+
+
+class PassedChecks:
+    """The checks that passed on one tree, in a file.
+
+    While there is no tree (uncommitted changes), nothing is recorded or found.
+    """
+
+    def __init__(self, file: Path, tree: Callable[[], str | None] = clean_tree) -> None:
+        self._file = file
+        self.tree = tree
+
+    def find(self, check: Check) -> Outcome | None:
+        """Return the earlier outcome of this check on the current tree."""
+        record = self._read(self.tree()).get(self._key(check))
+        if record is None:
+            return None
+        log = self._file.parent / f"{check.name}.log"
+        return Outcome(check.name, "passed earlier", record["counts"], record["duration_s"], log)
+
+    def add(self, check: Check, outcome: Outcome, tree: str | None) -> None:
+        """Record a check that passed, unless the tree changed since `tree`, where it started."""
+        if tree is None or tree != self.tree():
+            return
+        passed = self._read(tree)
+        passed[self._key(check)] = {"counts": outcome.counts, "duration_s": outcome.duration_s}
+        # In one step: an interrupted write would lose the earlier records.
+        draft = self._file.with_suffix(".tmp")
+        draft.write_text(json.dumps({"tree": tree, "passed": passed}, indent=1))
+        draft.replace(self._file)
+
+    def _read(self, tree: str | None) -> dict[str, Any]:
+        try:
+            record = json.loads(self._file.read_text())
+        except (OSError, ValueError):
+            return {}
+        return dict(record["passed"]) if tree is not None and record["tree"] == tree else {}
+
+    @staticmethod
+    def _key(check: Check) -> str:
+        # With its arguments and environment: another interpreter or scale is another check.
+        return " ".join([check.name, *check.command, *(f"{k}={v}" for k, v in sorted(check.environment.items()))])
+
+
+def run_all(chosen: Sequence[Check], logs: Path, *, resume: bool = False, passed: PassedChecks | None = None) -> int:
+    """Run the checks, print the table and return the exit status.
+
+    With `resume`, a check that passed earlier on the same tree is not run again.
+    """
     logs.mkdir(parents=True, exist_ok=True)
+    passed = passed or PassedChecks(logs / "passed.json")
     outcomes: list[Outcome] = []
     for check in chosen:
+        earlier = passed.find(check) if resume else None
+        if earlier is not None:
+            outcomes.append(earlier)
+            print(f"{check.name}: passed earlier", flush=True)
+            continue
         print(f"{check.name} ...", flush=True)
+        tree = passed.tree()
         outcomes.append(run(check, logs))
+        if outcomes[-1].result == "passed":
+            passed.add(check, outcomes[-1], tree)
         print(f"{check.name}: {outcomes[-1].result}", flush=True)
         if outcomes[-1].result == "interrupted":
             outcomes += [
@@ -227,12 +294,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = {check.name: check for check in checks()}
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", help=f"run only these, separated by commas: {', '.join(known)}")
+    parser.add_argument("--resume", action="store_true", help="do not repeat checks that passed on this very tree")
     options = parser.parse_args(arguments)
     names = options.only.split(",") if options.only else list(known)
     unknown = [name for name in names if name not in known]
     if unknown:
         parser.error(f"--only expected names from {', '.join(known)}, got {', '.join(unknown)}")
-    return run_all([known[name] for name in names], LOGS)
+    return run_all([known[name] for name in names], LOGS, resume=options.resume)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Random spaces, envs and calls for the differential tests, drawn by hypothesis, and how results are compared.
 
-ENVFLEET_FUZZ_SEED chooses other cases; ENVFLEET_FUZZ_CASES is the number per test of the long form. A failure
-prints both the seed and the smallest case that hypothesis found.
+ENVFLEET_FUZZ_SEED chooses other cases; ENVFLEET_FUZZ_CASES is the number per test of the long form, where a case takes
+a fraction of a second; tests whose cases take seconds run a part of it. A failure prints both the seed and the smallest
+case that hypothesis found.
 """
 
 from __future__ import annotations

@@ -285,4 +285,4 @@ def test_threads_with_pools_of_their_own_and_shared_ones(kind):
 @pytest.mark.timeout(3600)
 @each_kind
 def test_threads_with_pools_of_their_own_and_shared_ones_for_long(kind):
-    fuzz(kind, 20 * SHORT[kind[1] or kind[0]])
+    fuzz(kind, 8 * SHORT[kind[1] or kind[0]])

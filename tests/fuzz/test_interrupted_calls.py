@@ -12,12 +12,6 @@ DRIVER = Path(__file__).parent / "interruptions.py"
 BACKENDS = ["native", "serial", "threads", "processes"]
 
 
-@pytest.fixture(scope="session")
-def probe_library(tmp_path_factory: pytest.TempPathFactory, probe_envs: list[str]) -> Path:
-    """What conftest.py has compiled for this session."""
-    return max(tmp_path_factory.getbasetemp().glob("cache*/*.so"))
-
-
 def interrupt(backend: str, num_interruptions: int, plugin: Path, seed: int | None = None) -> None:
     """Runs the fuzzer in a process of its own: it counts threads, processes and descriptors."""
     command = [sys.executable, "-X", "faulthandler", str(DRIVER), backend, str(num_interruptions)]

@@ -83,4 +83,5 @@ def test_threads_are_like_a_plain_loop() -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(24 * 3600)
 def test_threads_are_like_a_plain_loop_in_many_cases() -> None:
-    run_cases(compare, doom_cases(), NUM_CASES, "ViZDoom")
+    # A case starts several engines, which takes a second.
+    run_cases(compare, doom_cases(), max(1, NUM_CASES // 4), "ViZDoom")
