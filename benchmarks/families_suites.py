@@ -1,7 +1,8 @@
 """Suites of families: Python ids on processes, and native MiniGrid.
 
 families         against AsyncVectorEnv
-worker_families  against SyncVectorEnv; runs in the environment of `make test-families`, which has the packages
+worker_families  against SyncVectorEnv, and games for several players against a loop over PettingZoo's envs; runs in the
+                 environment of `make test-families`, which has the packages
 minigrid         native MiniGrid against SyncVectorEnv and EnvPool
 """
 
@@ -59,26 +60,38 @@ _WORKER_IDS = (
     "LunarLander-v3",
     "BipedalWalker-v3",
     "BabyAI-GoTo-v0",
+    "atari/pong_v3",
 )
 
 
+_FOR_PLAYERS = "atari/"
+PETTINGZOO = "loop over PettingZoo's envs"
+
+
 def worker_families(options: Options) -> list[Case]:
-    return [
-        Case(
-            f"{env_id}, {_NUM_ENVS} envs, {options.num_threads} workers",
-            "steps/s",
-            [
-                isolated_contender(PROCESSES, envfleet_processes, env_id=env_id, num_workers=options.num_threads),
-                isolated_contender(BATCHES, envfleet_batches, env_id=env_id, num_workers=options.num_threads),
-                isolated_contender(SYNC_VECTOR, gymnasium_sync, env_id=env_id, num_envs=_NUM_ENVS),
-            ],
-            PROCESSES,
-            [Target("ratio", name, 1.7, SYNC_VECTOR) for name in (PROCESSES, BATCHES)],
-            facts={"num_envs": _NUM_ENVS, "num_workers": options.num_threads, "batch_size": _BATCH_SIZE},
+    cases = []
+    for env_id in _WORKER_IDS:
+        if options.envs is not None and not env_id.startswith(options.envs):
+            continue
+        if env_id.startswith(_FOR_PLAYERS):
+            peer = isolated_contender(PETTINGZOO, pettingzoo_loop, env_id=env_id)
+        else:
+            peer = isolated_contender(SYNC_VECTOR, gymnasium_sync, env_id=env_id, num_envs=_NUM_ENVS)
+        cases.append(
+            Case(
+                f"{env_id}, {_NUM_ENVS} envs, {options.num_threads} workers",
+                "steps/s",
+                [
+                    isolated_contender(PROCESSES, envfleet_processes, env_id=env_id, num_workers=options.num_threads),
+                    isolated_contender(BATCHES, envfleet_batches, env_id=env_id, num_workers=options.num_threads),
+                    peer,
+                ],
+                PROCESSES,
+                [Target("ratio", name, 1.7, peer.name) for name in (PROCESSES, BATCHES)],
+                facts={"num_envs": _NUM_ENVS, "num_workers": options.num_threads, "batch_size": _BATCH_SIZE},
+            )
         )
-        for env_id in _WORKER_IDS
-        if options.envs is None or env_id.startswith(options.envs)
-    ]
+    return cases
 
 
 NATIVE, SYNC_VECTOR, ENVPOOL = "envfleet", "Gymnasium SyncVectorEnv", "EnvPool"
@@ -129,22 +142,68 @@ def envpool_sync(env_id: str, num_envs: int = _NUM_GRIDS) -> Loop:
 
 
 def envfleet_processes(env_id: str, num_workers: int = _WORKERS) -> Loop:
-    import envfleet
-
-    pool = envfleet.make(env_id, num_envs=_NUM_ENVS, num_workers=num_workers, backend="processes", seed=0)
+    pool = _processes(env_id, num_workers=num_workers)
     pool.reset()
-    return _loop(pool)
+    return sync_loop(pool.step, _NUM_ENVS, pool.close, actions=_actions(pool, _NUM_ENVS))
 
 
 def envfleet_batches(env_id: str, num_workers: int) -> Loop:
+    pool = _processes(env_id, num_workers=num_workers, batch_size=_BATCH_SIZE)
+    pool.async_reset()
+    return async_loop(pool, _BATCH_SIZE, pool.close, actions=_actions(pool, _BATCH_SIZE))
+
+
+def _processes(env_id: str, **options: Any) -> Any:
     import envfleet
 
-    pool = envfleet.make(
-        env_id, num_envs=_NUM_ENVS, batch_size=_BATCH_SIZE, num_workers=num_workers, backend="processes", seed=0
-    )
-    pool.async_reset()
-    actions = actions_of(pool.single_action_space, _BATCH_SIZE)
-    return async_loop(pool, _BATCH_SIZE, pool.close, actions=actions)
+    make: Callable[..., Any] = envfleet.make
+    if env_id.startswith(_FOR_PLAYERS):
+        from envfleet.apis.pettingzoo import make_pettingzoo as make
+    return make(env_id, num_envs=_NUM_ENVS, backend="processes", seed=0, **options)
+
+
+def _actions(pool: Any, num_rows: int) -> list[Any]:
+    if not hasattr(pool, "possible_agents"):
+        return list(actions_of(pool.single_action_space, num_rows))
+    by_agent = {agent: actions_of(pool.action_space(agent), num_rows) for agent in pool.possible_agents}
+    return [dict(zip(by_agent, batch, strict=True)) for batch in zip(*by_agent.values(), strict=True)]
+
+
+def pettingzoo_loop(env_id: str) -> Loop:
+    """What one writes without an executor: step each env, reset it at its end, and stack the rows by agent."""
+    import importlib
+
+    import numpy as np
+
+    from envfleet.envs.atari.roms import rom_folder
+
+    module = importlib.import_module(f"pettingzoo.{env_id.replace('/', '.')}")
+    envs = [module.parallel_env(auto_rom_install_path=str(rom_folder())) for _ in range(_NUM_ENVS)]
+    agents = envs[0].possible_agents
+    for seed, env in enumerate(envs):
+        env.reset(seed=seed)
+    by_agent = {agent: actions_of(envs[0].action_space(agent), _NUM_ENVS) for agent in agents}
+    batches: list[Any] = [
+        [{agent: int(own[i]) for agent, own in zip(agents, batch, strict=True)} for i in range(_NUM_ENVS)]
+        for batch in zip(*by_agent.values(), strict=True)
+    ]
+
+    def step(batch: list[dict[str, int]]) -> list[dict[str, Any]]:
+        results = []
+        for env, actions in zip(envs, batch, strict=True):
+            obs, reward, terminated, truncated, _ = env.step(actions)
+            if not env.agents:
+                obs, _ = env.reset()
+            results.append((obs, reward, terminated, truncated))
+        return [
+            {agent: np.stack([own[agent] for own in part]) for agent in agents} for part in zip(*results, strict=True)
+        ]
+
+    def close() -> None:
+        for env in envs:
+            env.close()
+
+    return sync_loop(step, _NUM_ENVS, close, actions=batches)
 
 
 def gymnasium_async(env_id: str) -> Loop:

@@ -141,13 +141,15 @@ def table(folder: Path) -> str:
         machine, good = runs[0]["machine"], [run for run in runs if run["reached"]]
         times = sorted(run["seconds"] for run in good)
         spread = f" ({times[0]:.0f} to {times[-1]:.0f})" if len(times) > 1 else ""
-        reached = f"{statistics.median(times):.0f} s{spread}" if times else "not reached"
+        reached = [f"{statistics.median(times):.0f} s{spread}"] if times else []
+        reached += [f"not in {run['seconds']:.0f} s" for run in runs if not run["reached"]]
         steps = f"{statistics.median(run['steps'] for run in good) / 1e6:.2f} M" if good else ""
         rate = statistics.median(run["steps"] / run["seconds"] for run in runs)
         share = statistics.median(run["env_share"] for run in runs)
         lines.append(
             f"| {TASKS[task].env_id} to {TASKS[task].target:g} | {NAMES[executor]} | {machine['usable_cores']}, "
-            f"{machine['device']} | {len(good)} of {len(runs)} | {reached} | {steps} | {rate:,.0f} | {share:.0%} |"
+            f"{machine['device']} | {len(good)} of {len(runs)} | {', '.join(reached)} | {steps} | {rate:,.0f} | "
+            f"{share:.0%} |"
         )
     if not found:
         return "No results yet."
