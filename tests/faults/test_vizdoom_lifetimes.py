@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -239,28 +240,45 @@ until {moment} || ! kill -0 $!; do :; done
 kill -KILL $!
 wait $!
 """
+# Locks the engine's message queue as a process that then ends.
+LOCK_QUEUE = """
+import ctypes, mmap, os, sys
+memory = mmap.mmap(os.open("/dev/shm/ViZDoomMQCtr" + sys.argv[sys.argv.index("+viz_instance_id") + 1], os.O_RDWR), 0)
+ctypes.CDLL(None).pthread_mutex_lock(ctypes.byref(ctypes.c_char.from_buffer(memory, 0x30)))
+os._exit(0)
+"""
 KILLED_WHILE_STARTING = """
 import sys, envfleet
 from envfleet.envs.vizdoom import game
 make_folder = game.EngineFolder.__init__
 game.EngineFolder.__init__ = lambda self, engine: make_folder(self, sys.argv[1])
 with envfleet.make("Basic-v1", num_envs=2, num_workers=1, backend="threads") as envs:
-    try:
-        envs.reset(seed=0)
-    except envfleet.EnvError as error:
-        print([(fault.env_id, fault.message) for fault in error.faults])
-    envs.reset(seed=0)
-    envs.step([[0, 0, 0]] * 2)
-    print("played")
+    for _ in range(2):
+        try:
+            envs.reset(seed=0)
+            envs.step([[0, 0, 0]] * 2)
+            print("played")
+            break
+        except envfleet.EnvError as error:
+            print(*[f"env {fault.env_id}: {fault.message}" for fault in error.faults])
 """
 
 
-@pytest.mark.parametrize("moment", ["true", "grep -q ViZDoomMQ /proc/$!/maps"])
+MOMENTS = {
+    "at once": "true",
+    "with its queues": "grep -q ViZDoomMQ /proc/$!/maps",
+    "with a lock": '{python} {folder}/lock_queue.py "$@"',
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_an_engine_is_killed_while_it_starts(moment: str, traces: Traces, tmp_path: Path) -> None:
     """ViZDoom's init() would crash this process, hence another one."""
+    (tmp_path / "lock_queue.py").write_text(LOCK_QUEUE)
+    command = MOMENTS[moment].format(python=sys.executable, folder=tmp_path)
     engine = tmp_path / "engine"
     original = Path(vizdoom.__file__).with_name("vizdoom")
-    engine.write_text(KILLED_ENGINE.format(engine=original, folder=tmp_path, moment=moment))
+    engine.write_text(KILLED_ENGINE.format(engine=original, folder=tmp_path, moment=command))
     engine.chmod(0o700)
     result = subprocess.run(
         [sys.executable, "-c", KILLED_WHILE_STARTING, str(engine)],
@@ -270,8 +288,11 @@ def test_an_engine_is_killed_while_it_starts(moment: str, traces: Traces, tmp_pa
         timeout=120,
     )
     assert result.returncode == 0, result.stderr
-    said = "GameError: the ViZDoom engine was killed while it started; reset() starts a new one"
-    assert result.stdout.splitlines() == [str([(0, said)]), "played"]
+    fault, played = result.stdout.splitlines()
+    # On a busy machine, an engine that has its queues may finish its start before it is killed.
+    said = "died: .*" if moment == "with its queues" and " died: " in fault else "was killed while it started"
+    assert re.fullmatch(f"env 0: GameError: the ViZDoom engine {said}; reset\\(\\) starts a new one", fault)
+    assert played == "played"
     traces.assert_gone()
 
 

@@ -5,13 +5,26 @@ trap '' INT
 cd "$(dirname "$0")" || exit 1
 printf '%s\n' "$@" > arguments
 program=$(cat program)
-# An engine that ends inside DoomGame.init() crashes the process that called it. So one that is killed there is replaced
-# by another engine: init() returns, and game.py finds the link "state" and raises. If game.py made the link first, init()
-# has returned.
+shared_memory=ViZDoomSM$(sed -n '/viz_instance_id/{n;p;}' arguments)
+
+# An engine that ends before its first message crashes the process that called DoomGame.init(). So one that is killed
+# there is replaced by another engine, and game.py finds the link "state" and raises. After the first message, init() maps
+# the shared memory and survives the end of the engine. It must not be replaced then: the queues cannot be used again,
+# because their condition variables still count the engine that was killed.
+has_first_message() {
+  [ -e "/dev/shm/$shared_memory" ] || return 1
+  for _ in 1 2 3 4 5 6 7 8 9 10; do
+    if grep -q "$shared_memory" "/proc/$PPID/maps"; then return 0; fi
+    sleep 0.5
+  done
+  return 1
+}
+
 for _ in 1 2 3 4 5 6 7 8 9 10; do
   "$program" "$@" > log 2>&1
   status=$?
   if [ "$status" -le 128 ]; then break; fi
-  ln -s killed state 2> /dev/null || [ "$(readlink state)" = killed ] || break
+  ln -s killed state 2> /dev/null || [ "$(readlink state)" = killed ] || break # it had started
+  if has_first_message; then break; fi
 done
 exit "$status"

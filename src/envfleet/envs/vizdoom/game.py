@@ -17,11 +17,11 @@ import weakref
 from typing import Any
 
 from envfleet.envs.vizdoom.files import check_working_folder
-from envfleet.envs.vizdoom.watchdog import kill_engines, remove_game, unwatch, watch
+from envfleet.envs.vizdoom.watchdog import kill_engines, release_queues, remove_game, unwatch, watch
 from envfleet.errors import EnvfleetError
 
 _SCRIPT = os.path.join(os.path.dirname(__file__), "engine.sh")
-_START_TIMEOUT_S = 30.0
+_START_POLL_S = 1.0
 _CLOSE_TIMEOUT_S = 2.0
 _KILLED = "the ViZDoom engine was killed while it started; reset() starts a new one"
 
@@ -73,10 +73,11 @@ class EngineFolder:
         state = os.path.join(self.path, "state")
         return os.path.islink(state) and os.readlink(state) == "killed"
 
-    def kill_replacement(self) -> None:
-        """Kill the engine that replaced one, if there is one."""
-        if self.was_killed:
-            kill_engines(self.path)
+    def release_queues_until(self, started: threading.Event) -> None:
+        """Until the engine has started, unlock the queues that an engine had locked when it was killed."""
+        while not started.wait(_START_POLL_S):
+            if self.was_killed:
+                release_queues(self.path)
 
     def mark_started(self) -> bool:
         """Tell engine.sh not to replace an engine that is killed from now on. Returns False if it already did."""
@@ -118,11 +119,9 @@ class Game:
         self.doom.set_doom_config_path(os.path.join(folder.path, "vizdoom.ini"))
         # An engine that Ctrl-C ends while it starts would crash this process. It inherits the blocked signals.
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-        # A replaced engine may wait for a message that its predecessor received. By then init() survives its end.
-        timer = threading.Timer(_START_TIMEOUT_S, folder.kill_replacement)
-        timer.daemon = True
+        started = threading.Event()
         try:
-            timer.start()
+            threading.Thread(target=folder.release_queues_until, args=[started], daemon=True).start()
             self.doom.init()
         except Exception as error:
             message = f"the ViZDoom engine did not start: {error} {folder.log}".strip()
@@ -132,7 +131,7 @@ class Game:
                 raise GameError(_KILLED) from error
             raise GameError(f"{message}; check the files, the map and game_args") from error
         finally:
-            timer.cancel()
+            started.set()
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         if not folder.mark_started():
             self.close()

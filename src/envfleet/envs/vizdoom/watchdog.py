@@ -12,11 +12,14 @@ it only uses the standard library.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import mmap
 import os
 import re
 import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -26,7 +29,11 @@ from collections.abc import Iterator
 # engine.sh writes the engine's arguments into this file of the engine's folder, one per line.
 _ARGUMENTS = "arguments"
 _SHARED_MEMORY = "/dev/shm"
-_SHARED_NAMES = ("ViZDoomMQCtr", "ViZDoomMQDoom", "ViZDoomSM")
+_QUEUES = ("ViZDoomMQCtr", "ViZDoomMQDoom")
+_SHARED_NAMES = (*_QUEUES, "ViZDoomSM")
+# Where Boost's message queue has its mutex, and where glibc writes the thread that holds it.
+_MUTEX_OFFSET = 0x30
+_OWNER_OFFSET = _MUTEX_OFFSET + 8
 _INSTANCE_ID = re.compile(r"viz_instance_id[\n\0]+(\w+)")
 
 
@@ -47,11 +54,43 @@ def kill_engines(folder: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+def release_queues(folder: str) -> None:
+    """Unlock the message queues of this folder's game that an engine had locked when it was killed.
+
+    Their mutexes are not robust: send() and receive() would wait for them forever.
+    """
+    for instance_id in _instance_ids(folder):
+        for name in _QUEUES:
+            # ValueError: an empty file cannot be mapped.
+            with contextlib.suppress(OSError, ValueError), open(_shared_path(name, instance_id), "r+b") as file:
+                memory = mmap.mmap(file.fileno(), 0)
+                (owner,) = struct.unpack_from("=i", memory, _OWNER_OFFSET)
+                if owner > 0 and not _is_running(owner):
+                    mutex = ctypes.c_char.from_buffer(memory, _MUTEX_OFFSET)
+                    ctypes.CDLL(None).pthread_mutex_unlock(ctypes.byref(mutex))
+
+
+def _is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for has no command line."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        return bool(file.read())
+    return False
+
+
+def _instance_ids(folder: str) -> set[str]:
+    """Return the names that the engines of this folder gave to their shared memory."""
+    with contextlib.suppress(OSError), open(os.path.join(folder, _ARGUMENTS)) as file:
+        return set(_INSTANCE_ID.findall(file.read()))
+    return set()
+
+
+def _shared_path(name: str, instance_id: str) -> str:
+    return os.path.join(_SHARED_MEMORY, name + instance_id)
+
+
 def remove_game(folder: str) -> None:
     """Kill the game of this folder, and remove the folder and the game's shared memory."""
-    instance_ids: set[str] = set()
-    with contextlib.suppress(OSError), open(os.path.join(folder, _ARGUMENTS)) as file:
-        instance_ids.update(_INSTANCE_ID.findall(file.read()))
+    instance_ids = _instance_ids(folder)
     # The folder first: it contains the program, without which an engine that is about to start cannot.
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
@@ -63,7 +102,7 @@ def remove_game(folder: str) -> None:
     for instance_id in instance_ids:
         for name in _SHARED_NAMES:
             with contextlib.suppress(OSError):
-                os.unlink(os.path.join(_SHARED_MEMORY, name + instance_id))
+                os.unlink(_shared_path(name, instance_id))
 
 
 def main(owner_pid: int) -> None:
