@@ -53,6 +53,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       thread_pool_(pool_size(), options.thread_affinity_offset, may_spin_),
       helper_thread_(1, options.thread_affinity_offset < 0 ? -1 : options.thread_affinity_offset + pool_size(), false) {
   faults_.reserve(options.num_envs);
+  has_fault_.assign(options.num_envs, 0);
   actions_.assign(static_cast<std::size_t>(action_bytes_) * options.num_envs, 0);
   ef_fleet_options fleet_options{};
   fleet_options.num_envs = options.num_envs;
@@ -383,15 +384,14 @@ void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int
     fault.what = "out of memory";  // fits in the string itself
   }
   std::lock_guard lock(self.faults_mutex_);
-  // One per env: an earlier fault of this env that was never taken belongs to a batch that was dropped.
-  const auto same = [&](const Fault& other) { return other.env_id == env_id; };
-  const auto earlier = self.faults_.size() < self.faults_.capacity()
-                           ? self.faults_.end()
-                           : std::find_if(self.faults_.begin(), self.faults_.end(), same);
-  if (earlier != self.faults_.end()) {
-    *earlier = std::move(fault);
+  // One per env, so that the reserved memory is enough: an earlier fault of this env that was never taken belongs to a
+  // batch that was dropped.
+  if (self.has_fault_[env_id] != 0) {
+    const auto is_same = [&](const Fault& other) { return other.env_id == env_id; };
+    *std::find_if(self.faults_.begin(), self.faults_.end(), is_same) = std::move(fault);
     return;
   }
+  self.has_fault_[env_id] = 1;
   self.faults_.push_back(std::move(fault));
   self.num_faults_.fetch_add(1, std::memory_order_release);
 }
@@ -400,12 +400,17 @@ std::vector<Fault> Engine::take_faults(const std::int32_t* env_ids, std::int64_t
   std::lock_guard lock(faults_mutex_);
   std::vector<Fault> taken;
   taken.reserve(faults_.size());
-  // In place: on_fault() relies on the capacity.
-  std::erase_if(faults_, [&](Fault& fault) {
-    const bool is_asked = env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count;
-    if (is_asked) taken.push_back(std::move(fault));
-    return is_asked;
-  });
+  auto kept = faults_.begin();
+  for (Fault& fault : faults_) {
+    if (env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count) {
+      has_fault_[fault.env_id] = 0;
+      taken.push_back(std::move(fault));
+    } else {
+      if (&fault != &*kept) *kept = std::move(fault);
+      ++kept;
+    }
+  }
+  faults_.erase(kept, faults_.end());  // in place: on_fault() relies on the capacity
   num_faults_.store(static_cast<std::int64_t>(faults_.size()), std::memory_order_release);
   return taken;
 }

@@ -199,8 +199,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::atomic<bool> closed_{false};
   std::atomic<bool> needs_attention_{true};
   std::atomic<std::int64_t> num_faults_{0};
-  std::mutex faults_mutex_;    // taken only when an env threw
-  std::vector<Fault> faults_;  // with room for one per env: on_fault() must not allocate
+  std::mutex faults_mutex_;              // taken only when an env threw
+  std::vector<Fault> faults_;            // with room for one per env: on_fault() must not allocate
+  std::vector<std::uint8_t> has_fault_;  // by env: whether faults_ has one of it
 
   // The thread pool works beside the caller. The helper thread takes the caller's part of batches that the caller does
   // not help with, because it computes something else or waits where Ctrl-C reaches it. It does not belong to the pool:

@@ -35,7 +35,7 @@ struct Exhausting : Marked {
 
 }  // namespace
 
-// All other forms of new and delete call these.
+// All other forms of new and delete call these, except the aligned ones.
 void* operator new(std::size_t size) {
   void* memory = is_memory_full ? nullptr : std::malloc(size);
   if (memory == nullptr) throw std::bad_alloc();
