@@ -78,23 +78,37 @@ void Counters::end_episodes(const ef_rows& rows, std::int64_t begin, std::int64_
   Record* const records = records_.data();
   double* const returns = returns_.get();
   const std::int64_t num_whole = num_whole_;
-  for (std::int64_t first = begin; first < end; first += kGroupRows) {
-    // One loop per 64 rows: a mispredicted branch costs as much as a row, and ends are hard to predict.
-    std::uint64_t mask =
-        mask_of(rows.terminated + first, rows.truncated + first, std::min<std::int64_t>(end - first, kGroupRows));
-    for (; mask != 0; mask &= mask - 1) {
-      const std::int64_t row = first + std::countr_zero(mask);
-      const std::int64_t env_id = rows.env_ids != nullptr ? rows.env_ids[row] : row;
-      Record& own = records[env_id];
-      const double values[2] = {returns[env_id], static_cast<double>(lengths[row])};
-      returns[env_id] = 0;
-      for (int i = 0; i < 2; ++i) {
-        own.sum[i] += values[i];
-        own.min[i] = values[i] < own.min[i] ? values[i] : own.min[i];
-        own.max[i] = values[i] > own.max[i] ? values[i] : own.max[i];
+  // One mask per 64 rows: a mispredicted branch costs as much as a row, and ends are hard to predict.
+  constexpr std::int64_t kMasks = 8;
+  std::uint64_t masks[kMasks];
+  const auto env_of_bit = [&](std::int64_t first, std::uint64_t mask) {
+    return static_cast<std::int64_t>(detail::env_of(rows, first + std::countr_zero(mask)));
+  };
+  for (; begin < end; begin += kMasks * kGroupRows) {
+    const std::int64_t num_masks = std::min(kMasks, (end - begin + kGroupRows - 1) / kGroupRows);
+    const bool prefetches = num_envs_ > detail::kMaxCachedEnvs;
+    for (std::int64_t k = 0; k < num_masks; ++k) {
+      const std::int64_t first = begin + k * kGroupRows;
+      masks[k] = mask_of(rows.terminated + first, rows.truncated + first, std::min<std::int64_t>(end - first, kGroupRows));
+      for (std::uint64_t mask = prefetches ? masks[k] : 0; mask != 0; mask &= mask - 1) {
+        __builtin_prefetch(&records[env_of_bit(first, mask)], 1);
       }
-      own.num_episodes += 1;
-      own.due_at = num_whole;
+    }
+    for (std::int64_t k = 0; k < num_masks; ++k) {
+      const std::int64_t first = begin + k * kGroupRows;
+      for (std::uint64_t mask = masks[k]; mask != 0; mask &= mask - 1) {
+        const std::int64_t env_id = env_of_bit(first, mask);
+        Record& own = records[env_id];
+        const double values[2] = {returns[env_id], static_cast<double>(lengths[first + std::countr_zero(mask)])};
+        returns[env_id] = 0;
+        for (int i = 0; i < 2; ++i) {
+          own.sum[i] += values[i];
+          own.min[i] = values[i] < own.min[i] ? values[i] : own.min[i];
+          own.max[i] = values[i] > own.max[i] ? values[i] : own.max[i];
+        }
+        own.num_episodes += 1;
+        own.due_at = num_whole;
+      }
     }
   }
 }

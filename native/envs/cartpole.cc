@@ -78,7 +78,7 @@ inline void move(const Physics& physics, SineAndCosine lean, int action, double&
 }
 
 constexpr int kMaxLanes = 64;
-constexpr int kVector = 8;  // lanes of the loops that become vector instructions
+constexpr int kVector = 8;  // lanes come in multiples of it, which spares the vector loops a remainder
 
 // A state, or one of its values for four poles; and a row of observations.
 using FourDoubles = double __attribute__((vector_size(32)));
@@ -105,13 +105,14 @@ using Positions = long long __attribute__((vector_size(32)));
 }
 #undef SELECT  // sources are compiled together
 
-// Poles side by side: values of one kind next to each other, as vector instructions want them.
+// Poles side by side: values of one kind next to each other, as vector instructions want them. Loaded, moved and stored in
+// loops of their own, so that the processor works on many poles at a time.
 struct Poles {
-  double values[4][kVector];  // by position in the state
+  alignas(64) double values[4][kMaxLanes];  // by position in the state
 };
 
-[[gnu::always_inline]] inline void load(Poles& poles, double* const* states) {
-  for (int first = 0; first < kVector; first += 4) {
+[[gnu::always_inline]] inline void load(Poles& poles, double* const* states, int count) {
+  for (int first = 0; first < count; first += 4) {
     FourDoubles rows[4];
     for (int i = 0; i < 4; ++i) std::memcpy(&rows[i], states[first + i], sizeof rows[i]);
     transpose(rows);
@@ -120,8 +121,8 @@ struct Poles {
 }
 
 // Writes the rows of observations, too.
-[[gnu::always_inline]] inline void store(const Poles& poles, double* const* states, float* obs) {
-  for (int first = 0; first < kVector; first += 4) {
+[[gnu::always_inline]] inline void store(const Poles& poles, double* const* states, float* obs, int count) {
+  for (int first = 0; first < count; first += 4) {
     FourDoubles rows[4];
     for (int k = 0; k < 4; ++k) std::memcpy(&rows[k], poles.values[k] + first, sizeof rows[k]);
     transpose(rows);
@@ -135,32 +136,43 @@ struct Poles {
 
 // Steps standard poles, given by their states. lean_of(i, theta): the sine and cosine of pole i.
 template <Arithmetic arithmetic, class LeanOf>
-[[gnu::always_inline]] inline void move_all(double* const* states, const std::int32_t* actions, int count,
-                                            const LeanOf& lean_of, float* __restrict obs, std::uint8_t* __restrict fallen) {
+[[gnu::always_inline]] inline void move_all(Poles& poles, const std::int32_t* actions, int count, const LeanOf& lean_of,
+                                            std::uint8_t* __restrict fallen) {
   constexpr Physics physics;
-  for (int first = 0; first < count; first += kVector) {
-    Poles poles;
-    load(poles, states + first);
-    auto& [x, x_dot, theta, theta_dot] = poles.values;
-    for (int i = 0; i < kVector; ++i) {
-      move<arithmetic>(physics, lean_of(first + i, theta[i]), actions[first + i], x[i], x_dot[i], theta[i], theta_dot[i]);
-    }
-    for (int i = 0; i < kVector; ++i) {
-      fallen[first + i] = (std::abs(x[i]) > physics.x_threshold) | (std::abs(theta[i]) > physics.theta_threshold);
-    }
-    store(poles, states + first, obs + 4 * first);
+  auto& [x, x_dot, theta, theta_dot] = poles.values;
+  for (int i = 0; i < count; ++i) {
+    move<arithmetic>(physics, lean_of(i, theta[i]), actions[i], x[i], x_dot[i], theta[i], theta_dot[i]);
+  }
+  for (int i = 0; i < count; ++i) {
+    fallen[i] = (std::abs(x[i]) > physics.x_threshold) | (std::abs(theta[i]) > physics.theta_threshold);
   }
 }
 
-ENVFLEET_VECTOR_CLONES void move_fast(double* const* states, const std::int32_t* actions, int count, float* obs,
+// Returns false, and has moved no pole, if the series is not exact for all of them.
+ENVFLEET_VECTOR_CLONES bool move_fast(double* const* states, const std::int32_t* actions, int count, float* obs,
                                       std::uint8_t* fallen) {
-  move_all<Arithmetic::fast>(states, actions, count, [&](int, double theta) { return series(theta); }, obs, fallen);
+  count &= ~(kVector - 1);
+  Poles poles;
+  load(poles, states, count);
+  // The bits of positive doubles are ordered as the doubles are; those of NaNs are the largest. Here and below, bits and no
+  // comparisons: a branch per env would cost as much as its arithmetic.
+  constexpr auto kLimitBits = std::bit_cast<std::int64_t>(kSeriesLimit);
+  std::int64_t signs = 0;
+  for (int i = 0; i < count; ++i) signs |= kLimitBits - 1 - std::bit_cast<std::int64_t>(std::abs(poles.values[2][i]));
+  if (signs < 0) return false;
+  move_all<Arithmetic::fast>(poles, actions, count, [&](int, double theta) { return series(theta); }, fallen);
+  store(poles, states, obs, count);
+  return true;
 }
 
-ENVFLEET_VECTOR_CLONES void move_exact(double* const* states, const std::int32_t* actions, int count, const double* sines,
-                                       const double* cosines, float* obs, std::uint8_t* fallen) {
+ENVFLEET_VECTOR_CLONES void load_exact(Poles& poles, double* const* states, int count) { load(poles, states, count); }
+
+ENVFLEET_VECTOR_CLONES void move_exact(Poles& poles, double* const* states, const std::int32_t* actions, int count,
+                                       const double* sines, const double* cosines, float* obs, std::uint8_t* fallen) {
+  count &= ~(kVector - 1);
   const auto lean_of = [&](int i, double) { return SineAndCosine{sines[i], cosines[i]}; };
-  move_all<Arithmetic::exact>(states, actions, count, lean_of, obs, fallen);
+  move_all<Arithmetic::exact>(poles, actions, count, lean_of, fallen);
+  store(poles, states, obs, count);
 }
 
 class CartPole {
@@ -204,29 +216,23 @@ class CartPole {
     const Kind kind = envs[0]->kind_;
     const auto kind_bits = std::bit_cast<std::uint32_t>(kind);
     double* states[kLanes];
-    double thetas[kLanes];
-    // Here and below, bits and no comparisons: a branch per env would cost as much as its arithmetic.
     std::uint32_t differences = 0;
     for (int i = 0; i < kLanes; ++i) {
       CartPole& env = *envs[i];
       states[i] = env.state_;
-      thetas[i] = env.state_[2];
       differences |= std::bit_cast<std::uint32_t>(env.kind_) ^ kind_bits;
     }
     if (differences != 0 || kind.has_own_physics) return false;
     float* obs = out.template obs<float>();
     if (kind.is_fast) {
-      // The bits of positive doubles are ordered as the doubles are; those of NaNs are the largest.
-      constexpr auto kLimitBits = std::bit_cast<std::int64_t>(kSeriesLimit);
-      std::int64_t signs = 0;
-      for (int i = 0; i < kLanes; ++i) signs |= kLimitBits - 1 - std::bit_cast<std::int64_t>(std::abs(thetas[i]));
-      if (signs < 0) return false;
-      move_fast(states, actions, kLanes, obs, out.terminated);
+      if (!move_fast(states, actions, kLanes, obs, out.terminated)) return false;
     } else {
+      Poles poles;
+      load_exact(poles, states, kLanes);
       double sines[kLanes], cosines[kLanes];
-      envfleet::numpy::sin(thetas, sines, kLanes);
-      envfleet::numpy::cos(thetas, cosines, kLanes);
-      move_exact(states, actions, kLanes, sines, cosines, obs, out.terminated);
+      envfleet::numpy::sin(poles.values[2], sines, kLanes);
+      envfleet::numpy::cos(poles.values[2], cosines, kLanes);
+      move_exact(poles, states, actions, kLanes, sines, cosines, obs, out.terminated);
     }
     for (int i = 0; i < kLanes; ++i) out.reward[i] = reward(kind, out.terminated[i] != 0);
     return true;

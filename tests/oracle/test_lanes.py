@@ -50,6 +50,24 @@ def test_envs_in_any_order_are_stepped_as_all_are(order):
     assert [own[i] for i in ids] == [others[i] for i in ids]
 
 
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_many_envs_are_stepped_and_counted_as_few_are(mode):
+    """From some thousands of envs on, what an env uses once per episode is prefetched."""
+    num_envs, part = 4500, slice(4000, 4300)
+    many = envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1, autoreset_mode=mode)
+    few = envfleet.make_pool("CartPole-v1", num_envs=300, num_threads=1, autoreset_mode=mode)
+    many.reset(seed=5)
+    few.reset(seed=5 + part.start)
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        actions = rng.integers(0, 2, num_envs)
+        batch, rows = many.step(actions), few.step(actions[part])
+        for name in ("obs", "reward", "terminated", "truncated", "elapsed_step"):
+            np.testing.assert_array_equal(getattr(batch, name)[part], getattr(rows, name))
+    assert many.stats().envs[part] == few.stats().envs
+    assert sum(env.num_episodes for env in few.stats().envs) > 300
+
+
 def test_changed_attributes_and_far_leans_are_honoured_among_standard_poles():
     pool = envfleet.make_pool("CartPole-v1", num_envs=16, num_threads=1)
     alone = envfleet.make_pool("CartPole-v1", num_threads=1)

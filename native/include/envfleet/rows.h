@@ -45,6 +45,9 @@ inline bool is_consecutive(const std::int32_t* ids, std::int64_t count) {
   return differences == 0;
 }
 
+// With more envs than this, what an env uses once per episode is no longer in the second-level cache when it is needed.
+constexpr std::int32_t kMaxCachedEnvs = 4096;
+
 // Rows that are handled together: the bits of one word, and enough for vector instructions.
 constexpr int kGroupRows = 64;
 

@@ -39,6 +39,7 @@ class Fleet : public EnvSlots<Env> {
   using Base::envs_;
   using Base::info_columns_;
   using Base::last_obs_;
+  using Base::num_envs_;
   using Base::obs_columns_;
   using Base::phases_;
   using Base::rngs_;
@@ -163,7 +164,11 @@ class Fleet : public EnvSlots<Env> {
     const std::int32_t first_env = env_of(rows, first_row);
     const auto* all_actions = static_cast<const std::int32_t*>(rows.actions);
     const bool are_consecutive = rows.env_ids == nullptr || is_consecutive(rows.env_ids + first_row, kLanes);
+    std::uint64_t due[(kLanes + kGroupRows - 1) / kGroupRows];
     if (are_consecutive) {
+      for (int lane = 0; lane < kLanes; lane += kGroupRows) {
+        due[lane / kGroupRows] = find_due(first_env + lane, std::min(kLanes - lane, kGroupRows));
+      }
       for (int lane = 0; lane < kLanes; ++lane) envs[lane] = &*envs_[first_env + lane].env;
       std::memcpy(actions, all_actions + first_env, sizeof actions);
     } else {
@@ -184,7 +189,8 @@ class Fleet : public EnvSlots<Env> {
     if (are_consecutive) {
       for (int lane = 0; lane < kLanes; lane += kGroupRows) {
         const int count = std::min(kLanes - lane, kGroupRows);
-        finish_consecutive(rows, first_row + lane, first_env + lane, out.reward + lane, out.terminated + lane, count);
+        finish_consecutive(rows, first_row + lane, first_env + lane, out.reward + lane, out.terminated + lane,
+                           due[lane / kGroupRows], count);
       }
       return true;
     }
@@ -199,14 +205,27 @@ class Fleet : public EnvSlots<Env> {
     return true;
   }
 
-  // finish_row() for up to 64 rows of consecutive envs, in loops that become vector instructions. Envs whose episode had
-  // ended were stepped too, in vain: leaving a lane out would cost more than starting its next episode over the result.
+  // Which of up to 64 consecutive envs the next step resets, one bit per env. Prefetches their generators.
+  std::uint64_t find_due(std::int32_t first_env, int count) const {
+    if (!resets_on_next_step(autoreset_)) return 0;
+    std::uint8_t are_due[kGroupRows];
+    for (int i = 0; i < count; ++i) are_due[i] = phases_[first_env + i] == EF_ENDED;
+    const std::uint64_t due = mask_of(are_due, are_due, count);
+    prefetch_generators(first_env, due);
+    return due;
+  }
+
+  void prefetch_generators(std::int32_t first_env, std::uint64_t mask) const {
+    if (num_envs_ <= kMaxCachedEnvs) return;
+    for (; mask != 0; mask &= mask - 1) __builtin_prefetch(&rngs_[first_env + std::countr_zero(mask)], 1);
+  }
+
+  // finish_row() for up to 64 rows of consecutive envs, in loops that become vector instructions. Envs that are due for a
+  // reset were stepped too, in vain: leaving a lane out would cost more than starting its next episode over the result.
   void finish_consecutive(const ef_rows& rows, std::int64_t first_row, std::int32_t first_env, const double* reward,
-                          const std::uint8_t* is_terminated, int count) noexcept {
-    std::uint8_t are_due[kGroupRows], terminated[kGroupRows], truncated[kGroupRows];  // are_due: for a reset
+                          const std::uint8_t* is_terminated, std::uint64_t due, int count) noexcept {
+    std::uint8_t terminated[kGroupRows], truncated[kGroupRows];
     std::int32_t elapsed_steps[kGroupRows];
-    const bool resets_ended = resets_on_next_step(autoreset_);
-    for (int i = 0; i < count; ++i) are_due[i] = resets_ended & (phases_[first_env + i] == EF_ENDED);
     for (int i = 0; i < count; ++i) elapsed_steps[i] = elapsed_steps_[first_env + i] + 1;
     for (int i = 0; i < count; ++i) truncated[i] = elapsed_steps[i] >= step_limit_;
     for (int i = 0; i < count; ++i) terminated[i] = is_terminated[i] != 0;  // an author may write any number
@@ -216,9 +235,10 @@ class Fleet : public EnvSlots<Env> {
     std::memcpy(rows.terminated + first_row, terminated, count);
     std::memcpy(rows.truncated + first_row, truncated, count);
     if constexpr (!HasObserve<Env>) this->remember_obs(rows, first_row, first_env, count);
-    const std::uint64_t due = mask_of(are_due, are_due, count);
+    const std::uint64_t ended = mask_of(terminated, truncated, count) & ~due;
+    if (has_final_rows(autoreset_)) prefetch_generators(first_env, ended);
     // Only after all rows were written: what follows overwrites its own row.
-    for (std::uint64_t mask = mask_of(terminated, truncated, count) & ~due; mask != 0; mask &= mask - 1) {
+    for (std::uint64_t mask = ended; mask != 0; mask &= mask - 1) {
       const int i = std::countr_zero(mask);
       end_episode(rows, first_row + i, first_env + i);
     }
