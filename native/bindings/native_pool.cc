@@ -46,8 +46,9 @@ BatchBuffer* batch_buffer_of(PyObject* base) {
 
 // ---------------------------------------------------------------------------- batches
 
-BatchArrays::BatchArrays(const engine::BatchLayout& layout, nb::object all_ids)
+BatchArrays::BatchArrays(const engine::BatchLayout& layout, nb::object all_ids, nb::object batch_type)
     : layout_(layout), all_ids_(std::move(all_ids)) {
+  if (!batch_type.is_none()) batch_class_.emplace(std::move(batch_type));
   for (const engine::ColumnLayout& column : layout.columns) {
     ColumnType type{PyArray_DescrFromType(numpy_type(column.dtype)), 1, {}};
     if (column.array != nullptr) {
@@ -62,30 +63,57 @@ BatchArrays::~BatchArrays() {
   for (ColumnType& type : types_) Py_DECREF(type.descriptor);
 }
 
-Rows BatchArrays::wrap(BatchBuffer* buffer) const {
+// The object that the arrays of the buffer share: the buffer is released with it.
+nb::object BatchArrays::own(BatchBuffer* buffer) {
   PyObject* capsule = PyCapsule_New(buffer, kCapsuleName, release_buffer);
   if (capsule == nullptr) {
     engine::BufferPool::release(buffer);
     throw nb::python_error();
   }
-  const nb::object owner = nb::steal(capsule);
+  return nb::steal(capsule);
+}
+
+Rows BatchArrays::wrap(BatchBuffer* buffer) const {
+  const nb::object shared = own(buffer);
+  PyObject* owner = shared.ptr();
   Rows rows;
-  rows.set(Rows::kObs, arrays(*buffer, layout_.obs(0), layout_.num_obs, capsule));
-  rows.set(Rows::kReward, array(*buffer, layout_.reward(), capsule));
-  rows.set(Rows::kTerminated, array(*buffer, layout_.terminated(), capsule));
-  rows.set(Rows::kTruncated, array(*buffer, layout_.truncated(), capsule));
-  rows.set(Rows::kEnvId, buffer->is_whole ? Py_NewRef(all_ids_.ptr()) : array(*buffer, layout_.env_id(), capsule));
-  rows.set(Rows::kElapsedStep, array(*buffer, layout_.elapsed_step(), capsule));
-  rows.set(Rows::kInfo, arrays(*buffer, layout_.info(0), layout_.num_info, capsule));
+  rows.set(Rows::kObs, arrays(*buffer, layout_.obs(0), layout_.num_obs, owner));
+  rows.set(Rows::kReward, array(*buffer, layout_.reward(), owner));
+  rows.set(Rows::kTerminated, array(*buffer, layout_.terminated(), owner));
+  rows.set(Rows::kTruncated, array(*buffer, layout_.truncated(), owner));
+  rows.set(Rows::kEnvId, env_ids(*buffer, owner));
+  rows.set(Rows::kElapsedStep, array(*buffer, layout_.elapsed_step(), owner));
+  rows.set(Rows::kInfo, arrays(*buffer, layout_.info(0), layout_.num_info, owner));
   if (layout_.with_finals) {
-    rows.set(Rows::kFinalObs, arrays(*buffer, layout_.final_obs(0), layout_.num_obs, capsule));
-    rows.set(Rows::kFinalElapsedStep, array(*buffer, layout_.final_elapsed_step(), capsule));
-    rows.set(Rows::kFinalInfo, arrays(*buffer, layout_.final_info(0), layout_.num_info, capsule));
+    rows.set(Rows::kFinalObs, arrays(*buffer, layout_.final_obs(0), layout_.num_obs, owner));
+    rows.set(Rows::kFinalElapsedStep, array(*buffer, layout_.final_elapsed_step(), owner));
+    rows.set(Rows::kFinalInfo, arrays(*buffer, layout_.final_info(0), layout_.num_info, owner));
   }
   return rows;
 }
 
-// A new reference, or null with a Python error set.
+nb::object BatchArrays::wrap_plain(BatchBuffer* buffer) const {
+  const nb::object shared = own(buffer);
+  PyObject* owner = shared.ptr();
+  nb::object batch = batch_class_->make();
+  const auto set = [&](BatchClass::Slot slot, PyObject* value) { batch_class_->set(batch, slot, value); };
+  set(BatchClass::kObs, array(*buffer, layout_.obs(0), owner));
+  set(BatchClass::kReward, array(*buffer, layout_.reward(), owner));
+  set(BatchClass::kTerminated, array(*buffer, layout_.terminated(), owner));
+  set(BatchClass::kTruncated, array(*buffer, layout_.truncated(), owner));
+  set(BatchClass::kEnvId, env_ids(*buffer, owner));
+  set(BatchClass::kElapsedStep, array(*buffer, layout_.elapsed_step(), owner));
+  set(BatchClass::kInfo, PyDict_New());
+  set(BatchClass::kFinal, Py_NewRef(Py_None));
+  set(BatchClass::kFaults, PyTuple_New(0));
+  return batch;
+}
+
+// Here and below: a new reference, or null with a Python error set.
+PyObject* BatchArrays::env_ids(const BatchBuffer& buffer, PyObject* owner) const {
+  return buffer.is_whole ? Py_NewRef(all_ids_.ptr()) : array(buffer, layout_.env_id(), owner);
+}
+
 PyObject* BatchArrays::array(const BatchBuffer& buffer, std::int64_t column, PyObject* owner) const {
   const ColumnType& type = types_[column];
   npy_intp shape[ENVFLEET_MAX_NDIM + 1];
@@ -95,7 +123,7 @@ PyObject* BatchArrays::array(const BatchBuffer& buffer, std::int64_t column, PyO
   return wrap_memory(type.descriptor, type.ndim, shape, buffer.column(column), Py_NewRef(owner));
 }
 
-// A tuple of arrays; a new reference, or null with a Python error set.
+// A tuple of arrays.
 PyObject* BatchArrays::arrays(const BatchBuffer& buffer, std::int64_t first, std::int64_t count, PyObject* owner) const {
   PyObject* tuple = PyTuple_New(count);
   for (std::int64_t i = 0; tuple != nullptr && i < count; ++i) {
@@ -108,8 +136,8 @@ PyObject* BatchArrays::arrays(const BatchBuffer& buffer, std::int64_t first, std
 
 // ------------------------------------------------------------------------------- life
 
-NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs,
-                       nb::object all_ids) {
+NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs, nb::object all_ids,
+                       nb::object batch_type) {
   const ef_env_type& type = env_type_of(env_id);
   std::deque<ConfigValues> values;  // a deque: its elements are never moved
   for (nb::handle config : configs) values.emplace_back(type, nb::cast<nb::dict>(config));
@@ -118,7 +146,7 @@ NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& o
   engine_ = without_gil_if(true, [&] { return Engine::make(type, options, raw); });
   ids_.emplace(options.num_envs);
   actions_.emplace(engine_->spec().action);
-  arrays_.emplace(engine_->sync_layout(), std::move(all_ids));
+  arrays_.emplace(engine_->sync_layout(), std::move(all_ids), std::move(batch_type));
 }
 
 NativePool::~NativePool() {
@@ -232,6 +260,7 @@ nb::object NativePool::wrap(BatchBuffer* batch) {
       throw;
     }
   }
+  if (arrays_->makes_batches() && !faults.is_valid()) return arrays_->wrap_plain(batch);
   Rows rows = arrays_->wrap(batch);
   if (faults.is_valid()) rows.set(Rows::kFaults, std::move(faults));
   return rows.release();
@@ -579,7 +608,7 @@ void bind_native_pool(nb::module_& module) {
              engine::EngineOptions options;
              std::int32_t autoreset = 0;
              nb::list configs;
-             nb::object all_ids;
+             nb::object all_ids, batch_type;
              Keywords("NativePool()", given)
                  .read("env_id", env_id)
                  .read("num_envs", options.num_envs)
@@ -590,9 +619,10 @@ void bind_native_pool(nb::module_& module) {
                  .read("autoreset", autoreset)
                  .read("configs", configs)
                  .read("all_ids", all_ids)
+                 .read("batch_type", batch_type)
                  .finish();
              options.autoreset = static_cast<ef_autoreset>(autoreset);
-             new (self) NativePool(env_id, options, configs, all_ids);
+             new (self) NativePool(env_id, options, configs, all_ids, batch_type);
            })
       .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())

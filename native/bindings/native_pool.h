@@ -27,17 +27,20 @@
 
 namespace envfleet::bindings {
 
-// Turns the batch buffers of one layout into Rows whose arrays share the ownership of the buffer.
+// Turns the batch buffers of one layout into Rows whose arrays share the ownership of the buffer, or into batches.
 class BatchArrays {
  public:
-  // all_ids: the read-only array 0, 1, 2 ... that serves as env_id in every batch of all envs.
-  BatchArrays(const engine::BatchLayout& layout, nanobind::object all_ids);
+  // all_ids: the read-only array 0, 1, 2 ... that serves as env_id in every batch of all envs. batch_type: Batch, if rows
+  // without faults have all that belongs to it; otherwise None.
+  BatchArrays(const engine::BatchLayout& layout, nanobind::object all_ids, nanobind::object batch_type);
   ~BatchArrays();
   BatchArrays(const BatchArrays&) = delete;
   BatchArrays& operator=(const BatchArrays&) = delete;
 
-  // Takes over the buffer, also if it throws.
+  bool makes_batches() const { return batch_class_.has_value(); }
+  // These take over the buffer, also if they throw. wrap_plain(): the buffer as a batch without faults.
   Rows wrap(engine::BatchBuffer* buffer) const;
+  nanobind::object wrap_plain(engine::BatchBuffer* buffer) const;
 
  private:
   struct ColumnType {
@@ -45,19 +48,22 @@ class BatchArrays {
     int ndim;
     npy_intp shape[ENVFLEET_MAX_NDIM + 1];
   };
+  static nanobind::object own(engine::BatchBuffer* buffer);
+  PyObject* env_ids(const engine::BatchBuffer& buffer, PyObject* owner) const;
   PyObject* array(const engine::BatchBuffer& buffer, std::int64_t column, PyObject* owner) const;
   PyObject* arrays(const engine::BatchBuffer& buffer, std::int64_t first, std::int64_t count, PyObject* owner) const;
 
   engine::BatchLayout layout_;
   std::vector<ColumnType> types_;
   nanobind::object all_ids_;
+  std::optional<BatchClass> batch_class_;
 };
 
 class NativePool {
  public:
-  // configs: the parameters of the env, one dict for all envs or one per env. all_ids: see BatchArrays.
+  // configs: the parameters of the env, one dict for all envs or one per env. all_ids, batch_type: see BatchArrays.
   NativePool(const std::string& env_id, const engine::EngineOptions& options, nanobind::list configs,
-             nanobind::object all_ids);
+             nanobind::object all_ids, nanobind::object batch_type);
   ~NativePool();
 
   // --- stepping ------------------------------------------------------------------------

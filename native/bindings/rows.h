@@ -3,6 +3,8 @@
 // A plain extension type and not a nanobind class: step() makes one per call, and CPython reads its attributes as fast as
 // those of a class with __slots__.
 //
+// BatchClass: envfleet.batch.Batch itself, for batches that need no work in Python.
+//
 // Thread safety: as any Python object, with the GIL held.
 #pragma once
 
@@ -41,6 +43,24 @@ class Rows {
 
  private:
   nanobind::object object_;
+};
+
+class BatchClass {
+ public:
+  // In the order of the arguments of Batch.__init__().
+  enum Slot { kObs, kReward, kTerminated, kTruncated, kEnvId, kElapsedStep, kInfo, kFinal, kFaults, kNumSlots };
+
+  // Throws std::invalid_argument if the class does not have all of these in its __slots__.
+  explicit BatchClass(nanobind::object type);
+
+  // An instance without values. Throws python_error if memory runs out.
+  nanobind::object make() const;
+  // As Rows::set(), for a slot that has no value yet.
+  void set(const nanobind::object& batch, Slot slot, PyObject* value) const;
+
+ private:
+  nanobind::object type_;
+  Py_ssize_t offsets_[kNumSlots];
 };
 
 }  // namespace envfleet::bindings

@@ -7,7 +7,7 @@ them is garbage-collected.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -49,6 +49,7 @@ class FinalRows:
         self.info = info
 
 
+@final
 class Batch:
     """Rows of observations, rewards, flags and ids. Row r is env env_id[r].
 
@@ -57,6 +58,7 @@ class Batch:
     under _key. final is set in same_step mode only.
     """
 
+    # The native executor makes plain batches by filling in the slots.
     __slots__ = ("elapsed_step", "env_id", "faults", "final", "info", "obs", "reward", "terminated", "truncated")
 
     def __init__(

@@ -327,7 +327,7 @@ class Pool:
         assert batch is not None, "without a time limit there is a batch"
         return batch
 
-    def settle_rows(self, rows: _native.Rows) -> Batch:
+    def settle_rows(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)
         return batch if not batch.faults else self._settle(batch)

@@ -102,7 +102,7 @@ class Executor(ABC):
         """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
         return None
 
-    def batch_of(self, rows: _native.Rows) -> Batch:
+    def batch_of(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL from native_pool()."""
         raise NotImplementedError
 

@@ -1,6 +1,7 @@
 """The native executor: C++ envs on the engine's thread pool.
 
-Thin on purpose: native/bindings/native_pool.cc checks and runs, and this module turns its Rows into Batches.
+Thin on purpose: native/bindings/native_pool.cc checks and runs, and this module makes batches of rows that have more
+than plain columns.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from gymnasium.vector import AutoresetMode
@@ -50,6 +51,13 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         all_ids = np.arange(config.num_envs, dtype=np.int32)
         # Shared by all batches of all envs, hence read-only.
         all_ids.flags.writeable = False
+        names = [array.name for array in spec.observation_arrays]
+        texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
+        self._obs_of = assembler_of(spec.observation_space, names, texts)
+        self._info_names = tuple(array.name for array in spec.info_arrays)
+        self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
+        # One observation array, no infos and no final rows, the most common case: nothing is left to do here.
+        is_plain = len(names) == 1 and not texts and not self._info_names and not self._has_finals
         try:
             self._native = _native.NativePool(
                 env_id=native_id,
@@ -61,6 +69,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 autoreset=NATIVE_CODES[config.autoreset_mode],
                 configs=[dict(values) for values in params],
                 all_ids=all_ids,
+                batch_type=Batch if is_plain else None,
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
@@ -69,26 +78,18 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._render_mode = config.render_mode
         self._make_renderer = make_renderer
         self._renderers: dict[str, Renderer] = {}  # by parameters: those of FrozenLake hold its map
-        names = [array.name for array in spec.observation_arrays]
-        texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
-        self._obs_of = assembler_of(spec.observation_space, names, texts)
-        self._info_names = tuple(array.name for array in spec.info_arrays)
         # Info keys that only resets or only steps have: name -> whether steps have it.
         self._partial = {a.name: a.on_step for a in spec.info_arrays if not (a.on_step and a.on_reset)}
-        self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
-        is_plain = len(names) == 1 and not texts and not self._info_names and not self._has_finals
-        # A function and not a bound method, which would be a reference cycle: the threads would outlive the pool.
-        self._make_batch = NativeExecutor._plain_batch if is_plain else NativeExecutor._rich_batch
 
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step(actions, env_ids, timeout_s)
-        return self._make_batch(self, rows) if rows else self._no_batch(rows)
+        return rows if type(rows) is Batch else self._convert(rows)
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step_checked(actions, env_ids, timeout_s)
-        return self._make_batch(self, rows) if rows else self._no_batch(rows)
+        return rows if type(rows) is Batch else self._convert(rows)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -101,22 +102,24 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.recv(timeout_s)
-        return self._make_batch(self, rows) if rows else self._no_batch(rows)
+        return rows if type(rows) is Batch else self._convert(rows)
 
     def native_pool(self) -> _native.NativePool | None:
         return self._native
 
-    def batch_of(self, rows: _native.Rows) -> Batch:
-        return self._make_batch(self, rows)
+    def batch_of(self, rows: _native.Rows | Batch) -> Batch:
+        return rows if type(rows) is Batch else self._make_batch(rows)
 
-    @staticmethod
-    def _no_batch(answer: object) -> Refused | None:
-        return None if answer is None else REFUSED
+    def _convert(self, answer: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
+        """Return the batch of what the native pool returned, if that was not a batch."""
+        if not answer:
+            return None if answer is None else REFUSED
+        return self._make_batch(answer)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         rows = self._native.reset(env_ids, timeout_s)
-        return None if rows is None else self._make_batch(self, rows)
+        return None if rows is None else self.batch_of(rows)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -128,22 +131,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         check_native_options(self.spec, options)
 
-    def _plain_batch(self, rows: _native.Rows) -> Batch:
-        """Return the batch of an env with one observation array, no infos and no final rows: the most common case."""
-        return Batch(
-            rows.obs[0],
-            rows.reward,
-            rows.terminated,
-            rows.truncated,
-            rows.env_id,
-            rows.elapsed_step,
-            {},
-            None,
-            () if rows.faults is None else _faults(rows.faults),
-        )
-
-    def _rich_batch(self, rows: _native.Rows) -> Batch:
-        """Return the batch of any env."""
+    def _make_batch(self, rows: _native.Rows) -> Batch:
         final = None
         if self._has_finals:
             infos = zip(self._info_names, rows.final_info, strict=True)
@@ -191,6 +179,8 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def observe(self) -> Any:
         rows = self._native.observe()
+        if type(rows) is Batch:
+            return rows.obs
         if rows.faults is not None:
             raise EnvError(_faults(rows.faults), None, "reset the env, which rebuilds it")
         return self._obs_of(rows.obs)
