@@ -233,8 +233,8 @@ def test_restarts(traces: Traces) -> None:
 
 
 KILLED_ENGINE = """#!/bin/sh
-if [ -e {folder}/second ]; then exec {engine} "$@"; fi
-: > {folder}/second
+echo start >> {folder}/starts
+if [ "$(wc -l < {folder}/starts)" -gt {num_kills} ]; then exec {engine} "$@"; fi
 {engine} "$@" &
 until {moment} || ! kill -0 $!; do :; done
 kill -KILL $!
@@ -268,6 +268,7 @@ MOMENTS = {
     "at once": "true",
     "with its queues": "grep -q ViZDoomMQ /proc/$!/maps",
     "with a lock": '{python} {folder}/lock_queue.py "$@"',
+    "many times": "true",
 }
 
 
@@ -278,7 +279,8 @@ def test_an_engine_is_killed_while_it_starts(moment: str, traces: Traces, tmp_pa
     command = MOMENTS[moment].format(python=sys.executable, folder=tmp_path)
     engine = tmp_path / "engine"
     original = Path(vizdoom.__file__).with_name("vizdoom")
-    engine.write_text(KILLED_ENGINE.format(engine=original, folder=tmp_path, moment=command))
+    num_kills = 15 if moment == "many times" else 1
+    engine.write_text(KILLED_ENGINE.format(engine=original, folder=tmp_path, moment=command, num_kills=num_kills))
     engine.chmod(0o700)
     result = subprocess.run(
         [sys.executable, "-c", KILLED_WHILE_STARTING, str(engine)],

@@ -20,11 +20,13 @@ has_first_message() {
   return 1
 }
 
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+while true; do
   "$program" "$@" > log 2>&1
   status=$?
-  if [ "$status" -le 128 ]; then break; fi
+  # A signal. An engine that gives up exits with 255.
+  [ "$status" -gt 128 ] && [ "$status" -le 192 ] || break
   ln -s killed state 2> /dev/null || [ "$(readlink state)" = killed ] || break # it had started
-  if has_first_message; then break; fi
+  has_first_message && break
+  sleep 0.1
 done
 exit "$status"

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import tempfile
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -22,6 +23,7 @@ from envfleet.errors import EnvfleetError
 
 _SCRIPT = os.path.join(os.path.dirname(__file__), "engine.sh")
 _START_POLL_S = 1.0
+_POLLS_UNTIL_WARNING = 30
 _CLOSE_TIMEOUT_S = 2.0
 _KILLED = "the ViZDoom engine was killed while it started; reset() starts a new one"
 
@@ -31,7 +33,11 @@ class GameError(EnvfleetError, RuntimeError):
 
 
 class EngineFolder:
-    """A new folder with a program that starts the engine in it."""
+    """A new folder with a program that starts the engine in it.
+
+    The link "state" in it says how the start went: "killed" if engine.sh had to replace an engine that was killed, or
+    "started" once init() has returned. Whichever is made first stays.
+    """
 
     def __init__(self, engine: str) -> None:
         self.path = os.path.join(tempfile.gettempdir(), f"envfleet-vizdoom-{secrets.token_hex(8)}")
@@ -73,11 +79,21 @@ class EngineFolder:
         state = os.path.join(self.path, "state")
         return os.path.islink(state) and os.readlink(state) == "killed"
 
-    def release_queues_until(self, started: threading.Event) -> None:
+    def supervise_start(self, started: threading.Event) -> None:
         """Until the engine has started, unlock the queues that an engine had locked when it was killed."""
+        polls_killed = 0
         while not started.wait(_START_POLL_S):
-            if self.was_killed:
-                release_queues(self.path)
+            if not self.was_killed:
+                continue
+            release_queues(self.path)
+            polls_killed += 1
+            if polls_killed == _POLLS_UNTIL_WARNING:
+                warnings.warn(
+                    "a ViZDoom engine is killed again and again while it starts, and started again; "
+                    "check whether the machine is out of memory",
+                    RuntimeWarning,
+                    stacklevel=1,
+                )
 
     def mark_started(self) -> bool:
         """Tell engine.sh not to replace an engine that is killed from now on. Returns False if it already did."""
@@ -121,7 +137,7 @@ class Game:
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         started = threading.Event()
         try:
-            threading.Thread(target=folder.release_queues_until, args=[started], daemon=True).start()
+            threading.Thread(target=folder.supervise_start, args=[started], daemon=True).start()
             self.doom.init()
         except Exception as error:
             message = f"the ViZDoom engine did not start: {error} {folder.log}".strip()

@@ -91,7 +91,7 @@ def _shared_path(name: str, instance_id: str) -> str:
 def remove_game(folder: str) -> None:
     """Kill the game of this folder, and remove the folder and the game's shared memory."""
     instance_ids = _instance_ids(folder)
-    # The folder first: it contains the program, without which an engine that is about to start cannot.
+    # The folder first: without it, engine.sh cannot start another engine.
     for _ in range(100):
         shutil.rmtree(folder, ignore_errors=True)
         running = list(engines_of(folder))
