@@ -89,11 +89,7 @@ class Restarts:
         errors = np.full(len(batch), None, dtype=object)
         has_error = np.zeros(len(batch), dtype=np.bool_)
         for fault in batch.faults:
-            try:
-                self.rebuild(fault.env_id, phase)
-            except EnvError as error:
-                error.batch = batch
-                raise
+            self._rebuild_in(batch, fault.env_id, phase)
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
         if has_first_rows:
@@ -102,6 +98,14 @@ class Restarts:
             batch.truncated[has_error] = True
         merge([{"error": text} if text is not None else None for text in errors], batch.info)
         return batch
+
+    def _rebuild_in(self, batch: Batch, env_id: int, phase: Phase) -> None:
+        """Build one env of a batch again; the error, if that fails, has the rows of the others."""
+        try:
+            self.rebuild(env_id, phase)
+        except EnvError as error:
+            error.batch = batch
+            raise
 
     def _fill_first_rows(self, batch: Batch, rows: NDArray[np.intp]) -> None:
         """Replace the rows of restarted envs with the first rows of their next episodes."""
@@ -116,7 +120,7 @@ class Restarts:
                 ) from spent[0].cause
             failed = np.isin(fresh.env_id, [fault.env_id for fault in fresh.faults])
             for fault in fresh.faults:
-                self.rebuild(fault.env_id, Phase.UNSTARTED)
+                self._rebuild_in(batch, fault.env_id, Phase.UNSTARTED)
             batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
             for position in np.flatnonzero(~failed):
                 infos[rows[position]] = split_rows(fresh.info, int(position))

@@ -287,9 +287,9 @@ def test_refusals() -> None:
         TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=5)
     with (
         TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=2) as envs,
-        pytest.raises(ConfigError, match=r"envs\.groups"),
+        pytest.raises(ConfigError, match=r"send\(\) expected num_groups=1.*envs\.groups"),
     ):
-        envs.recv()
+        envs.send(torch.zeros(4, dtype=torch.int64))
     with (
         envfleet.make_pool("CartPole-v1", num_envs=4) as pool,
         pytest.raises(ConfigError, match="without further options"),

@@ -12,9 +12,7 @@ share the memory of the batch.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import mmap
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -22,12 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.batch import Batch, Fault
-from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
-from envfleet.infos import is_mask, split_rows
-from envfleet.making.make import make_pool
-from envfleet.pool import Pool, timeout_seconds
-from envfleet.seeding import Seed, seeds_for
+from envfleet.batch import Batch
+from envfleet.errors import ActionError, ConfigError, MissingExtraError
+from envfleet.pool import Pool
+from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
 from envfleet.validation import check_actions
 
@@ -35,6 +31,8 @@ try:
     import torch
 except ImportError as error:
     raise MissingExtraError("torch", "torch", "the torch api") from error
+
+from envfleet.apis.torch_groups import JoinedGroups, make_pools  # after the check: it imports torch too
 
 Tensors = Any  # a tensor, or a dict or tuple of Tensors, in the structure of a space
 Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
@@ -81,7 +79,7 @@ class TorchPool:
             raise ConfigError(
                 f"reward_dtype expected a torch.dtype or None, got {reward_dtype!r}; pass for example torch.float32"
             )
-        pools = _pools_for(env, num_groups, self.device.type == "cuda", options)
+        pools = make_pools(env, num_groups, self.device.type == "cuda", options)
         try:
             self.groups: tuple[TorchGroup, ...] = tuple(
                 TorchGroup(pool, self.device, info_tensors, reward_dtype, static_shapes) for pool in pools
@@ -94,50 +92,19 @@ class TorchPool:
         self.single_observation_space = self.spec.observation_space
         self.single_action_space = self.spec.action_space
         self.num_envs = sum(group.num_envs for group in self.groups)
-        # By group: what a step() of several groups has received so far.
-        self._received: dict[int, Step | EnvError] = {}
+        self._joined = JoinedGroups(self.groups) if len(self.groups) > 1 else None
 
     def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> tuple[Tensors, dict[str, Any]]:
         """Reset all envs and return their observations and infos."""
-        self._received.clear()
-        seeds = _split_seeds(seed, [group.num_envs for group in self.groups])
-        results = [group.reset(seed=own, options=options) for group, own in zip(self.groups, seeds, strict=True)]
-        return results[0] if len(results) == 1 else _join_results(results, self._first_ids())
+        if self._joined is not None:
+            return self._joined.reset(seed, options)
+        return self.groups[0].reset(seed=seed, options=options)
 
     def step(self, actions: Tensors, *, timeout: float | None = None) -> Step:
         """Step all envs; on an asynchronous pool, send the actions and receive the next batch."""
-        if len(self.groups) == 1:
-            return self.groups[0].step(actions, timeout=timeout)
-        # Everything is checked before the envs of the first group move.
-        timeout_seconds(timeout)
-        columns = self.groups[0].checked_columns(actions, self.num_envs)
-        for group in self.groups:
-            group.pool.check_order("step()")
-        self._received.clear()
-        for group, first in zip(self.groups, self._first_ids(), strict=True):
-            group.send_columns([column[first : first + group.num_envs] for column in columns])
-        return self._recv_groups(timeout)
-
-    def _recv_groups(self, timeout: float | None) -> Step:
-        """Return the rows of all groups. After a timeout or Ctrl-C, the next call returns them."""
-        end = time.monotonic() + timeout_seconds(timeout)
-        first_ids = self._first_ids()
-        for position, group in enumerate(self.groups):
-            if position in self._received:
-                continue
-            left = None if timeout is None else max(end - time.monotonic(), 0.0)
-            try:
-                self._received[position] = group.recv(timeout=left)
-            except EnvError as error:  # the other groups still have their rows
-                self._received[position] = error
-            except RecvTimeout:
-                raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does") from None
-        results = [self._received.pop(position) for position in range(len(self.groups))]
-        failed = [own for own in results if isinstance(own, EnvError)]
-        if failed:
-            raise _joined_error(results, first_ids) from failed[0].__cause__
-        joined: Step = _join_results([own for own in results if not isinstance(own, EnvError)], first_ids)
-        return joined
+        if self._joined is not None:
+            return self._joined.step(actions, timeout)
+        return self.groups[0].step(actions, timeout=timeout)
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
         """Start a step of these envs (default: all) and return."""
@@ -148,9 +115,9 @@ class TorchPool:
 
         With several groups: the rows of a step() that timed out or was interrupted.
         """
-        if len(self.groups) > 1 and (self._received or any(group.pool.num_in_flight for group in self.groups)):
-            return self._recv_groups(timeout)
-        return self._only_group("recv()").recv(timeout=timeout)
+        if self._joined is not None:
+            return self._joined.recv(timeout)
+        return self.groups[0].recv(timeout=timeout)
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Start a reset of all envs; recv() returns their rows."""
@@ -176,10 +143,6 @@ class TorchPool:
                 f"{call} expected num_groups=1, got {len(self.groups)} groups; call it on one of envs.groups"
             )
         return self.groups[0]
-
-    def _first_ids(self) -> list[int]:
-        ends = np.cumsum([group.num_envs for group in self.groups])
-        return [0, *ends[:-1].tolist()]
 
 
 class TorchGroup:
@@ -209,6 +172,11 @@ class TorchGroup:
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Tensors, dict[str, Any]]:
         """Reset these envs (default: all) and return their observations and infos."""
+        obs, _, _, _, info = self.tensors(self.reset_batch(env_ids, seed=seed, options=options))
+        return obs, info
+
+    def reset_batch(self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> Batch:
+        """Reset these envs (default: all) and return their rows on the host."""
         ids = _ids(env_ids)
         if self._static_rows is not None:
             num_rows = self.num_envs if ids is None else len(self.pool.check_env_ids("reset()", ids))
@@ -218,14 +186,13 @@ class TorchGroup:
                     f"{num_rows}; call async_reset() and recv() instead"
                 )
         self._transfer.wait_for_shared_rows()
-        obs, _, _, _, info = self._tensors(self.pool.reset(ids, seed=seed, options=options))
-        return obs, info
+        return self.pool.reset(ids, seed=seed, options=options)
 
     def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
         """Step these envs (default: all)."""
         host_actions, was_idle = self._transfer.to_host(actions)
         self._transfer.wait_for_shared_rows()
-        return self._tensors(self.pool.step(host_actions, _ids(env_ids), timeout), was_idle)
+        return self.tensors(self.pool.step(host_actions, _ids(env_ids), timeout), was_idle)
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
         """Start a step of these envs (default: all) and return."""
@@ -246,7 +213,7 @@ class TorchGroup:
 
     def recv(self, *, timeout: float | None = None) -> Step:
         """Wait for the next batch."""
-        return self._tensors(self.pool.recv(timeout))
+        return self.tensors(self.pool.recv(timeout))
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Start a reset of all envs; recv() returns their rows."""
@@ -258,7 +225,7 @@ class TorchGroup:
         self._transfer.close()
         self.pool.close()
 
-    def _tensors(self, batch: Batch, is_idle: bool = False) -> Step:
+    def tensors(self, batch: Batch, is_idle: bool = False) -> Step:
         """Return the batch as tensors. is_idle: the current stream had nothing to do when the step began."""
         self.num_batches += 1
         arrays = [*self._obs.arrays(batch.obs), batch.reward, batch.terminated, batch.truncated]
@@ -283,6 +250,15 @@ class TorchGroup:
         if self._static_rows is None:
             return obs, reward, terminated, truncated, info
         return self._keep_shapes((obs, reward, terminated, truncated, info), len(batch))
+
+    def with_info_tensors(self, info: dict[str, Any]) -> dict[str, Any]:
+        """Return an info of all groups with its numeric columns as tensors, if infos are tensors."""
+        if not self._info_tensors:
+            return info
+        return {
+            key: torch.as_tensor(column, device=self._device) if _is_numeric(column) else column
+            for key, column in info.items()
+        }
 
     def _keep_shapes(self, step: Step, num_rows: int) -> Step:
         """Copy the rows into tensors that every call returns."""
@@ -572,147 +548,3 @@ def _checked_device(device: torch.device | str) -> torch.device:
     if found.type == "cuda" and found.index is not None and found.index >= torch.cuda.device_count():
         raise ConfigError(f"device expected one of {torch.cuda.device_count()} CUDA devices, got {str(found)!r}")
     return found
-
-
-# --- groups -------------------------------------------------------------------------------------
-
-
-def _pools_for(env: Any, num_groups: int, on_gpu: bool, options: Mapping[str, Any]) -> list[Pool]:
-    if isinstance(env, Pool):
-        if options or num_groups != 1:
-            raise ConfigError(
-                "TorchPool expected a pool without further options and num_groups=1, got "
-                f"{sorted(options) or num_groups}; pass the env's id or class to have the pool made"
-            )
-        return [env]
-    # On a GPU the rows are copied from where the workers wrote them, and the workers wait for that.
-    defaults = {"copy": False} if on_gpu else {}
-    num_envs = options.get("num_envs", len(env) if isinstance(env, (list, tuple)) else 1)
-    is_number = isinstance(num_envs, int) and num_envs > 0  # otherwise make_pool() says what it expects
-    if not isinstance(num_groups, int) or num_groups < 1 or (is_number and num_groups > num_envs):
-        raise ConfigError(f"num_groups expected an integer from 1 to num_envs={num_envs}, got {num_groups!r}")
-    if num_groups == 1 or not is_number:
-        return [make_pool(env, **{**defaults, **options})]
-    for name in ("batch_size", "env_kwargs"):
-        if isinstance(options.get(name), (int, list, tuple)) and options.get(name):
-            raise ConfigError(
-                f"num_groups={num_groups} expected no {name}, got {options[name]!r}; leave one of them out"
-            )
-    firsts = [num_envs * group // num_groups for group in range(num_groups + 1)]
-    seeds = _split_seeds(options.get("seed"), np.diff(firsts).tolist())
-    pools: list[Pool] = []
-    try:
-        for first, end, seed in zip(firsts[:-1], firsts[1:], seeds, strict=True):
-            own = list(env[first:end]) if isinstance(env, (list, tuple)) else env
-            pools.append(make_pool(own, **{**defaults, **options, "num_envs": end - first, "seed": seed}))
-    except BaseException:
-        for pool in pools:
-            pool.close()
-        raise
-    return pools
-
-
-def _split_seeds(seed: Seed, sizes: Sequence[int]) -> list[Any]:
-    """The seeds of each group: env i of the whole has the seed that it has in one pool."""
-    if seed is None or len(sizes) == 1:
-        return [seed] * len(sizes)
-    num_envs = sum(sizes)
-    seeds = seeds_for(seed, np.arange(num_envs, dtype=np.int32), num_envs)
-    ends = np.cumsum(sizes).tolist()
-    return [seeds[end - size : end] for size, end in zip(sizes, ends, strict=True)]
-
-
-def _join_results(results: Sequence[tuple[Any, ...]], first_ids: Sequence[int]) -> tuple[Any, ...]:
-    """The results of all groups as one, row by row."""
-    infos = [dict(result[-1]) for result in results]
-    for info, first in zip(infos, first_ids, strict=True):
-        info["env_id"] = info["env_id"] + first
-    info = _join_infos(infos, [len(info["env_id"]) for info in infos])
-    return (*(_concatenate(list(parts)) for parts in zip(*(result[:-1] for result in results), strict=True)), info)
-
-
-def _join_infos(infos: Sequence[dict[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
-    """Join infos row by row. A key that a group lacks has zeros there, and a mask that says so."""
-    joined: dict[str, Any] = {}
-    names = {key for info in infos for key in info}
-    for key in dict.fromkeys(key for info in infos for key in info):
-        if is_mask(key, names):
-            continue
-        present = [info[key] for info in infos if key in info]
-        if all(isinstance(column, dict) for column in present):
-            joined[key] = _join_infos([info.get(key, {}) for info in infos], sizes)
-        else:
-            joined[key] = _join_columns([info.get(key) for info in infos], sizes)
-        masks = [info.get(f"_{key}", key in info) for info in infos]
-        if any(mask is not True for mask in masks):
-            joined[f"_{key}"] = _join_masks(masks, sizes, present[0])
-    return joined
-
-
-def _join_columns(columns: Sequence[Any], sizes: Sequence[int]) -> Any:
-    """Join the columns of a key; None stands for no values. Those that do not fit together become objects."""
-    first = next(column for column in columns if column is not None)
-    if isinstance(first, (dict, tuple)):  # nested observations, which every group has
-        return _concatenate(list(columns))
-    own = [
-        column
-        if column is not None
-        else (
-            first.new_zeros((size, *first.shape[1:]))
-            if isinstance(first, torch.Tensor)
-            else np.full((size, *first.shape[1:]), None if first.dtype == object else 0, first.dtype)
-        )
-        for column, size in zip(columns, sizes, strict=True)
-    ]
-    if len({type(column) for column in own}) == 1 and len({column.shape[1:] for column in own}) == 1:
-        return _concatenate(own)
-    objects = np.full(sum(sizes), None, dtype=object)
-    row = 0
-    for column, size in zip(own, sizes, strict=True):
-        for position in range(size):
-            objects[row + position] = column[position] if not isinstance(column, dict) else split_rows(column, position)
-        row += size
-    return objects
-
-
-def _join_masks(masks: Sequence[Any], sizes: Sequence[int], like: Any) -> Any:
-    """Join masks, of which True and False stand for whole groups."""
-    if isinstance(like, torch.Tensor) or any(isinstance(mask, torch.Tensor) for mask in masks):
-        device = next(own.device for own in (like, *masks) if isinstance(own, torch.Tensor))
-        return torch.cat(
-            [
-                mask if isinstance(mask, torch.Tensor) else torch.full((size,), bool(mask), device=device)
-                for mask, size in zip(masks, sizes, strict=True)
-            ]
-        )
-    return np.concatenate([np.broadcast_to(mask, size) for mask, size in zip(masks, sizes, strict=True)])
-
-
-def _joined_error(results: Sequence[Step | EnvError], first_ids: Sequence[int]) -> EnvError:
-    """Return the errors of groups as one, with the rows of all groups on the host."""
-    faults: list[Fault] = []
-    steps = []
-    for result, first in zip(results, first_ids, strict=True):
-        if isinstance(result, EnvError):
-            faults += [dataclasses.replace(fault, env_id=fault.env_id + first) for fault in result.faults]
-            batch = result.batch
-            assert batch is not None, "an error of recv() has its batch"
-            info = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
-            steps.append((batch.obs, batch.reward, batch.terminated, batch.truncated, info))
-        else:
-            steps.append(_map(_leaf_to_numpy, result))
-    obs, reward, terminated, truncated, info = _join_results(steps, first_ids)
-    env_id, elapsed_step = info.pop("env_id"), info.pop("elapsed_step")
-    batch = Batch(obs, reward, terminated, truncated, env_id, elapsed_step, info, None, tuple(faults))
-    return EnvError.of(tuple(faults), batch, "the other rows are in .batch, and its next reset rebuilds it")
-
-
-def _concatenate(parts: list[Any]) -> Any:
-    first = parts[0]
-    if isinstance(first, dict):
-        return {key: _concatenate([part[key] for part in parts]) for key in first}
-    if isinstance(first, tuple) and not (first and isinstance(first[0], str)):
-        return tuple(_concatenate(list(own)) for own in zip(*parts, strict=True))
-    if isinstance(first, torch.Tensor):
-        return torch.cat(parts)
-    return np.concatenate(parts) if isinstance(first, np.ndarray) else sum(map(tuple, parts), ())
