@@ -197,6 +197,57 @@ def test_files_of_other_kinds(tmp_path):
             envfleet.compile(write(tmp_path, name))
 
 
+@pytest.mark.parametrize("header_of", ["link", "file"])
+def test_a_link_to_a_file_of_another_name(tmp_path, cache, header_of):
+    """As stores by content keep files: env.cc -> ../blobs/abc123, with headers next to either."""
+    folders = {"link": tmp_path / "snapshot", "file": tmp_path / "blobs"}
+    for folder in folders.values():
+        folder.mkdir()
+    header = folders[header_of] / "start.h"
+    header.write_text("constexpr float kStart = 1;")
+    for name, start in (("abc123", "kStart"), ("def456", "kStart + 20")):
+        write(folders["file"], name, env_id="Blob-v0", start=start, include='#include "start.h"')
+    link = folders["link"] / "env.cc"
+    link.symlink_to("../blobs/abc123")
+    assert envfleet.compile(link) == ["Blob-v0"]
+    assert first_obs("Blob-v0") == 1
+    built = list(cache.glob("*.so"))
+    envfleet.compile(link)
+    assert list(cache.glob("*.so")) == built
+    header.write_text("constexpr float kStart = 2;")
+    envfleet.compile(link)
+    assert first_obs("Blob-v0") == 2
+    link.unlink()
+    link.symlink_to("../blobs/def456")
+    envfleet.compile(link)
+    assert first_obs("Blob-v0") == 22
+
+
+def test_a_link_to_an_equal_file_with_another_header(tmp_path):
+    for folder, value in (("a", 31), ("b", 32)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "start.h").write_text(f"constexpr float kStart = {value};")
+        write(tmp_path / folder, "blob", env_id="Equal-v0", start="kStart", include='#include "start.h"')
+        link = tmp_path / "env.cc"
+        link.unlink(missing_ok=True)
+        link.symlink_to(f"{folder}/blob")
+        envfleet.compile(link)
+        assert first_obs("Equal-v0") == value
+
+
+def test_a_link_of_any_name_to_a_source(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "start.h").write_text("constexpr float kStart = 3;")
+    source = write(tmp_path / "src", "env.cc", env_id="Linked-v0", start="kStart", include='#include "start.h"')
+    for name in ("current", "current.cc"):
+        (tmp_path / name).symlink_to(source)
+        assert envfleet.compile(tmp_path / name) == ["Linked-v0"]
+    (tmp_path / "current.cc").unlink()
+    (tmp_path / "current.cc").symlink_to("missing")
+    with pytest.raises(CompileError, match="which is missing"):
+        envfleet.compile(tmp_path / "current.cc")
+
+
 @pytest.mark.parametrize("flags", [None, 3, "-O2", b"-O2", [None], ["-D\0"]])
 def test_flags_that_are_no_list_of_strings(tmp_path, flags):
     with pytest.raises(CompileError, match=r"expected (flags as a list|each flag as a string)"):
@@ -508,26 +559,88 @@ except envfleet.CompileError as error:
     assert not list(cache.iterdir())
 
 
-def test_a_ray_worker_loads_no_library_that_others_wrote(tmp_path: Path, probe_library: Path) -> None:
-    """Of the same name and size, as another user can leave it in a folder for temporary files."""
-    folder = tmp_path / f"envfleet-plugins-{os.getuid()}"
-    folder.mkdir()
-    (folder / probe_library.name).write_bytes(b"x" * probe_library.stat().st_size)
+def load_on_a_ray_worker(library: Path, folder: Path, before: str = "", after: str = "", **variables: str) -> list[str]:
+    """Load a plug-in twice as a Ray worker does, in a process of its own with `folder` for temporary files.
+
+    Returns what the process printed, first of all whether the plug-in is loaded.
+    """
     code = textwrap.dedent(f"""
         from pathlib import Path
         from envfleet import CompileError, _native
         from envfleet.executors.ray.building import _load_library
+        name, data = {library.name!r}, Path({str(library)!r}).read_bytes()
+        {before}
         for _ in range(2):
-            _load_library({probe_library.name!r}, Path({str(probe_library)!r}).read_bytes())
+            _load_library(name, data)
         print("Faulty-v0" in _native.list_env_types())
-        Path({str(folder)!r}).chmod(0o777)
+        {after}
+    """)
+    environment = {**os.environ, "TMPDIR": str(folder), **variables}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_a_ray_worker_loads_no_library_that_others_wrote(tmp_path: Path, cache: Path, probe_library: Path) -> None:
+    """Of the same name and size, as another user can leave it where everybody can write."""
+    assert load_on_a_ray_worker(probe_library, tmp_path) == ["True"]
+    (library,) = cache.glob("*.so")
+    good = library.read_bytes()
+    library.write_bytes(b"x" * len(good))
+    library.chmod(0o666)
+    assert load_on_a_ray_worker(probe_library, tmp_path) == ["True"]
+    assert library.read_bytes() == good
+
+
+def test_a_cache_folder_of_a_ray_worker_that_others_can_write_to_is_refused(
+    tmp_path: Path, cache: Path, probe_library: Path
+) -> None:
+    refused = f"""Path({str(cache)!r}).chmod(0o777)
         try:
-            _load_library({probe_library.name!r}, b"never loaded")
+            _load_library(name, b"never loaded")
         except CompileError as error:
             print(error)
-    """)
-    environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    is_loaded, refusal = done.stdout.splitlines()
-    assert is_loaded == "True"
-    assert "other users can write to (mode 777)" in refusal
+    """
+    _, refusal = load_on_a_ray_worker(probe_library, tmp_path, after=refused)
+    assert refusal == (
+        f"make() expected a cache folder on the Ray worker that only you can write to, got {cache}, which other users "
+        f"can write to (mode 777); run: chmod go-w '{cache}' if it is yours, or pass "
+        "runtime_env={'env_vars': {'ENVFLEET_CACHE': ...}} with a folder of your own"
+    )
+
+
+def test_another_user_cannot_keep_a_ray_worker_from_loading(tmp_path: Path, probe_library: Path) -> None:
+    """By a folder in /tmp that was there first."""
+    for name in ("envfleet", "envfleet-plugins", f"envfleet-plugins-{os.getuid()}"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o777)
+    assert load_on_a_ray_worker(probe_library, tmp_path) == ["True"]
+
+
+UNKNOWN_USER = "def no_home(): raise RuntimeError('Could not determine home directory.')\n        Path.home = no_home"
+
+
+@pytest.mark.parametrize("before", ["", UNKNOWN_USER], ids=["unusable home", "no home"])
+def test_a_ray_worker_without_a_home_folder(tmp_path: Path, probe_library: Path, before: str) -> None:
+    temporary, home = tmp_path / "temporary", tmp_path / "home"
+    temporary.mkdir()
+    home.touch()  # no folder: stands for one that is read-only, since root can write to those
+    loaded = load_on_a_ray_worker(
+        probe_library, temporary, before, HOME=str(home), ENVFLEET_CACHE="", XDG_CACHE_HOME=""
+    )
+    assert loaded == ["True"]
+    assert not list(temporary.iterdir())
+
+
+def test_a_ray_worker_without_any_room(tmp_path: Path, probe_library: Path) -> None:
+    """The limit on a file's size stands for full disks."""
+    refused = """import resource
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
+        try:
+            _load_library(name, data + b"another")
+        except CompileError as error:
+            print(error)
+    """
+    _, refusal = load_on_a_ray_worker(probe_library, tmp_path, after=refused)
+    assert "could not be stored on the Ray worker" in refusal
+    assert "File too large" in refusal
+    assert "runtime_env={'env_vars': {'ENVFLEET_CACHE': ...}}" in refusal

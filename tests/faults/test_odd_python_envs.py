@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 import numpy as np
 import pytest
@@ -116,6 +117,68 @@ def test_a_child_that_returns_from_an_env_ends(method, raises, capfd):
                 assert pool.call("poke") == (pids[0], pids[0], pids[1], pids[1])
     stderr = capfd.readouterr().err
     assert "Traceback" not in stderr
+
+
+class LoggedForkingEnv(ForkingEnv):
+    """Logs its calls, and waits for its child: whatever that child calls is in the log before the method returns."""
+
+    def __init__(self, log: str, fork_in: str, raises: bool = False, fails: bool = False) -> None:
+        self._log = log
+        super().__init__(fork_in, raises)
+        if fails:
+            raise RuntimeError("in the constructor")
+
+    def _fork_once(self, method: str) -> None:
+        with open(self._log, "a") as log:
+            log.write(f"{method} {os.getpid()}\n")
+        if method != self._fork_in:
+            return
+        child = os.fork()
+        if child != 0:
+            os.waitpid(child, 0)
+        elif self._raises:
+            raise RuntimeError("in the child")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of an env on a thread
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize(
+    ("backend", "method"), [("processes", "__init__"), ("processes", "close"), ("threads", "close")]
+)
+def test_a_child_calls_no_other_env(backend, method, raises, tmp_path):
+    """Each of the others would fork too, and the number of processes would double with every env."""
+    log = tmp_path / "log"
+    with envfleet.make_pool(
+        LoggedForkingEnv, num_envs=5, num_workers=1, backend=backend, log=str(log), fork_in=method, raises=raises
+    ) as pool:
+        pid = pool.executor.worker_pids[0] if backend == "processes" else os.getpid()
+    assert log.read_text().splitlines() == [f"__init__ {pid}"] * 5 + [f"close {pid}"] * 5
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_a_child_closes_no_other_env_of_a_pool_that_cannot_be_made(num_workers, tmp_path):
+    """With two workers, the envs of the first are closed because the second could not build its last one."""
+    log = tmp_path / "log"
+    factories = [partial(LoggedForkingEnv, str(log), "close", fails=env_id == 5) for env_id in range(6)]
+    with pytest.raises(EnvError, match="env 5 raised in __init__"):
+        envfleet.make_pool(factories, num_workers=num_workers, backend="processes")
+    methods = [line.split()[0] for line in log.read_text().splitlines()]
+    assert (methods.count("__init__"), methods.count("close")) == (6, 5)
+
+
+def test_a_child_builds_no_env(tmp_path):
+    """Forked in the close() of an env that is replaced."""
+    log = tmp_path / "log"
+    with envfleet.make_pool(
+        LoggedForkingEnv, num_envs=2, num_workers=1, backend="processes", log=str(log), fork_in="close"
+    ) as pool:
+        (pid,) = pool.executor.worker_pids
+        pool.reset(seed=0)
+        with pytest.raises(EnvError):
+            pool.step([STEP, Misbehavior.RAISE])
+        pool.reset()
+    calls = [line for line in log.read_text().splitlines() if not line.startswith(("reset", "step"))]
+    assert calls == [f"__init__ {pid}"] * 2 + [f"close {pid}", f"__init__ {pid}"] + [f"close {pid}"] * 2
 
 
 @pytest.mark.parametrize("is_final", [False, True])

@@ -16,7 +16,7 @@ from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import EnvError, StateError, WorkerDied
+from envfleet import CompileError, EnvError, StateError, WorkerDied
 
 pytest.importorskip("ray")
 
@@ -45,12 +45,24 @@ def test_native_envs_run_natively_and_as_without_ray(make):
     assert pool.get_attr("gravity", env_ids=[5]) == pytest.approx((9.8,))
 
 
-def test_a_plug_in_travels(make):
+def test_a_plug_in_travels(make, tmp_path):
     """tests/plugins/probe.cc was compiled by this process alone; infos and parameters of each env with it."""
-    pool = make("Sink-v0", num_workers=2, num_envs=3, scale=[1.0, 2.0, 3.0], inner_backend="native")
+    cache = tmp_path / "cache"
+    options = {
+        "num_envs": 3,
+        "scale": [1.0, 2.0, 3.0],
+        "inner_backend": "native",
+        "runtime_env": {"env_vars": {"ENVFLEET_CACHE": str(cache)}},
+    }
+    pool = make("Sink-v0", num_workers=2, **options)
     pool.reset(seed=0)
     assert pool.step([[1, 0]] * 3).reward.tolist() == [15.75, 25.75, 35.75]
     assert pool.step([[1, 0]] * 3).info["draw"].shape == (3,)
+    assert len(list(cache.glob("*.so"))) == 1
+    pool.close()
+    cache.chmod(0o777)
+    with pytest.raises(CompileError, match=r"cache folder on the Ray worker .* pass runtime_env=.*ENVFLEET_CACHE"):
+        make("Sink-v0", num_workers=1, **options)
 
 
 @pytest.mark.parametrize("inner", ["processes", pytest.param("threads", marks=pytest.mark.soak)])

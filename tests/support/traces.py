@@ -74,17 +74,15 @@ def shared_files() -> frozenset[str]:
     """Files of ours in shared memory and in the folder of temporary files.
 
     Other tests run beside, so only names that envfleet would give count: multiprocessing's are also given
-    by the frameworks there, and games of ViZDoom have tests of their own. Not the folder in which Ray's actors
-    keep plug-ins for all pools of a machine.
+    by the frameworks there, and games of ViZDoom have tests of their own.
     """
-    ignored = ("vizdoom", "envfleet-plugins")
     folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
     return frozenset(
         str(entry)
         for folder in folders
         if folder.is_dir()
         for entry in folder.iterdir()
-        if "envfleet" in entry.name and not any(name in entry.name for name in ignored)
+        if "envfleet" in entry.name and "vizdoom" not in entry.name
     )
 
 

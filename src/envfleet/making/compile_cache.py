@@ -39,13 +39,27 @@ class LibraryCache:
     after the check is never used.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Open the folder, creating it if necessary. Raises CompileError if others can write to it, or OSError."""
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        expected: str = "compile() expected a cache folder",
+        remedy: str = "set ENVFLEET_CACHE to a folder of your own",
+    ) -> None:
+        """Open the folder, creating it if necessary. Raises CompileError if others can write to it, or OSError.
+
+        expected, remedy: the beginning and the end of that CompileError's message.
+        """
         self.folder = folder.absolute()
         _make_folders(self.folder)
         self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            _check_folder(self.folder, os.fstat(self._fd))
+            reason, culprit = _distrust_folder(self.folder, os.fstat(self._fd))
+            if reason:
+                raise CompileError(
+                    f"{expected} that only you can write to, got {self.folder}, which {reason}; "
+                    f"run: chmod go-w '{culprit}' if it is yours, or {remedy}"
+                )
         except BaseException:
             os.close(self._fd)
             raise
@@ -147,21 +161,16 @@ def _distrust(status: os.stat_result) -> str:
     return ""
 
 
-def _check_folder(folder: Path, opened: os.stat_result) -> None:
+def _distrust_folder(folder: Path, opened: os.stat_result) -> tuple[str, Path]:
+    """Say why another user may have put files into a folder, and which folder lets them; empty if they cannot have."""
     if reason := _distrust(opened):
-        _refuse(folder, reason)
+        return reason, folder
     for path in (folder, *folder.parents):
         status = path.lstat()
         if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
-            _refuse(folder, f"is reached through a link, {path}, of user {status.st_uid}")
+            return f"is reached through a link, {path}, of user {status.st_uid}", folder
     for path in folder.resolve().parents:
         mode = path.stat().st_mode
         if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            _refuse(folder, f"every user can replace, since they can write to {path}", path)
-
-
-def _refuse(folder: Path, reason: str, writable: Path | None = None) -> None:
-    raise CompileError(
-        f"compile() expected a cache folder that only you can write to, got {folder}, which {reason}; "
-        f"run: chmod go-w '{writable or folder}' if it is yours, or set ENVFLEET_CACHE to a folder of your own"
-    )
+            return f"every user can replace, since they can write to {path}", path
+    return "", folder

@@ -91,6 +91,8 @@ def _source_file(path: str | os.PathLike[str]) -> Path:
         what = "is a folder" if is_folder else "is not a regular file" if exists else "is missing"
         raise CompileError(f"compile() expected a C++ source file, got {str(path)!r}, which {what}")
     if source.suffix not in _SUFFIXES:
+        source = Path(path).absolute()  # a link to a file that is named after its contents
+    if source.suffix not in _SUFFIXES:
         # The compiler would take it for a linker script.
         raise CompileError(
             f"compile() expected a C++ source file, got {str(path)!r}, whose name does not end in "
@@ -168,7 +170,7 @@ def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: 
     parts += [f"{name}={os.environ.get(name, '')}" for name in _COMPILER_VARIABLES]
     searched = [entry for name in _COMPILER_VARIABLES if name in os.environ for entry in os.environ[name].split(":")]
     # A link may point elsewhere later, and gcc lists files of system folders by their real path.
-    parts += [os.path.realpath(entry) for entry in (*_paths_in(flags), *searched)]
+    parts += [os.path.realpath(entry) for entry in (str(source), *_paths_in(flags), *searched)]
     if not all(map(_WITHOUT_RELATIVE_PATHS.fullmatch, (*compiler[1:], *flags))) or not all(
         map(os.path.isabs, searched)
     ):
@@ -195,7 +197,8 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
     # Not in the cache: a build that is killed leaves nothing there.
     with tempfile.TemporaryDirectory(prefix="env-build-") as scratch:
         built, depfile = Path(scratch, "env.so"), Path(scratch, "env.d")
-        base = [*compiler, *_FLAGS, *flags, f"-I{get_include()}", "-MT", "env", "-MF", str(depfile), str(source)]
+        base = [*compiler, *_FLAGS, *flags, f"-I{get_include()}", *_folder_of_target(source)]
+        base += ["-MT", "env", "-MF", str(depfile), str(source)]
         _run(source, [*base, "-M"])  # if this fails, the build below fails too, and reports the command
         before = _contents(source, depfile, flags)
         for _ in range(_ATTEMPTS):
@@ -222,6 +225,12 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
         f"{source.name} expected headers that do not change while it compiles, but one changed in each of {_ATTEMPTS} "
         "attempts; compile it again after they are saved"
     )
+
+
+def _folder_of_target(source: Path) -> list[str]:
+    """Return the flag for headers next to the file that a link points to; the compiler looks next to the link."""
+    folder = source.resolve().parent
+    return [] if folder == source.parent else ["-iquote", str(folder)]
 
 
 def _run(source: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -297,8 +306,12 @@ def _version_of(compiler: Sequence[str]) -> str:
         ) from error
 
 
+class NoHomeFolderError(CompileError):
+    """The user has no home folder, and no variable names another folder for the cache."""
+
+
 def cache_folder() -> Path:
-    """Return the folder of compile()'s cache."""
+    """Return the folder of compile()'s cache. Raises NoHomeFolderError."""
     if chosen := os.environ.get("ENVFLEET_CACHE"):
         return Path(chosen)
     if base := os.environ.get("XDG_CACHE_HOME"):
@@ -306,6 +319,6 @@ def cache_folder() -> Path:
     try:
         return Path.home() / ".cache" / "envfleet"
     except RuntimeError as error:  # a container with a user that it does not know
-        raise CompileError(
+        raise NoHomeFolderError(
             "compile() expected a home folder for its cache, got a user without one; set ENVFLEET_CACHE or HOME"
         ) from error

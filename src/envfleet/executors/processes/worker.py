@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from envfleet import _native
@@ -162,13 +163,11 @@ def _serve(channel: Channel, job: WorkerEnvs) -> None:
         channel.send(dump(("failed", job.env_ids[0], report_exception(error, "__init__", pickled=True))))
         return
     envs: dict[int, Any] = {}
-    pid = os.getpid()
+    check_process = partial(_exit_if_forked, os.getpid())
     if job.build_now:
         try:
-            envs = build_envs(builders, job.env_ids)
-            _exit_if_forked(pid)
+            envs = build_envs(builders, job.env_ids, check_process)
         except EnvfleetError as error:
-            _exit_if_forked(pid)
             faults = getattr(error, "faults", None)
             env_id = faults[0].env_id if faults else job.env_ids[0]
             cause = faults[0].cause if faults and faults[0].cause is not None else error
@@ -177,7 +176,7 @@ def _serve(channel: Channel, job: WorkerEnvs) -> None:
     channel.send(dump(("built", _describe_all(envs))))
     message = channel.recv()
     if message is None:  # another worker could not be made, and the pool with it
-        close_envs(envs.values())
+        close_envs(envs.values(), check_process)
         return
     options: RunnerOptions = pickle.loads(message[0])
     (memory_fd,) = message[1]
@@ -190,7 +189,6 @@ def _serve(channel: Channel, job: WorkerEnvs) -> None:
     channel.send(dump(("ready", None)))
     runner.serve()
     close_faults = runner.close()
-    _exit_if_forked(pid)
     with contextlib.suppress(OSError):  # the caller may be gone
         channel.send(dump(("closed", close_faults)))
 

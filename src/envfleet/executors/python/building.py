@@ -88,8 +88,19 @@ def describe_envs(envs: Mapping[int, Any]) -> EnvDescription:
     return common_description([describe_env(env) for env in envs.values()])
 
 
-def build_envs(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[int, Any]:
+def _accept_any_process() -> None:
+    """In the caller's process, the child that an env forks is a copy of the user's program, and goes on."""
+
+
+def build_envs(
+    builders: Sequence[EnvBuilder],
+    env_ids: Iterable[int],
+    check_process: Callable[[], None] = _accept_any_process,
+) -> dict[int, Any]:
     """Build these envs and return them by env id.
+
+    check_process: called after each env. In a worker, it ends a child that the env has forked; the child would build
+    the other envs as well, and each of them might fork again.
 
     Raises EnvError if a constructor raises, or its ConfigError; envs that were already built are closed.
     """
@@ -98,7 +109,10 @@ def build_envs(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[i
     try:
         for env_id, builder in zip(env_ids, builders, strict=True):
             try:
-                env = builder.build(env_id)
+                try:
+                    env = builder.build(env_id)
+                finally:
+                    check_process()
             except (KeyboardInterrupt, EnvError, ConfigError):
                 raise
             except BaseException as error:
@@ -112,18 +126,20 @@ def build_envs(builders: Sequence[EnvBuilder], env_ids: Iterable[int]) -> dict[i
                 )
             envs[env_id] = env
     except BaseException:
-        close_envs(envs.values())
+        close_envs(envs.values(), check_process)
         raise
     return envs
 
 
-def close_envs(envs: Iterable[Any]) -> None:
-    """Close envs that will not be used. What they raise is ignored: an earlier exception is already on its way."""
+def close_envs(envs: Iterable[Any], check_process: Callable[[], None] = _accept_any_process) -> None:
+    """Close envs that will not be used. What they raise is ignored: an earlier exception is already on its way.
+
+    check_process: as for build_envs().
+    """
     for env in envs:
-        try:
+        with contextlib.suppress(BaseException):
             env.close()
-        except BaseException:
-            continue
+        check_process()
 
 
 @contextlib.contextmanager

@@ -239,6 +239,7 @@ class EnvRunner(_native.StepLoop):
         old = self._envs.pop(env_id, None)
         if old is not None:
             _close_quietly(old)
+            self.check_process()  # a child forked in close() would build an env before call() ends it
         self._install(env_id, self._builders[env_id - self._first_env].build(env_id))
         self.set_phase(env_id, phase)
 
@@ -304,6 +305,10 @@ class EnvRunner(_native.StepLoop):
                     del self._envs[env_id]
                     raise
                 self._close_faults.append((env_id, message_of(error)))
+            if not in_callers_thread:
+                # Not after the loop: a child forked in close() would close the other envs as well, and each of them
+                # might fork again. In the caller's thread, the child is a copy of the user's program.
+                self.check_process()
             del self._envs[env_id]
         self.detach()
         return self._close_faults

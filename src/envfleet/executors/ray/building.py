@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import sys
@@ -13,12 +14,14 @@ from typing import Any, Protocol
 
 from envfleet import _native
 from envfleet.envs.families import native_family
+from envfleet.errors import CompileError
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
-from envfleet.making.compile_cache import LibraryCache
+from envfleet.making.compile_cache import CachedLibrary, LibraryCache
+from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
@@ -180,9 +183,33 @@ class ProcessContext:
         adopt_registered(self.registered)
 
 
+_CACHE_VARIABLE = "runtime_env={'env_vars': {'ENVFLEET_CACHE': ...}}"
+
+
 def _load_library(name: str, data: bytes) -> None:
     """Write a plug-in's library to a file of this machine and load it. Others must not be able to replace the file."""
     key = f"{Path(name).stem}-{hashlib.sha256(data).hexdigest()[:16]}"
-    with LibraryCache(Path(tempfile.gettempdir(), f"envfleet-plugins-{os.getuid()}")) as cache:
-        library = cache.find(key) or cache.store(key, data, {})
+
+    def store(folder: Path) -> CachedLibrary:
+        cache = LibraryCache(
+            folder,
+            expected="make() expected a cache folder on the Ray worker",
+            remedy=f"pass {_CACHE_VARIABLE} with a folder of your own",
+        )
+        stack.enter_context(cache)
+        return cache.find(key) or cache.store(key, data, {})
+
+    with contextlib.ExitStack() as stack:
+        try:
+            library = store(cache_folder())
+        except (OSError, NoHomeFolderError):  # e.g. the home folder of a container: missing, read-only or full
+            try:
+                # Removed below: a library that is loaded does not need its file.
+                temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="envfleet-plugin-"))
+                library = store(Path(temporary))
+            except OSError as error:
+                raise CompileError(
+                    f"{name} could not be stored on the Ray worker: {error}; "
+                    f"pass {_CACHE_VARIABLE} with a writable folder that has enough space"
+                ) from error
         _native.load_plugin(library.dlopen_path)
