@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -156,7 +157,50 @@ def test_another_scale_is_another_check(counted):
     assert counted.run(resume=True, environment={"SCALE": "2"}) == ["bad"]
 
 
-def test_a_damaged_record_is_ignored(counted):
+@pytest.mark.parametrize("name", ["PYTHON", "CXX", "CXXFLAGS"])
+def test_another_interpreter_or_compiler_is_another_check(counted, monkeypatch, name):
+    """The commands inherit these variables from `make check`."""
+    monkeypatch.delenv(name, raising=False)
     counted.run(resume=False)
-    (counted.logs / "passed.json").write_text('{"tree": ')
+    monkeypatch.setenv(name, "one")
+    assert counted.run(resume=True) == ["good", "bad"]
+    assert counted.run(resume=True) == ["bad"]
+    monkeypatch.setenv(name, "other")
+    assert counted.run(resume=True) == ["good", "bad"]
+    monkeypatch.delenv(name)
+    assert counted.run(resume=True) == ["bad"]
+
+
+def test_another_interpreter_of_the_tool_is_another_check(counted, monkeypatch):
+    """Without PYTHON, the python3 on the PATH runs the tool, and makes the environments of the checks."""
+    check, passed = counted.tool.Check("good", ["true"]), counted.passed
+    counted.logs.mkdir()
+    passed.add(check, counted.tool.Outcome("good", "passed"), passed.tree())
+    assert passed.find(check) is not None
+    monkeypatch.setattr(sys, "executable", "/elsewhere/python3")
+    assert passed.find(check) is None
+
+
+DAMAGED = ['{"tree": ', "", "null", "[]", "3", "{}", '{"tree": TREE}', '{"passed": {}}']
+DAMAGED += [f'{{"tree": TREE, "passed": {passed}}}' for passed in ("null", "3", "[1]", '"text"')]
+DAMAGED += [
+    f'{{"tree": TREE, "passed": {{KEY: {record}}}}}'
+    for record in ("null", "3", "[]", "{}", '{"counts": "", "duration_s": "x"}')
+]
+
+
+@pytest.mark.parametrize("text", DAMAGED)
+def test_a_damaged_record_is_ignored(counted, text):
+    counted.run(resume=False)
+    file = counted.logs / "passed.json"
+    record = json.loads(file.read_text())
+    (key,) = record["passed"]
+    file.write_text(text.replace("TREE", json.dumps(record["tree"])).replace("KEY", json.dumps(key)))
+    assert counted.run(resume=True) == ["good", "bad"]
+    assert counted.run(resume=True) == ["bad"]
+
+
+def test_a_record_that_is_no_text_is_ignored(counted):
+    counted.run(resume=False)
+    (counted.logs / "passed.json").write_bytes(b"\xff\x00")
     assert counted.run(resume=True) == ["good", "bad"]

@@ -24,6 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 LOGS = ROOT / "build" / "check"
 _END_TIMEOUT_S = 10.0
+# Variables that decide which interpreter and compiler the commands use. make exports those of its command line, too.
+_INHERITED = ("PYTHON", "CXX", "CXXFLAGS")
 
 
 @dataclass(frozen=True)
@@ -247,17 +249,25 @@ class PassedChecks:
         draft.write_text(json.dumps({"tree": tree, "passed": passed}, indent=1))
         draft.replace(self._file)
 
-    def _read(self, tree: str | None) -> dict[str, Any]:
+    def _read(self, tree: str | None) -> dict[str, dict[str, Any]]:
+        """Return the records of this tree. A missing or damaged file has none."""
         try:
-            record = json.loads(self._file.read_text())
-        except (OSError, ValueError):
+            content = json.loads(self._file.read_text())
+            if tree is None or content["tree"] != tree:
+                return {}
+            return {
+                key: {"counts": str(record["counts"]), "duration_s": float(record["duration_s"])}
+                for key, record in content["passed"].items()
+            }
+        except Exception:  # whatever is wrong with it, the checks can run again
             return {}
-        return dict(record["passed"]) if tree is not None and record["tree"] == tree else {}
 
     @staticmethod
     def _key(check: Check) -> str:
-        # With its arguments and environment: another interpreter or scale is another check.
-        return " ".join([check.name, *check.command, *(f"{k}={v}" for k, v in sorted(check.environment.items()))])
+        # With its arguments and environment: another interpreter, compiler or scale is another check.
+        inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+        variables = sorted({**inherited, **check.environment}.items())
+        return " ".join([check.name, *check.command, sys.executable, *(f"{k}={v}" for k, v in variables)])
 
 
 def run_all(chosen: Sequence[Check], logs: Path, *, resume: bool = False, passed: PassedChecks | None = None) -> int:
