@@ -79,6 +79,7 @@ class Pool:
         self.spec: EnvSpec = executor.spec
         self.num_envs = config.num_envs
         self._executor = executor
+        self._is_async = config.is_async  # a property, which would be a call per step
         self._guard = executor.call_guard
         self._try_send = executor.sender()
         self._all_ids = np.arange(config.num_envs, dtype=np.int32)
@@ -148,7 +149,7 @@ class Pool:
         envfleet.validation.LeafColumns are taken as actions that the caller has already checked.
         """
         timeout_s = _NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
-        if self.config.is_async:
+        if self._is_async:
             num_rows = self._check_batch_fills(env_ids)
             self.send(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
@@ -177,7 +178,7 @@ class Pool:
         processes). On an asynchronous pool: send_objects() and recv() in one call.
         """
         timeout_s = timeout_seconds(timeout)
-        if self.config.is_async:
+        if self._is_async:
             num_rows = self._check_batch_fills(env_ids)
             self.send_objects(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
@@ -210,7 +211,7 @@ class Pool:
     def _send_checked(self, actions: Any, env_ids: Any) -> None:
         actions, env_ids = check_step("send()", actions, env_ids, self._executor, self.config)
         if env_ids is not None and not len(env_ids):
-            self._has_sent_none = not self.config.is_async
+            self._has_sent_none = not self._is_async
             return
         if not self._executor.send_checked(actions, env_ids):
             raise _changed_during_the_call()
@@ -222,7 +223,7 @@ class Pool:
     def _send_objects(self, actions: Sequence[Any], env_ids: Any) -> None:
         actions, ids = self._check_objects("send_objects()", actions, env_ids)
         if ids is not None and not len(ids):
-            self._has_sent_none = not self.config.is_async
+            self._has_sent_none = not self._is_async
             return
         is_sent = self._executor.send_objects(actions, ids)
         assert is_sent, "checked actions are accepted"

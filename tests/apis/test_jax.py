@@ -351,6 +351,57 @@ def test_two_pools_in_one_program_and_some_envs_of_a_pool():
         assert env_id.tolist() == [2, 0]
 
 
+class JaxArrayLike:
+    """An object that jax converts to an array, and numpy does not."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __jax_array__(self) -> Any:
+        return self.array
+
+
+ACTION_FORMS = {
+    "list": lambda a, b: [a, b],
+    "tuple": lambda a, b: (a, b),
+    "with a number": lambda a, b: [a, 1],
+    "with an array": lambda a, b: [a, np.array(1)],
+    "array-like": lambda a, b: JaxArrayLike(jnp.stack([a, b])),
+    "list of array-likes": lambda a, b: [JaxArrayLike(a), JaxArrayLike(b)],
+}
+
+
+@pytest.mark.parametrize("form", ACTION_FORMS.values(), ids=ACTION_FORMS.keys())
+@pytest.mark.parametrize("jit", [True, False])
+def test_actions_of_traced_values_and_objects_that_jax_converts(form, jit):
+    with JaxPool("CartPole-v1", num_envs=2) as envs, envfleet.make_pool("CartPole-v1", num_envs=2) as twin:
+        handle, _ = envs.reset(seed=0)
+        twin.reset(seed=0)
+
+        def step(handle: Any, a: Any, b: Any) -> Any:
+            return envs.step(handle, form(a, b))
+
+        _, (obs, *_) = (jax.jit(step) if jit else step)(handle, jnp.int32(0), jnp.int32(1))
+        np.testing.assert_array_equal(np.asarray(obs), twin.step([0, 1]).obs)
+
+
+def test_env_ids_of_traced_values():
+    with JaxPool(FaultyEnv, num_envs=3, backend="serial") as envs:
+        handle, _ = envs.reset(seed=0)
+        step = jax.jit(lambda handle, one, other: envs.step(handle, [0, 0], [one, other]))
+        _, (*_, info) = step(handle, 2, 0)
+        assert info["env_id"].tolist() == [2, 0]
+
+
+def test_float_actions_of_traced_values():
+    with JaxPool("Pendulum-v1", num_envs=2) as envs, envfleet.make_pool("Pendulum-v1", num_envs=2) as twin:
+        handle, _ = envs.reset(seed=0)
+        twin.reset(seed=0)
+        step = jax.jit(lambda handle, torque: envs.step(handle, [[torque], [0.5]]))
+        _, (obs, *_) = step(handle, -0.5)
+        np.testing.assert_array_equal(np.asarray(obs), twin.step(np.float32([[-0.5], [0.5]])).obs)
+
+
 def test_calls_with_the_same_arguments_are_all_made():
     with JaxPool("CartPole-v1", num_envs=2) as envs:
         handle, _ = envs.reset(seed=0)
@@ -389,6 +440,22 @@ def test_actions_that_are_no_arrays_are_refused(actions):
         handle, _ = envs.reset(seed=0)
         with pytest.raises(ActionError, match="expected actions as an array of numbers, got"):
             envs.step(handle, actions)
+
+
+@pytest.mark.parametrize("other", ["x", None, [0, 1], object()])
+def test_actions_that_jax_cannot_convert_next_to_a_traced_value(other):
+    with JaxPool("CartPole-v1", num_envs=2) as envs:
+        handle, _ = envs.reset(seed=0)
+        with pytest.raises(ActionError, match="expected actions as an array of numbers, got"):
+            jax.jit(lambda handle, action: envs.step(handle, [action, other]))(handle, 0)
+
+
+@pytest.mark.parametrize("large", [2**40, np.int64(2**40), np.array(2**40)])
+def test_integers_that_int32_cannot_hold_next_to_a_traced_value(large):
+    with JaxPool("CartPole-v1", num_envs=2) as envs:
+        handle, _ = envs.reset(seed=0)
+        with pytest.raises(ActionError, match="got integers that int32 cannot hold"):
+            jax.jit(lambda handle, action: envs.step(handle, [action, large]))(handle, 0)
 
 
 def test_integers_that_int32_cannot_hold_are_refused():

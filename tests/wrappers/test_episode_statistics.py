@@ -112,7 +112,15 @@ def test_a_saved_state_brings_the_running_episodes_along():
             envs.set_state(envs.pool.get_state())
 
 
-@pytest.mark.parametrize("length", [-1, "x", 1.5])
+@pytest.mark.parametrize("length", [np.int64(1), np.array(1), 1, None])
+def test_any_integer_is_a_buffer_length(length):
+    with RecordEpisodeStatistics(envfleet.make(FaultyEnv, num_envs=2, backend="serial"), length) as envs:
+        envs.reset()
+        envs.step([FaultyEnv.END] * 2)
+        assert len(envs.return_queue) == (2 if length is None else 1)
+
+
+@pytest.mark.parametrize("length", [-1, "x", 1.5, True, np.int64(-1), np.float64(1), np.ones(1, int)])
 def test_a_wrong_buffer_length_is_refused(length):
     with (
         envfleet.make("CartPole-v1") as pool,

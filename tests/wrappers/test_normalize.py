@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import gymnasium
 import numpy as np
 import pytest
 from support.python_probes import FaultyEnv, SinkEnv
@@ -188,7 +189,23 @@ def test_refusals():
         NormalizeObservation(pool)
 
 
-@pytest.mark.parametrize("value", ["x", float("nan"), [1.0]])
+@pytest.mark.parametrize(
+    "bounds", [(np.float32(-2), np.float32(-1)), (np.int64(-2), -1), (np.array(-2.0), np.array(-1))]
+)
+def test_bounds_of_numpy(bounds):
+    """An array without dimensions is a number, as it is for Gymnasium's ClipReward."""
+    with envfleet.make("Pendulum-v1", num_envs=3) as pool, envfleet.make("Pendulum-v1", num_envs=3) as twin:
+        ours, other = ClipReward(pool, *bounds), gymnasium.wrappers.vector.ClipReward(twin, *bounds)
+        for envs in (ours, other):
+            envs.reset(seed=0)
+        actions = np.zeros((3, 1), np.float32)
+        for _ in range(5):
+            np.testing.assert_array_equal(ours.step(actions)[1], other.step(actions)[1])
+
+
+@pytest.mark.parametrize(
+    "value", ["x", float("nan"), [1.0], True, np.True_, np.array(True), np.array(np.nan), np.ones(1), np.ones(2), 1j]
+)
 def test_arguments_that_are_no_numbers(value):
     with envfleet.make("CartPole-v1") as pool:
         for make in (

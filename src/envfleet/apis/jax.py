@@ -519,18 +519,32 @@ def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
 
 
 def _as_array(given: Any, error_type: type[InputError], expected: str) -> Any:
-    """Return what was given as a jax array. Raises if it is none, or if jax would change its integers."""
+    """Return what was given as a jax array. Raises if it cannot be one, or if jax would change its integers."""
     if isinstance(given, jax.Array):
         return given
+    own = _as_numpy(given)
     try:
-        own = np.asarray(given)
-        array = jnp.asarray(own)
+        if own is None and isinstance(given, (list, tuple)):
+            # One by one: jax would not check the integers next to a traced value.
+            return jnp.stack([_as_array(part, error_type, expected) for part in given])
+        array = jnp.asarray(given if own is None else own)
+    except InputError:
+        raise
     except Exception as error:
         raise error_type(f"{expected}, got {type(given).__name__}") from error
     # Without jax_enable_x64, 64-bit integers lose their upper half.
-    if own.dtype.kind in "iu" and (own.astype(array.dtype) != own).any():
+    if own is not None and own.dtype.kind in "iu" and (own.astype(array.dtype) != own).any():
         raise error_type(f"{expected}, got integers that {array.dtype} cannot hold; set jax_enable_x64 for larger ones")
     return array
+
+
+def _as_numpy(given: Any) -> NDArray[Any] | None:
+    """Return what was given as a numpy array, or None if numpy cannot convert it: traced values, __jax_array__()."""
+    try:
+        array = np.asarray(given)
+    except Exception:
+        return None
+    return None if array.dtype == np.object_ else array
 
 
 def _as_int32(array: Any) -> Any:

@@ -203,8 +203,10 @@ def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]]
 
 
 def check_number(wrapper: PoolWrapper, name: str, value: Any) -> None:
-    """Raise ConfigError unless an argument of a wrapper is a number."""
-    if not isinstance(value, (int, float, np.integer, np.floating)) or np.isnan(value):
+    """Raise ConfigError unless an argument of a wrapper is a number, or an array of one number without dimensions."""
+    number = value[()] if isinstance(value, np.ndarray) else value
+    is_number = isinstance(number, (int, float, np.integer, np.floating)) and not isinstance(number, bool)
+    if not is_number or np.isnan(number):
         raise ConfigError(f"{type(wrapper).__name__} expected a number as {name}, got {value!r}")
 
 

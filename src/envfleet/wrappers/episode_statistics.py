@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections import deque
 from typing import Any
@@ -26,16 +27,15 @@ class RecordEpisodeStatistics(PoolWrapper):
 
     def __init__(self, env: VectorEnv[Any, Any, Any], buffer_length: int = 100, stats_key: str = "episode") -> None:
         super().__init__(env)
-        if buffer_length is not None and (not isinstance(buffer_length, int) or buffer_length < 0):
-            raise ConfigError(f"buffer_length expected an integer of at least 0, got {buffer_length!r}")
+        max_episodes = None if buffer_length is None else _checked_length(buffer_length)
         self._key = stats_key
         self._returns = np.zeros(self.num_envs)
         self._lengths = np.zeros(self.num_envs, dtype=np.int64)
         self._started = np.full(self.num_envs, time.perf_counter())
         self.episode_count = 0
-        self.return_queue: deque[float] = deque(maxlen=buffer_length)
-        self.length_queue: deque[int] = deque(maxlen=buffer_length)
-        self.time_queue: deque[float] = deque(maxlen=buffer_length)
+        self.return_queue: deque[float] = deque(maxlen=max_episodes)
+        self.length_queue: deque[int] = deque(maxlen=max_episodes)
+        self.time_queue: deque[float] = deque(maxlen=max_episodes)
 
     def _take(
         self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
@@ -68,3 +68,13 @@ class RecordEpisodeStatistics(PoolWrapper):
         self.return_queue.extend(returns.tolist())
         self.length_queue.extend(lengths.tolist())
         self.time_queue.extend(seconds.tolist())
+
+
+def _checked_length(given: Any) -> int:
+    try:
+        length = -1 if isinstance(given, bool) else operator.index(given)
+    except TypeError:
+        length = -1
+    if length < 0:
+        raise ConfigError(f"buffer_length expected an integer of at least 0, got {given!r}")
+    return length

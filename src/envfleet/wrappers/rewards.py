@@ -16,8 +16,12 @@ class ClipReward(PoolWrapper):
     """Clips rewards to the range from min_reward to max_reward."""
 
     def __init__(
-        self, env: VectorEnv[Any, Any, Any], min_reward: float | None = None, max_reward: float | None = None
+        self,
+        env: VectorEnv[Any, Any, Any],
+        min_reward: float | NDArray[Any] | None = None,
+        max_reward: float | NDArray[Any] | None = None,
     ) -> None:
+        """min_reward, max_reward: numbers, or arrays of one number without dimensions."""
         super().__init__(env)
         if min_reward is None and max_reward is None:
             raise ConfigError("ClipReward expected min_reward, max_reward or both, got neither")

@@ -147,11 +147,14 @@ def _package_env(name: str, static_env_params: tuple[tuple[str, Any], ...]) -> A
             env = make_craftax_env_from_name(name, auto_reset=False)
         except EOFError:
             # A process that was killed while it wrote the cache of textures left half a file.
+            before = os.environ.get("CRAFTAX_RELOAD_TEXTURES")
             os.environ["CRAFTAX_RELOAD_TEXTURES"] = "1"
             try:
                 env = make_craftax_env_from_name(name, auto_reset=False)
             finally:
                 del os.environ["CRAFTAX_RELOAD_TEXTURES"]
+                if before is not None:
+                    os.environ["CRAFTAX_RELOAD_TEXTURES"] = before
     if static_env_params:
         changed = _changed(env.default_static_params(), dict(static_env_params), "static_env_params")
         env = type(env)(changed)
