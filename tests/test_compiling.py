@@ -115,6 +115,23 @@ def test_an_id_that_no_one_could_use_is_refused(tmp_path):
     assert envfleet.list_all_envs() == before
 
 
+@pytest.mark.parametrize("statement", ["throw 1", "std::abort()", "std::exit(0)", "*(volatile int*)nullptr = 1"])
+def test_an_initializer_that_ends_the_process(statement, tmp_path, cache):
+    initializer = f"#include <cstdlib>\nstruct Table {{ Table() {{ {statement}; }} }};\nTable table;"
+    with pytest.raises(CompileError, match=r"counter\.cc was compiled, but loading it ended the process") as raised:
+        envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
+    if statement == "throw 1":
+        assert "terminate called after throwing an instance of 'int'" in str(raised.value)
+    assert not list(cache.glob("*.so"))
+
+
+def test_an_initializer_that_never_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr("envfleet.making.compiling._LOAD_TIMEOUT_S", 1)
+    initializer = "#include <unistd.h>\nstruct Table { Table() { pause(); } };\nTable table;"
+    with pytest.raises(CompileError, match="loading it took more than 1 s"):
+        envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
+
+
 def test_two_plugins_may_use_the_same_names(tmp_path):
     envfleet.compile(write(tmp_path, "one.cc", env_id="One-v0", start="10"))
     envfleet.compile(write(tmp_path, "two.cc", env_id="Two-v0", start="20"))

@@ -30,6 +30,7 @@ from envfleet.making.native_envs import plugin_files
 _FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
 _SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".C", ".cp", ".CPP")  # for which compilers choose C++
 _TIMEOUT_S = 600
+_LOAD_TIMEOUT_S = 60
 _ATTEMPTS = 3
 _WITHOUT_RELATIVE_PATHS = re.compile(
     r"-[OgDUmw].*|-std=.*|-f[^=]*|-W(?![apl],).*|-Wl,-[-\w]*|-pthread|-pipe|-(I|L|isystem|iquote)/.*|/.*"
@@ -219,11 +220,46 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
             # If a file was saved while the compiler ran, the library may contain either version.
             after = _contents(source, depfile, flags)
             if after == before:
+                _check_loads(source, built)
                 return built.read_bytes(), {path: contents.sha256 for path, contents in after.items()}
             before = after
     raise CompileError(
         f"{source.name} expected headers that do not change while it compiles, but one changed in each of {_ATTEMPTS} "
         "attempts; compile it again after they are saved"
+    )
+
+
+_LOADER = """
+import ctypes, sys
+try:
+    ctypes.CDLL(sys.argv[1])
+    print("loaded")
+except OSError:
+    print("refused")
+"""
+
+
+def _check_loads(source: Path, library: Path) -> None:
+    """Load a new library in a process of its own. What its static initializers throw would end this one."""
+    try:
+        result = subprocess.run(
+            [sys.executable, "-I", "-S", "-c", _LOADER, str(library)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+            timeout=_LOAD_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired:
+        what, said = f"took more than {_LOAD_TIMEOUT_S} s", ""
+    else:
+        if result.stdout.endswith(("loaded\n", "refused\n")):  # refused: loading it here raises, with the reason
+            return
+        what, said = "ended the process", result.stderr.strip()
+    raise CompileError(
+        f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "
+        f"throws, crashes or waits; move that into the env's constructor{f'. It said: {said}' if said else ''}"
     )
 
 
