@@ -80,66 +80,49 @@ inline void move(const Physics& physics, SineAndCosine lean, int action, double&
 constexpr int kMaxLanes = 64;
 constexpr int kVector = 8;  // lanes come in multiples of it, which spares the vector loops a remainder
 
-// A state, or one of its values for four poles; and a row of observations.
+using Poles = envfleet::LaneState<double, 4>;  // x, x_dot, theta, theta_dot
 using FourDoubles = double __attribute__((vector_size(32)));
 using FourFloats = float __attribute__((vector_size(16)));
 
-// The values at these positions of two vectors. A macro: a function that returns such a vector has another ABI without AVX.
+// The values at these positions of two vectors.
 #if __has_builtin(__builtin_shufflevector)
 #define SELECT(first, second, ...) __builtin_shufflevector(first, second, __VA_ARGS__)
 #else  // gcc before version 12
-using Positions = long long __attribute__((vector_size(32)));
+using Positions = int __attribute__((vector_size(16)));
 #define SELECT(first, second, ...) __builtin_shuffle(first, second, Positions{__VA_ARGS__})
 #endif
 
-// Rows become columns: the states of four poles become the four values, and the other way round.
-[[gnu::always_inline]] inline void transpose(FourDoubles (&rows)[4]) {
-  const FourDoubles even01 = SELECT(rows[0], rows[1], 0, 4, 2, 6);
-  const FourDoubles odd01 = SELECT(rows[0], rows[1], 1, 5, 3, 7);
-  const FourDoubles even23 = SELECT(rows[2], rows[3], 0, 4, 2, 6);
-  const FourDoubles odd23 = SELECT(rows[2], rows[3], 1, 5, 3, 7);
-  rows[0] = SELECT(even01, even23, 0, 1, 4, 5);
-  rows[1] = SELECT(odd01, odd23, 0, 1, 4, 5);
-  rows[2] = SELECT(even01, even23, 2, 3, 6, 7);
-  rows[3] = SELECT(odd01, odd23, 2, 3, 6, 7);
+// Writes rows of observations, four at a time: columns become rows.
+[[gnu::always_inline]] inline void write_obs(const Poles& poles, float* __restrict obs, int count) {
+  for (int first = 0; first < count; first += 4) {
+    FourFloats columns[4];
+    for (int k = 0; k < 4; ++k) {
+      FourDoubles column;
+      std::memcpy(&column, poles[k] + first, sizeof column);
+      columns[k] = __builtin_convertvector(column, FourFloats);
+    }
+    const FourFloats low01 = SELECT(columns[0], columns[1], 0, 4, 1, 5);
+    const FourFloats high01 = SELECT(columns[0], columns[1], 2, 6, 3, 7);
+    const FourFloats low23 = SELECT(columns[2], columns[3], 0, 4, 1, 5);
+    const FourFloats high23 = SELECT(columns[2], columns[3], 2, 6, 3, 7);
+    const FourFloats rows[4] = {SELECT(low01, low23, 0, 1, 4, 5), SELECT(low01, low23, 2, 3, 6, 7),
+                                SELECT(high01, high23, 0, 1, 4, 5), SELECT(high01, high23, 2, 3, 6, 7)};
+    // One by one: as one block, gcc 12 moves them through the stack, which stalls.
+    for (int i = 0; i < 4; ++i) std::memcpy(obs + 4 * (first + i), &rows[i], sizeof rows[i]);
+  }
 }
 #undef SELECT  // sources are compiled together
 
-// Poles side by side: values of one kind next to each other, as vector instructions want them. Loaded, moved and stored in
-// loops of their own, so that the processor works on many poles at a time.
-struct Poles {
-  alignas(64) double values[4][kMaxLanes];  // by position in the state
-};
-
-[[gnu::always_inline]] inline void load(Poles& poles, double* const* states, int count) {
-  for (int first = 0; first < count; first += 4) {
-    FourDoubles rows[4];
-    for (int i = 0; i < 4; ++i) std::memcpy(&rows[i], states[first + i], sizeof rows[i]);
-    transpose(rows);
-    for (int k = 0; k < 4; ++k) std::memcpy(poles.values[k] + first, &rows[k], sizeof rows[k]);
-  }
-}
-
-// Writes the rows of observations, too.
-[[gnu::always_inline]] inline void store(const Poles& poles, double* const* states, float* obs, int count) {
-  for (int first = 0; first < count; first += 4) {
-    FourDoubles rows[4];
-    for (int k = 0; k < 4; ++k) std::memcpy(&rows[k], poles.values[k] + first, sizeof rows[k]);
-    transpose(rows);
-    for (int i = 0; i < 4; ++i) {
-      const auto row = __builtin_convertvector(rows[i], FourFloats);
-      std::memcpy(states[first + i], &rows[i], sizeof rows[i]);
-      std::memcpy(obs + 4 * (first + i), &row, sizeof row);
-    }
-  }
-}
-
-// Steps standard poles, given by their states. lean_of(i, theta): the sine and cosine of pole i.
+// Steps standard poles. lean_of(i, theta): the sine and cosine of pole i.
 template <Arithmetic arithmetic, class LeanOf>
-[[gnu::always_inline]] inline void move_all(Poles& poles, const std::int32_t* actions, int count, const LeanOf& lean_of,
-                                            std::uint8_t* __restrict fallen) {
+[[gnu::always_inline]] inline void move_all(const Poles& poles, const std::int32_t* __restrict actions, int count,
+                                            const LeanOf& lean_of, std::uint8_t* __restrict fallen) {
   constexpr Physics physics;
-  auto& [x, x_dot, theta, theta_dot] = poles.values;
+  double* __restrict x = poles[0];
+  double* __restrict x_dot = poles[1];
+  double* __restrict theta = poles[2];
+  double* __restrict theta_dot = poles[3];
+#pragma GCC ivdep
   for (int i = 0; i < count; ++i) {
     move<arithmetic>(physics, lean_of(i, theta[i]), actions[i], x[i], x_dot[i], theta[i], theta_dot[i]);
   }
@@ -149,30 +132,27 @@ template <Arithmetic arithmetic, class LeanOf>
 }
 
 // Returns false, and has moved no pole, if the series is not exact for all of them.
-ENVFLEET_VECTOR_CLONES bool move_fast(double* const* states, const std::int32_t* actions, int count, float* obs,
+ENVFLEET_VECTOR_CLONES bool move_fast(const Poles& poles, const std::int32_t* actions, int count, float* obs,
                                       std::uint8_t* fallen) {
   count &= ~(kVector - 1);
-  Poles poles;
-  load(poles, states, count);
-  // The bits of positive doubles are ordered as the doubles are; those of NaNs are the largest. Here and below, bits and no
-  // comparisons: a branch per env would cost as much as its arithmetic.
+  // The bits of positive doubles are ordered as the doubles are; those of NaNs are the largest. Bits and no comparisons: a
+  // branch per env would cost as much as its arithmetic.
   constexpr auto kLimitBits = std::bit_cast<std::int64_t>(kSeriesLimit);
+  const double* theta = poles[2];
   std::int64_t signs = 0;
-  for (int i = 0; i < count; ++i) signs |= kLimitBits - 1 - std::bit_cast<std::int64_t>(std::abs(poles.values[2][i]));
+  for (int i = 0; i < count; ++i) signs |= kLimitBits - 1 - std::bit_cast<std::int64_t>(std::abs(theta[i]));
   if (signs < 0) return false;
-  move_all<Arithmetic::fast>(poles, actions, count, [&](int, double theta) { return series(theta); }, fallen);
-  store(poles, states, obs, count);
+  move_all<Arithmetic::fast>(poles, actions, count, [](int, double angle) { return series(angle); }, fallen);
+  write_obs(poles, obs, count);
   return true;
 }
 
-ENVFLEET_VECTOR_CLONES void load_exact(Poles& poles, double* const* states, int count) { load(poles, states, count); }
-
-ENVFLEET_VECTOR_CLONES void move_exact(Poles& poles, double* const* states, const std::int32_t* actions, int count,
-                                       const double* sines, const double* cosines, float* obs, std::uint8_t* fallen) {
+ENVFLEET_VECTOR_CLONES void move_exact(const Poles& poles, const std::int32_t* actions, int count, const double* sines,
+                                       const double* cosines, float* obs, std::uint8_t* fallen) {
   count &= ~(kVector - 1);
   const auto lean_of = [&](int i, double) { return SineAndCosine{sines[i], cosines[i]}; };
   move_all<Arithmetic::exact>(poles, actions, count, lean_of, fallen);
-  store(poles, states, obs, count);
+  write_obs(poles, obs, count);
 }
 
 class CartPole {
@@ -210,29 +190,22 @@ class CartPole {
     observe(out);
   }
 
-  template <class Self, int kLanes>
+  double (&lane_state() noexcept)[4] { return state_; }
+  std::uint32_t lane_kind() const noexcept { return std::bit_cast<std::uint32_t>(kind_); }
+
+  template <int kLanes>
     requires(kLanes % kVector == 0)
-  static bool step_lanes(Self* const* envs, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out) {
-    const Kind kind = envs[0]->kind_;
-    const auto kind_bits = std::bit_cast<std::uint32_t>(kind);
-    double* states[kLanes];
-    std::uint32_t differences = 0;
-    for (int i = 0; i < kLanes; ++i) {
-      CartPole& env = *envs[i];
-      states[i] = env.state_;
-      differences |= std::bit_cast<std::uint32_t>(env.kind_) ^ kind_bits;
-    }
-    if (differences != 0 || kind.has_own_physics) return false;
+  static bool step_lanes(const Poles& poles, const std::int32_t* actions, envfleet::LaneOut<kLanes>& out) {
+    const auto kind = std::bit_cast<Kind>(poles.kind);
+    if (kind.has_own_physics) return false;
     float* obs = out.template obs<float>();
     if (kind.is_fast) {
-      if (!move_fast(states, actions, kLanes, obs, out.terminated)) return false;
+      if (!move_fast(poles, actions, kLanes, obs, out.terminated)) return false;
     } else {
-      Poles poles;
-      load_exact(poles, states, kLanes);
       double sines[kLanes], cosines[kLanes];
-      envfleet::numpy::sin(poles.values[2], sines, kLanes);
-      envfleet::numpy::cos(poles.values[2], cosines, kLanes);
-      move_exact(poles, states, actions, kLanes, sines, cosines, obs, out.terminated);
+      envfleet::numpy::sin(poles[2], sines, kLanes);
+      envfleet::numpy::cos(poles[2], cosines, kLanes);
+      move_exact(poles, actions, kLanes, sines, cosines, obs, out.terminated);
     }
     for (int i = 0; i < kLanes; ++i) out.reward[i] = reward(kind, out.terminated[i] != 0);
     return true;

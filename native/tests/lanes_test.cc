@@ -92,6 +92,67 @@ struct SumInThrees : Sum {
   void observe(Out& out) { write(out.obs<double>()); }
 };
 
+// The same with its numbers in columns, for envs of three kinds.
+struct SumInColumns {
+  static constexpr int lanes = 64;
+  static inline std::map<int, std::int64_t> num_groups;  // by size
+  static inline bool throws_in_lanes = false;
+  enum { kMark, kSum, kCount };
+
+  static Params params() { return Sum::params(); }
+  static void spec(const Config& config, Spec& spec) { Sum::spec(config, spec); }
+  explicit SumInColumns(const Config& config) : numbers{static_cast<double>(config.integer("mark")), 0, 0} {}
+
+  void reset(Rng& rng, Out& out) {
+    if (throws_in_reset) throw std::runtime_error("reset of " + std::to_string(mark()));
+    numbers[kSum] = rng.uniform(0, 1);
+    numbers[kCount] = 0;
+    write(out.obs<double>());
+  }
+  void step(int action, Out& out) {
+    if (action == kThrow) throw std::runtime_error("step of " + std::to_string(mark()));
+    throws_in_reset |= action == kThrowInNextReset;
+    numbers[kSum] += action;
+    ++numbers[kCount];
+    out.reward = numbers[kSum];
+    out.terminated = numbers[kCount] >= 3 + mark() % 11;
+    write(out.obs<double>());
+  }
+  void write(double* obs) const { std::copy_n(numbers, 3, obs); }
+  int mark() const { return static_cast<int>(numbers[kMark]); }
+
+  double (&lane_state() noexcept)[3] { return numbers; }
+  std::uint32_t lane_kind() const noexcept { return 1 + kind; }
+
+  template <int kLanes>
+    requires(kLanes % 4 == 0)
+  static bool step_lanes(const envfleet::LaneState<double, 3>& state, const std::int32_t* actions,
+                         envfleet::LaneOut<kLanes>& out) {
+    if (state.kind == 3 || std::any_of(actions, actions + kLanes, [](int action) { return action > 6; })) return false;
+    num_groups[kLanes] += 1;
+    for (int i = 0; i < kLanes; ++i) {
+      state[kSum][i] += actions[i];
+      state[kCount][i] += 1;
+      if (throws_in_lanes && i == 1) throw std::runtime_error("some lane");
+      out.reward[i] = state[kSum][i];
+      out.terminated[i] = state[kCount][i] >= 3 + static_cast<int>(state[kMark][i]) % 11;
+      for (int k = 0; k < 3; ++k) out.template obs<double>()[3 * i + k] = state[k][i];
+    }
+    return true;
+  }
+
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("numbers", numbers);
+    visit("throws_in_reset", throws_in_reset);
+    visit("kind", kind);
+  }
+
+  double numbers[3];
+  bool throws_in_reset = false;
+  std::uint32_t kind = 0;
+};
+
 template <class Env>
 std::shared_ptr<Engine> make(int num_envs, ef_autoreset mode) {
   std::vector<ef_value> values(num_envs);
@@ -206,6 +267,7 @@ TEST(groups_equal_single_envs) {
     for (const int num_envs : {1, 3, 4, 7, 63, 64, 65, 100, 127, 200}) {
       compare<SumInLanes>(num_envs, mode, false);
       compare<SumInThrees>(num_envs, mode, false);
+      compare<SumInColumns>(num_envs, mode, false);
     }
   }
 }
@@ -215,6 +277,7 @@ TEST(envs_that_throw_in_a_group) {
     for (const int num_envs : {5, 64, 150}) {
       compare<SumInLanes>(num_envs, mode, true);
       compare<SumInThrees>(num_envs, mode, true);
+      compare<SumInColumns>(num_envs, mode, true);
     }
   }
 }
@@ -236,5 +299,61 @@ TEST(a_refused_group_is_stepped_in_smaller_groups) {
   std::memcpy(engine->action_slot(5), &action, sizeof action);
   see(*engine, Request::step, nullptr, 64);
   CHECK(SumInLanes::num_groups == (std::map<int, std::int64_t>{{32, 1}, {16, 1}, {8, 1}, {4, 1}}));
+  CHECK(engine->close(-1));
+}
+
+TEST(columns_and_structs_are_one_state) {
+  const auto engine = make<SumInColumns>(12, EF_NEXT_STEP);
+  see(*engine, Request::reset, nullptr, 12);
+  const auto step = [&] { return see(*engine, Request::step, nullptr, 12).numbers; };
+  step();
+  const std::string saved = engine->get_state(5);
+  const auto expected = step();
+  CHECK(step() != expected);
+  engine->set_state(5, saved.data(), static_cast<std::int64_t>(saved.size()));
+  // The row of env 5 as it was; the others are one step further.
+  const auto repeated = step();
+  CHECK(std::equal(repeated.begin() + 5 * 7, repeated.begin() + 6 * 7, expected.begin() + 5 * 7));
+  CHECK(repeated != expected);
+  engine->fleet().visit_fields(3, [](const char* name, std::int32_t, std::int64_t, void* data) {
+    if (std::string(name) == "numbers") static_cast<double*>(data)[SumInColumns::kSum] = 1000;
+  });
+  CHECK_EQUAL(see(*engine, Request::observe, nullptr, 12).numbers[3 * 3 + 1], step()[3 * 7 + 1]);
+  CHECK(engine->close(-1));
+}
+
+TEST(envs_of_different_kinds_are_stepped_apart) {
+  const auto engine = make<SumInColumns>(64, EF_NEXT_STEP);
+  see(*engine, Request::reset, nullptr, 64);
+  const auto set_kind = [&](int env_id, std::uint32_t kind) {
+    engine->fleet().visit_fields(env_id, [&](const char* name, std::int32_t, std::int64_t, void* data) {
+      if (std::string(name) == "kind") std::memcpy(data, &kind, sizeof kind);
+    });
+  };
+  for (int id = 32; id < 64; ++id) set_kind(id, 1);
+  SumInColumns::num_groups.clear();
+  see(*engine, Request::step, nullptr, 64);
+  CHECK(SumInColumns::num_groups == (std::map<int, std::int64_t>{{32, 2}}));
+  set_kind(0, 2);  // one that step_lanes() refuses
+  SumInColumns::num_groups.clear();
+  see(*engine, Request::step, nullptr, 64);
+  CHECK(SumInColumns::num_groups == (std::map<int, std::int64_t>{{32, 1}, {16, 1}, {8, 1}, {4, 1}}));
+  CHECK(engine->close(-1));
+}
+
+TEST(columns_whose_group_throws) {
+  const auto engine = make<SumInColumns>(12, EF_NEXT_STEP);
+  see(*engine, Request::reset, nullptr, 12);
+  SumInColumns::throws_in_lanes = true;
+  std::vector<std::int32_t> ids = {9, 1, 8, 2};
+  for (const auto* given : {static_cast<const std::vector<std::int32_t>*>(nullptr), &std::as_const(ids)}) {
+    const std::int64_t count = given == nullptr ? 12 : 4;
+    const Seen seen = see(*engine, Request::step, given, count);
+    CHECK_EQUAL(seen.faults.size(), static_cast<std::size_t>(count));
+    CHECK(seen.faults[0].second == "some lane");
+    reset_all(*engine, seen.faults);
+  }
+  SumInColumns::throws_in_lanes = false;
+  CHECK(see(*engine, Request::step, nullptr, 12).faults.empty());
   CHECK(engine->close(-1));
 }

@@ -41,13 +41,23 @@
 // Then envs that do not fill a group of `lanes`, and those of a group that returned false, are stepped in groups of half as
 // many, a quarter, and so on, as far as it can be called. What remains is stepped one by one.
 //
+// An env whose step reads and writes nothing but an array of numbers can have it kept as columns, one per element, over
+// all envs. step_lanes() then works on whole vectors, in place:
+//
+//   double (&lane_state() noexcept)[4] { return state_; }
+//   std::uint32_t lane_kind() const noexcept;      optional: step_lanes() is called for envs of one kind
+//   static bool step_lanes(const envfleet::LaneState<double, 4>& state, const std::int32_t* actions,
+//                          envfleet::LaneOut<lanes>& out);   state[k][lane] is element k; state.kind is their kind
+//
+// The other members use state_ as usual: the engine copies it from the columns before each call, and back afterwards.
+//
 // Reading order. What an author uses:
 //
 //   spec.h          Params, Config and Spec: what an env declares and receives
 //   out.h           Out and Frame: where it writes its row and its picture
 //   rng.h           Rng: numpy's PCG64; random_state.h is numpy's legacy generator, for ports
 //   fields.h        fields(): the state, declared once
-//   lanes.h         LaneOut: several envs at once
+//   lanes.h         LaneState and LaneOut: several envs at once
 //   numpy_math.h    numpy's functions, bit for bit
 //
 // How the struct becomes a table of C functions that the engine calls:
@@ -56,7 +66,7 @@
 //   env_config.h    its parameters and spec;  action_type.h: its actions
 //   rows.h          the rows of a batch
 //   step_rule.h     what a step does, given the autoreset mode and the env's phase
-//   env_slots.h     the envs of a pool, one by one;  stepping.h: ranges of them, the inner loop
+//   env_slots.h     the envs of a pool, one by one;  lane_columns.h: their lane_state();  stepping.h: the inner loop
 //   exceptions.h    no exception crosses the ABI
 //   env_type.h      the table;  abi.h: its layout, plain C
 //

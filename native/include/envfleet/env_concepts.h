@@ -4,6 +4,7 @@
 #include <concepts>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "envfleet/fields.h"
 #include "envfleet/lanes.h"
@@ -34,11 +35,33 @@ concept HasRender = requires(Env& env, Frame& frame) { env.render(frame); };
 template <class Env>
 concept WritesEveryElement = requires { requires Env::writes_every_element; };
 
+// An env whose step_lanes() takes the numbers of the envs instead of pointers to them; see env.h.
+template <class Env>
+concept HasLaneState = requires(Env& env) { env.lane_state(); };
+template <class Env>
+concept HasLaneKind = requires(const Env& env) {
+  { env.lane_kind() } -> std::convertible_to<std::uint32_t>;
+};
+// The array of numbers that lane_state() refers to.
+template <HasLaneState Env>
+using LaneNumbers = std::remove_reference_t<decltype(std::declval<Env&>().lane_state())>;
+
+// The first argument of step_lanes().
+template <class Env>
+struct LaneInputOf {
+  using type = Env* const*;
+};
+template <HasLaneState Env>
+struct LaneInputOf<Env> {
+  using type = const LaneState<std::remove_extent_t<LaneNumbers<Env>>, std::extent_v<LaneNumbers<Env>>>&;
+};
+
 // An env that can step kLanes envs at once; see env.h.
 template <class Env, int kLanes>
-concept StepsLanes = kLanes > 0 && requires(Env* const* envs, const std::int32_t* actions, LaneOut<kLanes>& out) {
-  { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
-};
+concept StepsLanes =
+    kLanes > 0 && requires(typename LaneInputOf<Env>::type envs, const std::int32_t* actions, LaneOut<kLanes>& out) {
+      { Env::step_lanes(envs, actions, out) } -> std::same_as<bool>;
+    };
 template <class Env>
 concept HasLanes = StepsLanes<Env, Env::lanes>;
 // An env that is notified when its fields were written from outside.

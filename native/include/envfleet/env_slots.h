@@ -5,7 +5,8 @@
 // generator between them would be loaded into the cache as well, as neighbours are.
 //
 // Thread safety: as in abi.h; a slot is used by one thread at a time.
-// Invariant: a slot is never moved, and empty only after a rebuild that threw.
+// Invariants: a slot is never moved, and empty only after a rebuild that threw. The numbers that an env declares as
+// lane_state() are in columns_, and in its struct only while an Access to it exists.
 #pragma once
 
 #include <concepts>
@@ -23,6 +24,7 @@
 #include "envfleet/env_concepts.h"
 #include "envfleet/env_config.h"
 #include "envfleet/fields.h"
+#include "envfleet/lane_columns.h"
 #include "envfleet/numpy_math.h"
 #include "envfleet/out.h"
 #include "envfleet/rows.h"
@@ -60,9 +62,9 @@ class EnvSlots {
         writer.put_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
       }
       if constexpr (HasSaveLoad<Env>) {
-        built(env_id).save(writer);
+        built(env_id)->save(writer);
       } else {
-        built(env_id).fields(writer);
+        built(env_id)->fields(writer);
       }
     } else {
       throw std::logic_error("this env declares neither fields() nor save() and load()");
@@ -86,9 +88,9 @@ class EnvSlots {
         reader.get_bytes(last_obs_[k].data() + obs_columns_[k].row_bytes * env_id, obs_columns_[k].row_bytes);
       }
       if constexpr (HasSaveLoad<Env>) {
-        built(env_id).load(reader);
+        built(env_id)->load(reader);
       } else {
-        built(env_id).fields(reader);
+        built(env_id)->fields(reader);
       }
       if (!reader.rest().empty()) throw std::invalid_argument("the state is longer than this env's");
       fields_changed(env_id);
@@ -100,7 +102,7 @@ class EnvSlots {
 
   void render(std::int32_t env_id, Frame& frame) {
     if constexpr (HasRender<Env>) {
-      built(env_id).render(frame);
+      built(env_id)->render(frame);
     } else {
       throw std::logic_error("this env declares no render()");
     }
@@ -109,26 +111,60 @@ class EnvSlots {
   void visit_fields(std::int32_t env_id, ef_field_visitor visit, void* context) {
     if constexpr (HasFields<Env>) {
       FieldViewer viewer(visit, context);
-      built(env_id).fields(viewer);
+      built(env_id)->fields(viewer);
     }
   }
 
   void fields_changed(std::int32_t env_id) {
-    if constexpr (HasFieldsChanged<Env>) built(env_id).fields_changed();
+    if constexpr (HasFieldsChanged<Env>) built(env_id)->fields_changed();
   }
 
  protected:
-  struct Slot {
+  struct NoColumns {
+    explicit NoColumns(std::int32_t) {}
+  };
+  template <class T>
+  struct ColumnsOf {
+    using type = NoColumns;
+  };
+  template <HasLaneState T>
+  struct ColumnsOf<T> {
+    using type = LaneColumns<T>;
+  };
+  using Columns = typename ColumnsOf<Env>::type;
+
+  // With columns, only a reset uses the struct: from one cache line, if it fits.
+  struct alignas(HasLaneState<Env> ? 64 : alignof(std::optional<Env>)) Slot {
     Slot() = default;
     // Never moved once the fleet is built, but std::vector's constructor requires it.
     Slot(Slot&&) { std::terminate(); }
     std::optional<Env> env;  // empty only after a rebuild that threw
   };
 
+  // An env outside of step_lanes(). Its struct holds its whole state as long as this exists.
+  class Access {
+   public:
+    Access(EnvSlots& slots, std::int32_t env_id) : env_(*slots.envs_[env_id].env), slots_(slots), env_id_(env_id) {
+      if constexpr (HasLaneState<Env>) slots_.columns_.load(env_id_, env_);
+    }
+    Access(const Access&) = delete;
+    Access& operator=(const Access&) = delete;
+    ~Access() {
+      if constexpr (HasLaneState<Env>) slots_.columns_.store(env_id_, env_);
+    }
+    Env* operator->() const { return &env_; }
+
+   private:
+    Env& env_;
+    EnvSlots& slots_;
+    const std::int32_t env_id_;
+  };
+
   explicit EnvSlots(const ef_fleet_options& options)
       : num_envs_(options.num_envs),
         phases_(options.phases),
         envs_(options.num_envs),
+        columns_(options.num_envs),
         rngs_(options.num_envs),
         elapsed_steps_(options.num_envs, 0) {
     engine_host.store(options.host, std::memory_order_relaxed);
@@ -150,9 +186,9 @@ class EnvSlots {
   }
   ~EnvSlots() = default;
 
-  Env& built(std::int32_t env_id) {
+  Access built(std::int32_t env_id) {
     if (!envs_[env_id].env) throw std::logic_error("this env could not be rebuilt; reset it first");
-    return *envs_[env_id].env;
+    return Access(*this, env_id);
   }
 
   // For `count` consecutive envs in consecutive rows.
@@ -170,6 +206,7 @@ class EnvSlots {
   std::int64_t action_bytes_ = 0;
   std::vector<std::vector<char>> last_obs_;  // empty if the env has observe()
   std::vector<Slot> envs_;
+  [[no_unique_address]] Columns columns_;
   std::vector<RandomOf<Env>> rngs_;
   std::vector<std::int32_t> elapsed_steps_;
 
@@ -180,6 +217,7 @@ class EnvSlots {
     } else {
       envs_[env_id].env.emplace();
     }
+    if constexpr (HasLaneState<Env>) columns_.store(env_id, *envs_[env_id].env);
   }
 
   const ef_value* config_values(std::int32_t env_id) const { return configs_[configs_.size() == 1 ? 0 : env_id].data(); }

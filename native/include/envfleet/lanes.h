@@ -1,10 +1,11 @@
-// LaneOut: where step_lanes() writes the rows of several envs that it steps at once.
+// LaneState: the numbers of several envs that step_lanes() steps at once. LaneOut: where it writes their rows.
 //
 // For envs whose step takes a few nanoseconds: when the arithmetic is written over several envs side by side, the compiler
 // turns it into vector instructions. See step_lanes in env.h.
 //
 // Thread safety: as for Out.
-// Invariant: the rows of the lanes are contiguous in every column, and zero at first, as those of Out.
+// Invariants: the rows of the lanes are contiguous in every column, and zero at first, as those of Out. The columns of a
+// LaneState and of a LaneOut do not overlap.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,15 @@
 #pragma GCC visibility push(hidden)  // see env.h
 
 namespace envfleet {
+
+// The numbers of envs that declare lane_state(), side by side: state[k][lane] is element k of a lane.
+template <class Number, int kNumbers>
+struct LaneState {
+  std::uint32_t kind;  // lane_kind() of all these envs; 0 if they do not declare it
+  Number* columns[kNumbers];
+
+  Number* operator[](int k) const { return columns[k]; }
+};
 
 template <int kLanes>
 class LaneOut {

@@ -35,6 +35,7 @@ template <class Env>
 class Fleet : public EnvSlots<Env> {
   using Base = EnvSlots<Env>;
   using Base::action_bytes_;
+  using Base::columns_;
   using Base::elapsed_steps_;
   using Base::envs_;
   using Base::info_columns_;
@@ -43,6 +44,10 @@ class Fleet : public EnvSlots<Env> {
   using Base::obs_columns_;
   using Base::phases_;
   using Base::rngs_;
+  using typename Base::Access;
+  static_assert(
+      HasLanes<Env> || !HasLaneState<Env>,
+      "lane_state() goes with lanes and step_lanes(const LaneState<Number, N>&, const std::int32_t*, LaneOut<lanes>&)");
 
  public:
   explicit Fleet(const ef_fleet_options& options)
@@ -87,7 +92,7 @@ class Fleet : public EnvSlots<Env> {
         guard_rows(rows, row, 1, EF_IN_OBSERVE, [&] {
           clear_rows(obs_columns_, rows.obs, row, 1);
           Out out(&rows, &obs_columns_, &info_columns_, row);
-          this->built(env_id).observe(out);
+          this->built(env_id)->observe(out);
         });
       } else {
         for (std::size_t k = 0; k < obs_columns_.size(); ++k) {
@@ -108,7 +113,7 @@ class Fleet : public EnvSlots<Env> {
   void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
     clear_outputs(rows, row);
     Out out(&rows, &obs_columns_, &info_columns_, row);
-    this->built(env_id).reset(rngs_[env_id], out);
+    this->built(env_id)->reset(rngs_[env_id], out);
     elapsed_steps_[env_id] = 0;
     phases_[env_id] = EF_RUNNING;
     rows.elapsed_step[row] = 0;
@@ -160,7 +165,6 @@ class Fleet : public EnvSlots<Env> {
   bool step_lanes(const ef_rows& rows, std::int64_t first_row) noexcept {
     std::int32_t ids[kLanes];
     std::int32_t actions[kLanes];
-    Env* envs[kLanes];
     const std::int32_t first_env = env_of(rows, first_row);
     const auto* all_actions = static_cast<const std::int32_t*>(rows.actions);
     const bool are_consecutive = rows.env_ids == nullptr || is_consecutive(rows.env_ids + first_row, kLanes);
@@ -169,12 +173,10 @@ class Fleet : public EnvSlots<Env> {
       for (int lane = 0; lane < kLanes; lane += kGroupRows) {
         due[lane / kGroupRows] = find_due(first_env + lane, std::min(kLanes - lane, kGroupRows));
       }
-      for (int lane = 0; lane < kLanes; ++lane) envs[lane] = &*envs_[first_env + lane].env;
       std::memcpy(actions, all_actions + first_env, sizeof actions);
     } else {
       for (int lane = 0; lane < kLanes; ++lane) {
         ids[lane] = rows.env_ids[first_row + lane];
-        envs[lane] = &*envs_[ids[lane]].env;
         actions[lane] = all_actions[ids[lane]];
       }
     }
@@ -182,7 +184,19 @@ class Fleet : public EnvSlots<Env> {
     LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
     bool are_stepped = false;
     // It is not known which of the envs threw, or how far the others got: all of them are broken.
-    if (!guard_rows(rows, first_row, kLanes, EF_IN_STEP, [&] { are_stepped = Env::step_lanes(envs, actions, out); })) {
+    const auto step = [&](const auto& envs) { return Env::step_lanes(envs, actions, out); };
+    if (!guard_rows(rows, first_row, kLanes, EF_IN_STEP, [&] {
+          if constexpr (HasLaneState<Env>) {
+            are_stepped = are_consecutive ? columns_.template step_consecutive<kLanes>(first_env, step)
+                                          : columns_.template step_any<kLanes>(ids, step);
+          } else {
+            Env* envs[kLanes];
+            for (int lane = 0; lane < kLanes; ++lane) {
+              envs[lane] = &*envs_[are_consecutive ? first_env + lane : ids[lane]].env;
+            }
+            are_stepped = step(envs);
+          }
+        })) {
       return true;
     }
     if (!are_stepped) return false;
@@ -205,19 +219,23 @@ class Fleet : public EnvSlots<Env> {
     return true;
   }
 
-  // Which of up to 64 consecutive envs the next step resets, one bit per env. Prefetches their generators.
+  // Which of up to 64 consecutive envs the next step resets, one bit per env. Prefetches what the resets need.
   std::uint64_t find_due(std::int32_t first_env, int count) const {
     if (!resets_on_next_step(autoreset_)) return 0;
     std::uint8_t are_due[kGroupRows];
     for (int i = 0; i < count; ++i) are_due[i] = phases_[first_env + i] == EF_ENDED;
     const std::uint64_t due = mask_of(are_due, are_due, count);
-    prefetch_generators(first_env, due);
+    prefetch_for_reset(first_env, due);
     return due;
   }
 
-  void prefetch_generators(std::int32_t first_env, std::uint64_t mask) const {
+  void prefetch_for_reset(std::int32_t first_env, std::uint64_t mask) const {
     if (num_envs_ <= kMaxCachedEnvs) return;
-    for (; mask != 0; mask &= mask - 1) __builtin_prefetch(&rngs_[first_env + std::countr_zero(mask)], 1);
+    for (; mask != 0; mask &= mask - 1) {
+      const std::int32_t env_id = first_env + std::countr_zero(mask);
+      __builtin_prefetch(&rngs_[env_id], 1);
+      if constexpr (HasLaneState<Env>) __builtin_prefetch(&envs_[env_id], 1);  // the steps do not touch it
+    }
   }
 
   // finish_row() for up to 64 rows of consecutive envs, in loops that become vector instructions. Envs that are due for a
@@ -236,7 +254,7 @@ class Fleet : public EnvSlots<Env> {
     std::memcpy(rows.truncated + first_row, truncated, count);
     if constexpr (!HasObserve<Env>) this->remember_obs(rows, first_row, first_env, count);
     const std::uint64_t ended = mask_of(terminated, truncated, count) & ~due;
-    if (has_final_rows(autoreset_)) prefetch_generators(first_env, ended);
+    if (has_final_rows(autoreset_)) prefetch_for_reset(first_env, ended);
     // Only after all rows were written: what follows overwrites its own row.
     for (std::uint64_t mask = ended; mask != 0; mask &= mask - 1) {
       const int i = std::countr_zero(mask);
@@ -268,10 +286,11 @@ class Fleet : public EnvSlots<Env> {
     } else {
       action = static_cast<const std::int32_t*>(rows.actions)[env_id];
     }
+    const Access env(*this, env_id);
     if constexpr (StepsWithRng<Env, Action>) {
-      envs_[env_id].env->step(action, rngs_[env_id], out);
+      env->step(action, rngs_[env_id], out);
     } else {
-      envs_[env_id].env->step(action, out);
+      env->step(action, out);
     }
   }
 
