@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.subjects import SUBJECTS
 
+import envfleet
 from envfleet import Batch, EnvError, Pool
 
 NUM_ENVS = 9
@@ -222,3 +223,19 @@ def test_native_and_serial_tell_the_same():
                 pool.step(actions_of(rng, NUM_ENVS))
             told.append([{**asdict(env), "busy_ns": 0, "slowest_ns": 0} for env in pool.stats().envs])
     assert told[0] == told[1]
+
+
+def test_text_before_and_after_the_first_episode():
+    with envfleet.make_pool("CartPole-v1", num_envs=2, seed=0) as pool:
+        pool.reset()
+        assert str(pool.stats()) == "0 steps, 0 episodes"
+        while not pool.stats().num_episodes:
+            pool.step(np.ones(2, dtype=np.int64))
+        assert "return 8 (from 8 to 8), length 8" in str(pool.stats())
+        assert "nan" not in str(pool.stats())
+
+
+def test_repr_of_a_pool():
+    with envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2) as pool:
+        assert repr(pool) == "<Pool of CartPole-v1: num_envs=4, batch_size=2, backend=native>"
+    assert repr(pool) == "<Pool of CartPole-v1: num_envs=4, batch_size=2, backend=native, closed>"

@@ -61,7 +61,7 @@ class ThreadCountController {
     const double result_ns = is_hopeless ? row_ns : size.window.typical();
     const std::int64_t window_ns = size.window.total_ns();
     size.window = {};
-    // A trial that was broken off says that the count is bad, not how bad.
+    // An aborted trial shows that the count is bad, but not by how much.
     if (!is_hopeless) size.estimates[size.in_use()].add(result_ns, now_ns);
     if (size.is_on_trial()) {
       end_trial(size, window_ns, now_ns);

@@ -43,7 +43,7 @@ TEST(every_posted_env_comes_back_once) {
   constexpr int kNumEnvs = 31;
   for (const int num_threads : {1, 2, 4}) {
     for (const int batch_size : {1, 7, kNumEnvs - 1}) {
-      // Cheap: mostly run by the caller. Dear: by the crew, in any order.
+      // Cheap: mostly run by the caller. Expensive: by the thread pool, in any order.
       for (const int burn_ns : {0, 30'000}) {
         Bench<Marked> bench(options_of(kNumEnvs, batch_size, num_threads), {.burn_ns = burn_ns});
         churn(bench, 20'000, random);

@@ -14,7 +14,7 @@ EngineOptions sync_options(int num_envs, int num_threads) {
   return options;
 }
 
-// Cheap envs run in the caller, dear ones by the crew: the burnt time chooses the way.
+// Cheap envs run in the caller, expensive ones on the thread pool: the time that they burn decides.
 constexpr int kBurns[] = {0, 2'000, 40'000};
 
 }  // namespace

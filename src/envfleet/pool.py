@@ -95,6 +95,10 @@ class Pool:
             executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
 
+    def __repr__(self) -> str:
+        size = f"num_envs={self.num_envs}" + (f", batch_size={self.config.batch_size}" if self._is_async else "")
+        return f"<Pool of {self.spec.id}: {size}, backend={self.spec.backend}{', closed' if self.closed else ''}>"
+
     # --- synchronous ---------------------------------------------------------------------
 
     def reset(
@@ -279,7 +283,7 @@ class Pool:
         if self._executor.num_in_flight:
             raise CallOrderError(
                 f"async_reset() expected all envs idle, got {self._executor.num_in_flight} in flight; "
-                "recv() them first, or drop them with drop_pending() or reset()"
+                "recv() them first, or discard them with reset() or Pool.drop_pending()"
             )
         self._prepare_reset(ids, new_seeds)
         if arguments is None:

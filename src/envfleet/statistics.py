@@ -94,11 +94,12 @@ class PoolStats:
         return max(range(len(self.envs)), key=lambda env_id: self.envs[env_id].busy_ns)
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.num_steps:,} steps, {self.num_episodes:,} episodes",
-            f"return {self.return_mean:.4g} (from {self.return_min:.4g} to {self.return_max:.4g}), "
-            f"length {self.length_mean:.4g} (from {self.length_min} to {self.length_max})",
-        ]
+        lines = [f"{self.num_steps:,} steps, {self.num_episodes:,} episodes"]
+        if self.num_episodes:
+            lines.append(
+                f"return {self.return_mean:.4g} (from {self.return_min:.4g} to {self.return_max:.4g}), "
+                f"length {self.length_mean:.4g} (from {self.length_min} to {self.length_max})"
+            )
         if self.step_us:
             slowest = self.envs[self.slowest_env]
             lines.append(

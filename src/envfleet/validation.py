@@ -52,7 +52,8 @@ def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
     except Exception as error:
         raise EnvIdError(f"{call} expected env_id as an array of integers, got {type(env_ids).__name__}") from error
     if given.ndim != 1:
-        raise EnvIdError(f"{call} expected env_id of shape (rows,), got shape {given.shape}")
+        hint = "; to seed the envs, write reset(seed=...)" if call == "reset()" and given.ndim == 0 else ""
+        raise EnvIdError(f"{call} expected env_id of shape (rows,), got shape {given.shape}{hint}")
     if given.size == 0:  # of any dtype: np.asarray([]) is float64
         return np.zeros(0, dtype=np.int32)
     if given.dtype.kind not in "iu":
@@ -273,14 +274,18 @@ def _check_array(
             raise ActionError(f"{call} expected {name} of dtype {space.dtype}, got {given.dtype}; convert them")
     elif given.dtype.kind not in "iu":
         raise ActionError(
-            f"{call} expected integer {name} for {space}, got dtype {given.dtype}; convert them, "
-            f"for example with {name}.astype(int)"
+            f"{call} expected integer {name} for {space}, got dtype {given.dtype}; convert them to an integer dtype"
         )
     bad = _first_outside(given, space)
     if bad is not None:
+        value = given[bad]
+        if value != value:  # np.clip keeps it
+            remedy = "pass a number"
+        else:
+            remedy = "clip it with np.clip" if isinstance(space, spaces.Box) else "pass one in range"
         raise ActionError(
-            f"{call} expected {name} of {_range_of(space, bad[1:])}, got {given[bad]} for env {_env_of(bad[0], ids)} "
-            f"(index {tuple(bad)}); {'clip it with np.clip' if isinstance(space, spaces.Box) else 'pass one in range'}"
+            f"{call} expected {name} of {_range_of(space, bad[1:])}, got {value} for env {_env_of(bad[0], ids)} "
+            f"(index {tuple(bad)}); {remedy}"
         )
     return np.require(given, leaf.dtype, ["C", "A"])
 

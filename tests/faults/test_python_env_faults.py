@@ -12,6 +12,7 @@ from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, o
 from support.faulty_env import JointError, Misbehavior
 from support.python_probes import FaultyEnv
 
+import envfleet
 from envfleet import CallOrderError, ConfigError, EnvError
 
 
@@ -203,3 +204,15 @@ def test_a_fault_in_close_does_not_keep_the_pool_open(make):
         pool.close()
     assert pool.closed
     pool.close()
+
+
+class NeedsAPackage(FaultyEnv):
+    def __init__(self) -> None:
+        super().__init__()
+        import no_such_package  # noqa: F401
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_constructor_that_lacks_a_package(backend):
+    with pytest.raises(EnvError, match=r"No module named 'no_such_package'; install the package that it needs"):
+        envfleet.make_pool(NeedsAPackage, num_envs=2, backend=backend)

@@ -128,7 +128,7 @@ class MiniGrid {
             {"maxRoomSize", 0, "squares on a side of a room"},
             {"room_size", 0, "squares on a side of a room, walls included"},
             {"num_rows", 0, "of rooms"},
-            {"obj_type", "ball", "what is to be picked up"},
+            {"obj_type", "ball", "the kind of object to pick up"},
             {"random_length", false, "of the hallway"},
             {"key_in_box", false, "whether keys are hidden in boxes"},
             {"blocked", false, "whether balls block the doors"},

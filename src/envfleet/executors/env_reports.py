@@ -1,4 +1,4 @@
-"""Errors and warnings about one env that carry its id as data.
+"""Errors and warnings about one env: remedies, and classes that carry the env's id as data.
 
 An executor that hosts another one (an actor of the Ray backend) knows its envs under other ids: it reports the same
 problem under the id of the whole pool without touching any text.
@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from envfleet.batch import Fault
 from envfleet.errors import StateError
+
+BUILD_REMEDY = "its constructor must not raise"
+
+
+def build_remedy(fault: Fault) -> str:
+    """Return the remedy for an exception in an env's constructor."""
+    is_missing = fault.message.startswith(("ModuleNotFoundError:", "ImportError:", "DependencyNotInstalled:"))
+    return "install the package that it needs" if is_missing else BUILD_REMEDY
 
 
 class EnvStateError(StateError):
@@ -29,10 +38,10 @@ class EnvStateError(StateError):
 
 
 class EnvCloseWarning(RuntimeWarning):
-    """An env raised in close()."""
+    """An env raised in close(). With env_id -1, the message is about the workers instead."""
 
     def __init__(self, env_id: int, message: str) -> None:
-        super().__init__(f"env {env_id} raised in close(): {message}")
+        super().__init__(message if env_id < 0 else f"env {env_id} raised in close(): {message}")
         self.env_id = env_id
         self.message = message
 

@@ -118,7 +118,8 @@ class ThreadsExecutor(PythonExecutor):
             thread.join(max(0.0, deadline - time.monotonic()))
         stuck = [thread.name for thread in others if thread.is_alive()]
         if stuck:
-            self._close_faults.append((-1, f"{', '.join(stuck)} did not end within {_CLOSE_TIMEOUT_S} s"))
+            names = ", ".join(stuck)
+            self._close_faults.append((-1, f"threads {names} did not end within {_CLOSE_TIMEOUT_S} s: left behind"))
         return self._close_faults
 
 

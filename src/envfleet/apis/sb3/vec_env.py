@@ -114,7 +114,10 @@ class PoolVecEnv(VecEnv):
         if indices is None:
             return list(every)
         chosen = [indices] if isinstance(indices, (int, np.integer)) else list(indices)
-        return [every[index] for index in chosen]
+        try:
+            return [every[index] for index in chosen]
+        except IndexError:
+            raise IndexError(f"expected indices below {self.num_envs}, the number of envs, got {chosen}") from None
 
     def _for_each(self, ids: list[int], ask: Callable[[list[int]], Sequence[Any]]) -> list[Any]:
         """Return the results for these ids. SB3 allows repeated ids, which a pool refuses."""
@@ -240,10 +243,15 @@ def check_observation_space(space: gymnasium.Space[Any]) -> None:
     for key, part in parts.items():
         if not isinstance(part, _ARRAY_SPACES):
             where = f"[{key!r}]" if part is not space else ""
+            if isinstance(part, (spaces.Dict, spaces.Tuple)):
+                remedy = "wrap the env in gymnasium.wrappers.FlattenObservation"
+            elif isinstance(space, spaces.Dict):
+                remedy = "leave it out with gymnasium.wrappers.FilterObservation"
+            else:
+                remedy = "convert it with gymnasium.wrappers.TransformObservation"
             raise ConfigError(
                 "Stable-Baselines3 expects a Box, Discrete, MultiDiscrete or MultiBinary observation, or one Dict or "
-                f"Tuple of these, got observation_space{where} = {part}; wrap the env in "
-                "gymnasium.wrappers.FlattenObservation, or use the gymnasium api"
+                f"Tuple of these, got observation_space{where} = {part}; {remedy}, or use the gymnasium api"
             )
 
 

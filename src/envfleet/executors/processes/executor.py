@@ -19,6 +19,7 @@ from envfleet import _native
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
 from envfleet.executors.base import split_envs
+from envfleet.executors.env_reports import build_remedy
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
 from envfleet.executors.processes.worker import ProcessContext, RunnerOptions, WorkerEnvs
@@ -126,7 +127,7 @@ class ProcessesExecutor(PythonExecutor):
             fault = report.fault(env_id)
             if isinstance(fault.cause, ConfigError):
                 raise fault.cause
-            raise EnvError.of((fault,), None, "its constructor must not raise") from fault.cause
+            raise EnvError.of((fault,), None, build_remedy(fault)) from fault.cause
         assert answer == kind, f"a worker sent {answer}, expected {kind}"
         return details[0]
 
@@ -147,7 +148,7 @@ class ProcessesExecutor(PythonExecutor):
             what = describe_exit(code)
         during = ""
         if culprit >= 0:
-            during = " in this env" if culprit == env_id else f" in env {culprit}, which it ran too"
+            during = " while it ran this env" if culprit == env_id else f" while it ran env {culprit}"
         return Fault(env_id, method, f"its worker process {what}{during}", exit_code=code)
 
     def _reap_worker(self, worker: int) -> tuple[int, int, float | None]:

@@ -12,6 +12,7 @@ import cloudpickle
 import gymnasium
 
 from envfleet.errors import ConfigError, EnvError
+from envfleet.executors.env_reports import build_remedy
 from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.making.builders import EnvBuilder
 from envfleet.spec import EnvSpec
@@ -117,7 +118,7 @@ def build_envs(
                 raise
             except BaseException as error:
                 fault = report_exception(error, "__init__", pickled=False).fault(env_id, error)
-                raise EnvError((fault,), None, "its constructor must not raise") from error
+                raise EnvError((fault,), None, build_remedy(fault)) from error
             other_id = env_id_of.setdefault(id(env), env_id)
             if other_id != env_id:
                 raise ConfigError(

@@ -16,7 +16,7 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
-from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
+from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
 from envfleet.executors.python.info_columns import InfoColumns
 from envfleet.executors.python.layout import Layout, native_action_space, plain_array_leaf, read_text
@@ -250,7 +250,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._restart_worker(env_id)
         if words is not None:
             self.seed(np.array([env_id], dtype=np.int32), words)  # kept until the next reset
-        self._ask([env_id], ("rebuild", phase), "__init__", "its constructor must not raise")
+        self._ask([env_id], ("rebuild", phase), "__init__", BUILD_REMEDY)
         self._lost.discard(env_id)
 
     def set_phase(self, env_id: int, phase: int) -> None:

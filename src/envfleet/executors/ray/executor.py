@@ -23,7 +23,7 @@ from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, Executor, Refused, split_envs
-from envfleet.executors.env_reports import EnvStateError
+from envfleet.executors.env_reports import BUILD_REMEDY, EnvStateError
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.python.exception_report import message_of
@@ -40,7 +40,6 @@ from envfleet.executors.ray.messages import (
     decode_result,
 )
 from envfleet.executors.ray.supervisor import (
-    BUILD_REMEDY,
     Connections,
     Worker,
     WorkerConfig,

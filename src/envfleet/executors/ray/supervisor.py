@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
+from envfleet.executors.env_reports import BUILD_REMEDY, build_remedy
 from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
@@ -38,7 +39,6 @@ _MAX_START_ATTEMPTS = 5
 # How long to wait on a connection before asking Ray whether a silent worker is alive: a machine that loses power
 # closes no connection.
 HEARTBEAT_S = 1.0
-BUILD_REMEDY = "its constructor must not raise"
 _CONNECT_TIMEOUT_S = 3.0
 # A lost connection is made again after a delay that doubles with each loss; if an actor cannot be reached at all,
 # much later.
@@ -361,7 +361,7 @@ def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
             description, worker.pid = decode_result(ray.get(ref), BUILD_REMEDY)
         except RemoteCallError as error:
             fault = Fault(worker.envs.start, "__init__", str(error), error.traceback)
-            raise EnvError((fault,), None, BUILD_REMEDY) from error
+            raise EnvError((fault,), None, build_remedy(fault)) from error
         except ray.exceptions.RayError as error:
             raise _died_during_start(worker, error) from error
         descriptions.append(description)
