@@ -115,14 +115,31 @@ def test_an_id_that_no_one_could_use_is_refused(tmp_path):
     assert envfleet.list_all_envs() == before
 
 
-@pytest.mark.parametrize("statement", ["throw 1", "std::abort()", "std::exit(0)", "*(volatile int*)nullptr = 1"])
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "throw 1",
+        'std::puts("weights loaded"), std::abort()',
+        "std::exit(0)",
+        "*(volatile int*)nullptr = 1",
+    ],
+)
 def test_an_initializer_that_ends_the_process(statement, tmp_path, cache):
-    initializer = f"#include <cstdlib>\nstruct Table {{ Table() {{ {statement}; }} }};\nTable table;"
+    initializer = f"#include <cstdio>\n#include <cstdlib>\nstruct Table {{ Table() {{ {statement}; }} }};\nTable table;"
     with pytest.raises(CompileError, match=r"counter\.cc was compiled, but loading it ended the process") as raised:
         envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
     if statement == "throw 1":
         assert "terminate called after throwing an instance of 'int'" in str(raised.value)
     assert not list(cache.glob("*.so"))
+
+
+def test_an_env_that_prints_when_it_is_loaded_and_unloaded(tmp_path, monkeypatch):
+    members = 'Table() { std::puts("one"); } ~Table() { std::puts("two"); }'
+    initializer = f"#include <cstdio>\nstruct Table {{ {members} }};\nTable table;"
+    assert envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
+    # As in a program that embeds Python: there is no interpreter to try it in.
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    assert envfleet.compile(write(tmp_path, "other.cc", include="", env_id="Other-v0"))
 
 
 def test_an_initializer_that_never_ends(tmp_path, monkeypatch):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
 from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.space_env import SpaceEnv
@@ -218,6 +221,113 @@ def test_an_env_that_uses_one_array_again_and_again(make):
     pool = make()
     batches = [pool.reset(seed=0), *(pool.step([STEP] * 4) for _ in range(5))]
     assert [batch.obs[:, 1].tolist() for batch in batches] == [[count] * 4 for count in range(6)]
+
+
+class ReusingEnv(gymnasium.Env):
+    """Episodes of three steps. Observations of variable size, and what infos hold, are always the same objects."""
+
+    observation_space = spaces.Sequence(spaces.Box(-9, 9, (1,), np.float32))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.count = np.zeros(1, np.float32)
+        self.state = np.zeros(2000)  # too large for a column of infos
+        self.log: list[int] = []
+
+    def reset(self, *, seed=None, options=None):
+        self.count[:] = 0
+        self.state[:] = 0
+        self.log.clear()
+        return (self.count,), {}
+
+    def step(self, action):
+        self.count += 1
+        self.state += 1
+        self.log.append(len(self.log) + 1)
+        ended = bool(self.count[0] == 3)
+        return (self.count,), 1.0, ended, False, {"state": self.state, "nested": {"log": self.log}}
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_objects_that_an_env_uses_again(backend):
+    """Neither later steps nor the reset of same-step mode change what was handed out."""
+    with envfleet.make_pool(ReusingEnv, num_envs=2, backend=backend, autoreset_mode="same_step") as pool:
+        batches = [pool.reset(seed=0), *(pool.step([0, 0]) for _ in range(3))]
+    assert [[row[0].item() for row in batch.obs] for batch in batches] == [[0, 0], [1, 1], [2, 2], [0, 0]]
+    assert [batch.info["state"][0][0] for batch in batches[1:3]] == [1, 2]
+    assert [batch.info["nested"]["log"][0] for batch in batches[1:3]] == [[1], [1, 2]]
+    final = batches[3].final
+    assert [row[0].item() for row in final.obs] == [3, 3]
+    assert [final.info["state"][1][0], final.info["nested"]["log"][1]] == [3, [1, 2, 3]]
+
+
+class Bomb:
+    """Unpickling it ends the process."""
+
+    def __reduce__(self):
+        return sys.exit, (3,)
+
+
+class BombEnv(MisbehavingEnv):
+    def step(self, action):
+        return *super().step(action)[:4], {"bomb": Bomb()}
+
+
+def test_infos_that_exit_when_they_are_unpickled():
+    with envfleet.make_pool(BombEnv, num_envs=2, backend="processes") as pool:
+        pool.reset(seed=0)
+        with pytest.raises(EnvError, match="cannot be unpickled here: SystemExit"):
+            pool.step([STEP] * 2)
+        pool.reset()
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_an_env_without_a_usable_step(backend, tmp_path):
+    class Unfinished(MisbehavingEnv):
+        @property
+        def step(self):
+            raise RuntimeError("no step yet")
+
+        def close(self):
+            (tmp_path / f"closed-{id(self)}").touch()
+
+    with pytest.raises(EnvError, match=r"env 0 raised in __init__\(\): no step yet"):
+        envfleet.make_pool(Unfinished, num_envs=1, backend=backend)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+@pytest.mark.parametrize("reward", ["1.5", b"2", 1 + 2j, np.complex64(1)], ids=repr)
+def test_rewards_that_only_float_would_take(make, reward):
+    class Odd(MisbehavingEnv):
+        def step(self, action):
+            obs, _, *rest = super().step(action)
+            return obs, reward, *rest
+
+    pool = make(Odd)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match="expected a numeric reward, got"):
+        pool.step([STEP] * 4)
+
+
+class BigEndianEnv(gymnasium.Env):
+    observation_space = spaces.Box(-9, 9, (2,), np.dtype(">f4"))
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        return np.full(2, 3, ">f4"), {}
+
+    def step(self, action):
+        return np.zeros(2, ">f4"), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_states_of_observations_in_another_byte_order(backend):
+    with envfleet.make_pool(BigEndianEnv, num_envs=2, backend=backend) as pool:
+        pool.reset(seed=0)
+        state = pool.get_state()
+        pool.step([0, 0])
+        pool.set_state(state)
+        assert pool.observe().tolist() == [[3, 3]] * 2
 
 
 def test_what_envs_do_with_their_actions_does_not_reach_the_caller(make):

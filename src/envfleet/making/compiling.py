@@ -229,34 +229,47 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
     )
 
 
+# Answers on a descriptor of its own, since the library may write to stdout, and exits without running destructors. A
+# library that cannot be loaded is no matter for this check: loading it in the caller raises, with the reason.
 _LOADER = """
-import ctypes, sys
+import ctypes, os, sys
 try:
     ctypes.CDLL(sys.argv[1])
-    print("loaded")
 except OSError:
-    print("refused")
+    pass
+os.write(int(sys.argv[2]), b"alive")
+os._exit(0)
 """
 
 
 def _check_loads(source: Path, library: Path) -> None:
     """Load a new library in a process of its own. What its static initializers throw would end this one."""
+    if not sys.executable:  # an embedded interpreter: there is nothing to start
+        return
+    answer, writer = os.pipe()
     try:
+        os.set_blocking(answer, False)  # a process that an initializer has left behind may keep it open
         result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _LOADER, str(library)],
+            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
             timeout=_LOAD_TIMEOUT_S,
+            pass_fds=[writer],
         )
+        with contextlib.suppress(BlockingIOError):
+            if os.read(answer, 5) == b"alive":
+                return
+        what, said = "ended the process", result.stderr.strip()
     except subprocess.TimeoutExpired:
         what, said = f"took more than {_LOAD_TIMEOUT_S} s", ""
-    else:
-        if result.stdout.endswith(("loaded\n", "refused\n")):  # refused: loading it here raises, with the reason
-            return
-        what, said = "ended the process", result.stderr.strip()
+    except FileNotFoundError:  # sys.executable is not there, as in some programs that embed Python
+        return
+    finally:
+        os.close(answer)
+        os.close(writer)
     raise CompileError(
         f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "
         f"throws, crashes or waits; move that into the env's constructor{f'. It said: {said}' if said else ''}"

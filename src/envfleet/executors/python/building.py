@@ -56,6 +56,8 @@ def describe_env(env: Any) -> EnvDescription:
 def _info_space_of(env: Any) -> gymnasium.Space[Any] | str | None:
     """Return the declared space of an env's infos, or the repr of a declaration that the caller will refuse."""
     declared = getattr(env, "info_space", None) or getattr(getattr(env, "unwrapped", env), "info_space", None)
+    if callable(declared):  # of an env whose __getattr__ returns a method for every name
+        return None
     return declared if declared is None or isinstance(declared, gymnasium.Space) else repr(declared)
 
 
@@ -111,7 +113,8 @@ def build_envs(
         for env_id, builder in zip(env_ids, builders, strict=True):
             try:
                 try:
-                    env = builder.build(env_id)
+                    envs[env_id] = env = builder.build(env_id)
+                    _ = env.step, env.reset  # either may be a property that raises
                 finally:
                     check_process()
             except (KeyboardInterrupt, EnvError, ConfigError):
@@ -125,7 +128,6 @@ def build_envs(
                     f"make() expected a factory that makes a new env each time, got the same object for envs "
                     f"{other_id} and {env_id}; build the env inside the factory"
                 )
-            envs[env_id] = env
     except BaseException:
         close_envs(envs.values(), check_process)
         raise

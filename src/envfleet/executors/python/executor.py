@@ -228,7 +228,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         try:
             reply: dict[str, Any] = self._side_channel.take_reply(env_id, num_bytes)
             return reply
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # what unpickling calls may exit
             self._native.set_phase(env_id, int(Phase.BROKEN))
             what = f"its infos or results cannot be unpickled here: {message_of(error)}; return plain values"
             return {"fault": (ExceptionReport(self.method_of(env_id), what, ""), error)}
@@ -285,8 +285,12 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         try:
             episode, rows, objects, env = pickle.loads(state)
             for column, row in zip(self._columns.obs, rows, strict=True):
-                if column is not None and (row.shape, row.dtype) != (column.shape[1:], column.dtype):
-                    raise ValueError(f"expected an observation of {column.shape[1:]}, got {row.shape}")
+                if column is None:
+                    continue
+                # In native byte order: a pickle does not keep another one.
+                expected, got = ((own.shape, own.dtype.newbyteorder("=")) for own in (column[env_id, ...], row))
+                if got != expected:
+                    raise ValueError(f"expected an observation of shape and dtype {expected}, got {got}")
         except Exception as error:
             problem = f"cannot take this state: it is not the state of such a Python env ({message_of(error)})"
             raise EnvStateError(env_id, self.spec.id, problem) from error

@@ -29,6 +29,7 @@ from envfleet.executors.python.exception_report import (
 )
 from envfleet.executors.python.layout import Layout, plain_array_leaf, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
+from envfleet.executors.python.snapshots import snapshot
 from envfleet.making.builders import EnvBuilder
 from envfleet.spaces import Leaf, join, path_text, split
 
@@ -159,6 +160,8 @@ class EnvRunner(_native.StepLoop):
             if not is_last:
                 self._send(env_id, message)
                 return None
+            # Before reset(), which may overwrite them.
+            self._snapshot(message, "final_obs", "final_info")
         except BaseException as error:
             return self.fault(env_id, "step", error)
         try:
@@ -216,7 +219,7 @@ class EnvRunner(_native.StepLoop):
 
     def send_extras(self, env_id: int, extras: dict[str, Any]) -> None:
         """Send the infos that fit no column."""
-        self._send(env_id, {"info": extras})
+        self._send(env_id, {"info": _checked_depth(extras)})
 
     def schema(self, version: int) -> list[Any]:
         """Return a version of the info columns' schema that the caller has published."""
@@ -326,9 +329,11 @@ class EnvRunner(_native.StepLoop):
     def _install(self, env_id: int, env: Any) -> None:
         if self._envs.get(env_id) is not env:
             # Envs of ours that write their observation into given memory save the copy of a large array.
-            observe_into = getattr(env, "envfleet_observe_into", None)
+            # Looked up in the class: an env may have a __getattr__ that returns a method for every name.
+            observe_into = getattr(type(env), "envfleet_observe_into", None)
             if observe_into is not None:
-                observe_into(self._join_obs([None if own is None else own[env_id, ...] for own in self._columns.obs]))
+                rows = [None if own is None else own[env_id, ...] for own in self._columns.obs]
+                observe_into(env, self._join_obs(rows))
         self._envs[env_id] = env
         self.set_env(env_id, env, env.step, env.reset)
 
@@ -336,15 +341,18 @@ class EnvRunner(_native.StepLoop):
         """Install an env again after its reset, which may have bound another step."""
         self._install(env_id, self._envs[env_id])
 
+    def _snapshot(self, message: dict[str, Any], obs: str, info: str) -> None:
+        """Copy what the env may overwrite later: observations, and arrays and containers in infos."""
+        if info in message:
+            message[info] = snapshot(message[info])
+        if obs in message:
+            message[obs] = [snapshot(value, copies_objects=True) for value in message[obs]]
+
     def _send(self, env_id: int, message: dict[str, Any]) -> None:
         if not message:
             return
-        for name in ("info", "final_info"):
-            if name in message and _is_nested_deeper(message[name], _MAX_INFO_DEPTH):
-                raise WrongResultError(
-                    f"expected infos with at most {_MAX_INFO_DEPTH} dicts inside each other, got one that is deeper or "
-                    "contains itself; return a copy of what is of interest"
-                )
+        if self._is_local:  # else it is pickled now
+            self._snapshot(message, "obs", "info")
         try:
             num_bytes = self._side_channel.put_reply(env_id, message)
         except NoRoomError:
@@ -384,18 +392,21 @@ class EnvRunner(_native.StepLoop):
     def _pack_info(self, env_id: int, info: dict[str, Any], message: dict[str, Any], *, is_final: bool) -> None:
         extras = self.pack_info(env_id, info, is_final)
         if extras:
-            message["final_info" if is_final else "info"] = extras
+            message["final_info" if is_final else "info"] = _checked_depth(extras)
 
 
-def _is_nested_deeper(info: dict[str, Any], depth: int) -> bool:
+def _checked_depth(info: dict[str, Any]) -> dict[str, Any]:
     level = [info]
-    for _ in range(depth):
+    for _ in range(_MAX_INFO_DEPTH):
         # By identity: a dict that contains itself twice would double with every level.
         inner = {id(value): value for own in level for value in own.values() if isinstance(value, dict)}
         if not inner:
-            return False
+            return info
         level = list(inner.values())
-    return True
+    raise WrongResultError(
+        f"expected infos with at most {_MAX_INFO_DEPTH} dicts inside each other, got one that is deeper or "
+        "contains itself; return a copy of what is of interest"
+    )
 
 
 def _read_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
@@ -407,6 +418,8 @@ def _read_step(result: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         )
     obs, reward, terminated, truncated, info = result
     try:
+        if isinstance(reward, (str, bytes, bytearray, complex, np.complexfloating)):  # float() takes some of them
+            raise TypeError
         number = float(reward)
     except (TypeError, ValueError):
         raise WrongResultError(f"expected a numeric reward, got {short_repr(reward)}; return float(reward)") from None
