@@ -240,3 +240,25 @@ def test_an_env_that_closes_the_standard_streams(make):
     with pytest.raises(envfleet.EnvError, match="joint 3 exploded"):
         pool.step(actions(Misbehavior.RAISE, 1))
     assert_both_workers_usable(pool)
+
+
+class ClosingEnv(MisbehavingEnv):
+    """Closes every descriptor of its process, as a library that daemonizes may, in the step after `trigger` was set."""
+
+    trigger = False
+
+    def step(self, action):
+        if self.trigger:
+            os.closerange(3, 256)
+        return *super().step(action)[:4], {"text": "which is no number"}
+
+
+def test_an_env_that_closes_every_descriptor():
+    with envfleet.make_pool(ClosingEnv, num_envs=2, num_workers=2) as pool:
+        pool.reset(seed=0)
+        pool.step([STEP] * 2)
+        pool.set_attr("trigger", [True], [1])
+        with pytest.raises(errors.WorkerDied, match="env 1"):
+            pool.step([STEP] * 2)
+        pool.reset(seed=0)  # in a new worker
+        assert pool.step([STEP] * 2).info["text"].tolist() == ["which is no number"] * 2

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
-from envfleet.errors import StateError
+from envfleet.errors import PoolClosedError, StateError
 from envfleet.executors.base import split_envs
 from envfleet.executors.python.exception_report import (
     NoSuchAttributeError,
@@ -357,6 +357,10 @@ class EnvRunner(_native.StepLoop):
             num_bytes = self._side_channel.put_reply(env_id, message)
         except NoRoomError:
             raise
+        except PoolClosedError:
+            # The env closed the descriptor of the shared memory. This worker can report nothing any more; its end is
+            # noticed, and a reset starts another.
+            os._exit(1)
         except Exception as error:
             what = "a result" if "value" in message else "infos and observations"
             raise WrongResultError(
