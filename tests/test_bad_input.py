@@ -158,7 +158,7 @@ def test_call_order():
     envs.recv()
     with pytest.raises(CallOrderError, match="nothing in flight"):
         envs.recv()
-    for timeout in (-1, "x", float("nan")):
+    for timeout in (-1, "x", float("nan"), 10**400):
         with pytest.raises(ConfigError, match="timeout expected seconds"):
             envs.recv(timeout=timeout)
 
@@ -172,6 +172,16 @@ def test_a_step_of_an_async_pool_that_could_not_come_back_sends_nothing():
         envs.step([0, 0, 0], [0, 1, 2], timeout=-1)
     assert envs.pool.num_in_flight == 0
     assert sorted(envs.step([0, 0, 0], [0, 1, 2])[0][:, 1].tolist()) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("call", ["step", "step_objects"])
+@pytest.mark.parametrize("ids", [[[0], [1, 2]], [[0, 1]], [0.0, 1.0], [0, 0], [0, 4], "01", {0, 1}], ids=str)
+def test_wrong_env_ids_of_an_asynchronous_step_send_nothing(call, ids):
+    with envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2, backend="threads") as pool:
+        pool.reset(seed=0)
+        with pytest.raises(EnvIdError, match=rf"^{call}\(\) expected"):
+            getattr(pool, call)([0, 0], ids)
+        assert pool.num_in_flight == 0
 
 
 def test_a_masked_reset_beside_envs_in_flight_moves_nobody():
@@ -307,6 +317,28 @@ def test_attributes():
     cliff.set_attr("s", 10**6)
     with pytest.raises(envfleet.EnvError, match="a tile of the map"):
         cliff.step([0])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "name", "value", "error"),
+    [
+        ("CartPole-v1", "state", np.array([np.inf, 0, 0, 0]), OverflowError),
+        ("CartPole-v1", "state", np.array([np.nan, 0, 0, 0]), ValueError),
+        ("Taxi-v4", "s", -1, AssertionError),
+    ],
+)
+def test_attributes_that_cannot_be_drawn(env_id, name, value, error):
+    """Of native envs, which Gymnasium's own code draws."""
+    pytest.importorskip("pygame")
+    with envfleet.make(env_id, num_envs=2, render_mode="rgb_array") as envs:
+        envs.reset(seed=0)
+        envs.pool.set_attr(name, [value], [1])
+        with pytest.raises(envfleet.EnvError, match=rf"env 1 raised in render\(\): {error.__name__}") as caught:
+            envs.render()
+        assert isinstance(caught.value.__cause__, error)
+        assert "Traceback" in caught.value.env_traceback
+        envs.reset(seed=0)
+        assert len(envs.render()) == 2
 
 
 def test_actions_that_another_thread_changes_during_a_step_are_harmless():

@@ -60,14 +60,11 @@ def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
 
     A column without a mask has a value for every row. Numbers are numpy scalars.
     """
-    names = {str(key) for key in info}
     own: dict[str, Any] = {}
-    for key, column in info.items():
-        if is_mask(str(key), names):
-            continue
+    for key in value_keys(info):
         mask = info.get(f"_{key}")
         if mask is None or mask[row]:
-            own[key] = _value_of(column, row)
+            own[key] = _value_of(info[key], row)
     return own
 
 
@@ -85,12 +82,9 @@ def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int)
 
 def masked_rows(info: Mapping[str, Any], rows: NDArray[np.bool_]) -> dict[str, Any]:
     """Return the columns with the values of these rows only, each with its mask; keys without values are left out."""
-    names = {str(key) for key in info}
     masked: dict[str, Any] = {}
-    for key, column in info.items():
-        if is_mask(str(key), names):
-            continue
-        own = info.get(f"_{key}")
+    for key in value_keys(info):
+        column, own = info[key], info.get(f"_{key}")
         mask = rows.copy() if own is None else own & rows
         if not mask.any():
             continue
@@ -114,6 +108,21 @@ def is_mask(name: str, names: set[str]) -> bool:
     """Return whether a key among these names is the mask of another."""
     # "_x" next to "x" is its mask, unless "x" is itself a mask.
     return name[:1] == "_" and name[1:] in names and not is_mask(name[1:], names)
+
+
+def value_keys(info: Mapping[Any, Any]) -> list[Any]:
+    """Return the keys of an info that are not masks. The mask of a key that is not a str is f"_{key}" too."""
+    names = {str(key) for key in info}
+    return [key for key in info if not is_mask(str(key), names)]
+
+
+def with_env_info(own: Mapping[str, Any], env_info: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the pool's own keys and those of the envs.
+
+    Own keys take precedence: an env that reports an "env_id" must not redirect the rows of its batch to other envs.
+    The env's masks of such keys are dropped with its values.
+    """
+    return {**own, **{key: column for key, column in env_info.items() if str(key).lstrip("_") not in own}}
 
 
 def _value_of(column: Any, row: int) -> Any:

@@ -154,7 +154,7 @@ class Pool:
         """
         timeout_s = _NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
         if self._is_async:
-            num_rows = self._check_batch_fills(env_ids)
+            num_rows = self._check_batch_fills("step()", env_ids)
             self.send(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._executor.step(actions, env_ids, timeout_s)
@@ -183,7 +183,7 @@ class Pool:
         """
         timeout_s = timeout_seconds(timeout)
         if self._is_async:
-            num_rows = self._check_batch_fills(env_ids)
+            num_rows = self._check_batch_fills("step_objects()", env_ids)
             self.send_objects(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._guard.run(self._step_objects, actions, env_ids, timeout_s)
@@ -553,12 +553,17 @@ class Pool:
     def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
         return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
 
-    def _check_batch_fills(self, env_ids: Any) -> int:
+    def _check_batch_fills(self, call: str, env_ids: Any) -> int:
         """Return the number of rows of an asynchronous step. Raises if its recv() would never return."""
-        num_rows = self.num_envs if env_ids is None else np.size(env_ids)
+        if env_ids is None:
+            num_rows = self.num_envs
+        elif type(env_ids) is np.ndarray:  # send() checks it, once
+            num_rows = env_ids.size
+        else:  # np.size() would fail for tensors and for nested lists
+            num_rows = len(self._guard.run(check_env_ids, call, env_ids, self._executor))
         if num_rows and self._executor.num_in_flight + num_rows < self.config.batch_size:
             raise CallOrderError(
-                f"step() expected at least batch_size={self.config.batch_size} envs in flight with these {num_rows}, "
+                f"{call} expected at least batch_size={self.config.batch_size} envs in flight with these {num_rows}, "
                 f"got {self._executor.num_in_flight + num_rows}; send() more, then recv()"
             )
         return num_rows
@@ -628,7 +633,7 @@ def timeout_seconds(timeout: float | None) -> float:
         return _NO_TIMEOUT
     try:
         seconds = float(timeout)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # the last of an integer beyond the largest float
         seconds = -1.0
     if not seconds >= 0:
         raise ConfigError(f"timeout expected seconds >= 0, or None for no limit, got {timeout!r}")

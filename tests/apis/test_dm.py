@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dm_env
+import gymnasium
 import numpy as np
 import pytest
 
@@ -55,3 +56,41 @@ def test_asynchronous():
 def test_same_step_is_refused():
     with pytest.raises(envfleet.ConfigError, match="LAST and FIRST at once"):
         envfleet.make_dm("CartPole-v1", autoreset_mode="same_step")
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ((0.5, 0.25), [0.5, 0.25]),
+        ((True, 0), [1, 0]),
+        ((np.float32(0.5), np.array(0.25)), [0.5, 0.25]),
+        ((0.5, None), [0.5, 1]),
+        ((0.5, "x"), [0.5, 1]),
+        ((0.5, 10**400), [0.5, 1]),
+        (("x", "y"), [1, 1]),
+        ((np.array([0.5, 0.25]),) * 2, [1, 1]),
+        (({"value": 0.5},) * 2, [1, 1]),
+    ],
+)
+def test_a_discount_in_the_info_counts_if_it_is_a_number(values, expected):
+    class Discounting(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(0, 1, (1,), np.float32)
+        action_space = gymnasium.spaces.Discrete(2)
+
+        def __init__(self, discount):
+            self.discount = discount
+
+        def reset(self, *, seed=None, options=None):
+            return np.zeros(1, np.float32), {}
+
+        def step(self, action):
+            return np.zeros(1, np.float32), 0.0, False, False, {"discount": self.discount}
+
+    env_kwargs = [{"discount": value} for value in values]
+    env = envfleet.make_dm(Discounting, num_envs=2, backend="serial", env_kwargs=env_kwargs)
+    env.reset()
+    step = env.step([0, 0])
+    assert step.discount.tolist() == expected
+    assert step.discount.dtype == np.float32
+    assert "discount" in step.observation.info
+    env.close()

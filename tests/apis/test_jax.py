@@ -678,3 +678,22 @@ def test_many_batches_bit_for_bit(backend):
                 obs = same.step(cartpole_actions(obs))[0]
                 total = mixed(total, obs, np)
     assert found == total
+
+
+class NamesakeEnv(LargeEnv):
+    """Declares an info under the name of one of the pool's."""
+
+    info_space = spaces.Dict({"env_id": spaces.Box(0, 100, (), np.int64)})
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = super().step(action)
+        return obs, reward, terminated, truncated, {"env_id": 7}
+
+
+def test_ids_of_the_pool_take_precedence():
+    with JaxPool(NamesakeEnv, num_envs=3, backend="serial") as envs:
+        handle, _ = envs.reset(seed=0)
+        space = envs.pool.spec.action_space
+        actions = jnp.asarray(np.stack([space.sample() for _ in range(3)]))
+        _, (*_, info) = jax.jit(envs.step)(handle, actions)
+        assert info["env_id"].tolist() == [0, 1, 2]

@@ -263,3 +263,35 @@ def test_wrong_actions_move_nothing():
             envs.step(np.ones(count + 1, dtype=int))
         with pytest.raises(envfleet.ActionError, match="from 1 to 4"):
             envs.step(np.zeros(count, dtype=int))
+
+
+class Namesake(Lodge):
+    """Infos of agents and of the env under the names of the pool's."""
+
+    def step(self, actions):
+        *result, _ = super().step(actions)
+        own = {"env_id": 7, "elapsed_step": 99, "players.id": 7, "env.terminated": 7, "nights": self.time}
+        return *result, dict.fromkeys(result[0], own) | {"env_id": 7, "alive": 7, "common": 3}
+
+
+@pytest.mark.parametrize("layout", ["agents", "rows"])
+def test_ids_of_the_pool_take_precedence(layout):
+    with make_pettingzoo(Namesake, num_envs=2, backend="serial", seed=0, layout=layout) as envs:
+        _, info = envs.reset()
+        actions = all_actions(envs, 1) if layout == "agents" else np.ones(len(info["players.id"]), int)
+        _, reward, *_, info = envs.step(actions)
+        assert info["env_id"].tolist() == [0, 1]
+        assert info["elapsed_step"].tolist() == [1, 1]
+        assert not {"_env_id", "_elapsed_step", "_alive", "_players.id", "_env.terminated"} & info.keys()
+        if layout == "agents":
+            assert info["common"].tolist() == [3, 3]
+            assert info["alive"].keys() == set(envs.possible_agents)
+            present = [agent for agent in envs.possible_agents if info["present"][agent].any()]
+            # What an agent says about itself stays where its infos are.
+            assert all(7 in info["agents"][agent]["env_id"] for agent in present)
+        else:
+            assert info["env.common"].tolist() == [3, 3]
+            assert info["nights"].tolist() == [1] * len(reward)
+            assert len(info["players.env_id"]) == len(reward)
+            assert set(info["players.env_id"].tolist()) == {0, 1}
+            assert info["env.terminated"].dtype == bool

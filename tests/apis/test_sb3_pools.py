@@ -9,7 +9,7 @@ from gymnasium import spaces
 from sb3_probes import N, Probe, factories
 
 import envfleet
-from envfleet.errors import ActionError, ConfigError
+from envfleet.errors import ActionError, ConfigError, MissingExtraError, UnknownEnvError
 
 pytest.importorskip("stable_baselines3")
 
@@ -228,3 +228,47 @@ def test_pinned_memory():
         envs.reset()
         obs, *_ = envs.step(np.zeros(512, np.int64))
         assert torch.from_numpy(obs).is_pinned()
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+@pytest.mark.parametrize("how", [{}, {"vec_env_cls": sb3.DummyVecEnv}, {"wrapper_class": Monitor}])
+def test_an_unknown_id_is_refused_before_any_worker_starts(n_envs, how):
+    with pytest.raises(UnknownEnvError, match="got 'CartPol-v1'; did you mean CartPole-v1"):
+        make_vec_env("CartPol-v1", n_envs=n_envs, **how)
+
+
+def test_a_missing_extra_is_named(monkeypatch):
+    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
+    with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[highway\]"'):
+        make_vec_env("highway-v0", n_envs=2)
+
+
+class Scored(Probe):
+    """Infos with keys that are not strings, at the top and within."""
+
+    def reset(self, *, seed=None, options=None):
+        return super().reset(seed=seed, options=options)[0], {1: "first"}
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {"reward_of_player": {0: 1.0, 1: 2.0}, 1: 3}
+
+
+def test_infos_with_keys_that_are_not_strings():
+    own, theirs = DummyVecEnv([Scored, Scored]), sb3.DummyVecEnv([Scored, Scored])
+    try:
+        for envs in (own, theirs):
+            envs.seed(0)
+            envs.reset()
+        assert own.reset_infos == theirs.reset_infos == [{1: "first"}] * 2
+        has_ended = False
+        while not has_ended:
+            *_, dones, infos = own.step(np.zeros(2, int))
+            for info, expected in zip(infos, theirs.step(np.zeros(2, int))[3], strict=True):
+                assert info.keys() == expected.keys()
+                assert (info["reward_of_player"], info[1]) == ({0: 1.0, 1: 2.0}, 3)
+            has_ended = bool(dones.any())
+        assert own.reset_infos == theirs.reset_infos
+    finally:
+        own.close()
+        theirs.close()

@@ -514,3 +514,48 @@ def test_the_current_stream_changes() -> None:
                 torch.cuda._sleep(100_000)
                 obs, _ = envs.reset(seed=5)
                 assert torch.equal(obs, expected)
+
+
+class NamesakeEnv(SlowOrFailingEnv):
+    """Has infos of its own under the names of the pool's."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, np.float32), {"env_id": 7, "elapsed_step": 99, "other": 1}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros(2, np.float32), 0.0, False, False, {"env_id": 7, "elapsed_step": 99, "other": 2}
+
+
+@pytest.mark.parametrize("info_tensors", [False, True])
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_ids_of_the_pool_take_precedence(num_groups: int, info_tensors: bool) -> None:
+    options = {"num_envs": 4, "backend": "serial", "num_groups": num_groups, "info_tensors": info_tensors}
+    with TorchPool(NamesakeEnv, "cpu", **options) as envs:
+        infos = [envs.reset()[1], envs.step(actions_of(0, 0, 0, 0))[4]]
+        for count, info in enumerate(infos):
+            assert info["env_id"].tolist() == [0, 1, 2, 3]
+            assert info["elapsed_step"].tolist() == [count] * 4
+            assert info["other"].tolist() == [count + 1] * 4
+            assert not {"_env_id", "_elapsed_step"} & info.keys()
+
+
+def test_static_shapes_of_keys_with_dots() -> None:
+    box = spaces.Box(-9, 9, (1,), np.float32)
+
+    class DottedEnv(SlowOrFailingEnv):
+        observation_space = spaces.Dict({"a.b": box, "a": spaces.Dict({"b": box})})
+
+        def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+            return {"a.b": np.full(1, 1, np.float32), "a": {"b": np.full(1, 2, np.float32)}}, {}
+
+    with TorchPool(DottedEnv, "cpu", num_envs=2, backend="serial", static_shapes=True) as envs:
+        obs, _ = envs.reset()
+        assert (obs["a.b"].tolist(), obs["a"]["b"].tolist()) == ([[1], [1]], [[2], [2]])
+
+
+def test_tensors_of_env_ids() -> None:
+    """Of the pool itself, which knows nothing of torch."""
+    with envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2) as pool:
+        pool.async_reset(seed=0)
+        ids = torch.as_tensor(pool.recv().env_id.copy())
+        assert len(pool.step(np.zeros(2, np.int64), ids)) == 2

@@ -59,3 +59,69 @@ def test_refusals() -> None:
         pytest.raises(ConfigError, match="a row for each of 4 envs"),
     ):
         rollout(envs, lambda obs: (torch.zeros(4, dtype=torch.int64), {"bad": obs[:2]}), 3)
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+def test_extras_and_actions_of_several_dtypes_are_kept(num_groups: int) -> None:
+    """Zeros of one dtype at first, then fractions."""
+    num_calls = 0
+
+    def policy(obs: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        is_first = num_calls <= num_groups
+        value = torch.zeros(len(obs), dtype=torch.int64) if is_first else torch.full((len(obs),), 0.75)
+        actions = torch.zeros(len(obs), 1, dtype=torch.int64) if is_first else torch.full((len(obs), 1), 0.5)
+        return actions.to(obs.device), {"value": value.to(obs.device)}
+
+    with TorchPool("Pendulum-v1", DEVICE, num_envs=4, num_groups=num_groups) as envs:
+        data = rollout(envs, policy, 3, seed=0)
+    assert data.extras["value"].tolist() == [[0] * 4, [0.75] * 4, [0.75] * 4]
+    assert data.actions[..., 0].tolist() == [[0] * 4, [0.5] * 4, [0.5] * 4]
+
+
+@pytest.mark.parametrize("num_groups", [1, 2])
+@pytest.mark.parametrize(
+    ("first", "later", "message"),
+    [
+        (["a", "b"], ["a"], r"same extras each step, got none of \['b'\] at step 1"),
+        (["a"], [], r"same extras each step, got none of \['a'\] at step 1"),
+        (["a"], ["a", "b"], "same extras each step, got 'b' first at step 1"),
+    ],
+)
+def test_extras_of_other_names_are_refused(num_groups: int, first: Any, later: Any, message: str) -> None:
+    num_calls = 0
+
+    def policy(obs: Any) -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        names = first if num_calls <= num_groups else later
+        return torch.zeros(len(obs), dtype=torch.int64), dict.fromkeys(names, obs[:, 0])
+
+    with (
+        TorchPool("CartPole-v1", DEVICE, num_envs=4, num_groups=num_groups) as envs,
+        pytest.raises(ConfigError, match=message),
+    ):
+        rollout(envs, policy, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (torch.tensor(1.0), r"a row for each of 4 envs, got 'bad' of shape \(\)"),
+        ([1.0] * 4, "expected tensors, got list"),
+        (1.0, "expected tensors, got float"),
+    ],
+)
+def test_extras_that_are_no_rows_are_refused(value: Any, message: str) -> None:
+    with TorchPool("CartPole-v1", DEVICE, num_envs=4) as envs, pytest.raises(ConfigError, match=message):
+        rollout(envs, lambda obs: (torch.zeros(4, dtype=torch.int64), {"bad": value}), 3)
+
+
+def test_extras_of_other_shapes_are_refused() -> None:
+    shapes = iter([(4, 4), (4,)])
+    with (
+        TorchPool("CartPole-v1", DEVICE, num_envs=4) as envs,
+        pytest.raises(ConfigError, match="same shape each step"),
+    ):
+        rollout(envs, lambda obs: (torch.zeros(4, dtype=torch.int64), {"bad": torch.zeros(next(shapes))}), 3)

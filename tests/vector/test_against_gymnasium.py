@@ -192,6 +192,24 @@ def test_an_env_that_raised_is_as_gymnasium_leaves_it() -> None:
         assert envs.step([0, 0])[4]["count"].tolist() == [2, 1]
 
 
+class OddKeysEnv(TellingEnv):
+    """Infos with keys that are not strings, and one that begins like a mask."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *result, _ = super().step(action)
+        return *result, {1: self.count, None: "x", ("a", 2): 0.5, "deep": {3: self.count}, "_private": self.count}
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
+def test_keys_that_are_not_strings(ours: Any, mode: AutoresetMode) -> None:
+    theirs, own = pair(ours, [partial(OddKeysEnv, 2), partial(OddKeysEnv, 3)], autoreset_mode=mode)
+    with closing(theirs), own:
+        theirs.reset(seed=0)
+        own.reset(seed=0)
+        for _ in range(5):
+            assert_same(theirs.step([0, 1])[4], own.step([0, 1])[4])
+
+
 def test_infos_of_several_types_are_not_spoilt(ours: Any) -> None:
     """Where Gymnasium cuts floats to ints because the first env's value is an int."""
     with ours([partial(gymnasium.make, "FrozenLake-v1")] * 2) as envs:

@@ -94,6 +94,29 @@ def test_the_rows_of_others_count_when_an_env_raises():
         assert info["episode"]["r"].tolist() == [0, 1 + 2 + 3, 0]
 
 
+class Namesake(FaultyEnv):
+    """Has infos of its own under the names of the pool's."""
+
+    def step(self, action):
+        *result, _ = super().step(action)
+        return *result, {"env_id": 7, "elapsed_step": 0}
+
+
+def test_ids_of_the_pool_take_precedence_when_an_env_raises():
+    with RecordEpisodeStatistics(envfleet.make(Namesake, num_envs=3, backend="serial")) as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0, 0])
+        with pytest.raises(envfleet.EnvError) as caught:
+            envs.step([FaultyEnv.THROW, 0, FaultyEnv.END])
+        info = caught.value.batch.info
+        assert info["env_id"].tolist() == [0, 1, 2]
+        assert info["elapsed_step"].tolist() == [1, 2, 2]
+        assert info["episode"]["l"].tolist() == [0, 0, 2]
+        envs.reset([0])
+        *_, info = envs.step([0, FaultyEnv.END, 0])
+        assert info["episode"]["l"].tolist() == [0, 3, 0]
+
+
 def test_a_saved_state_brings_the_running_episodes_along():
     with RecordEpisodeStatistics(envfleet.make("CartPole-v1", num_envs=4, seed=0)) as envs:
         rollout = Rollout(envs, push)

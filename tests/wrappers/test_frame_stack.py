@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -106,6 +107,30 @@ def test_a_saved_state_brings_the_frames_along():
         envs.set_state(state)
         for expected in once:
             np.testing.assert_array_equal(envs.step([0, 1, 0])[0], expected)
+
+
+def test_a_state_that_does_not_fit_changes_nothing():
+    with (
+        FrameStackObservation(envfleet.make("CartPole-v1", num_envs=2, seed=0), 2) as envs,
+        FrameStackObservation(envfleet.make("CartPole-v1", num_envs=2, seed=0), 2) as twin,
+        FrameStackObservation(envfleet.make("CartPole-v1", num_envs=2, seed=5), SIZE) as longer,
+    ):
+        for own in (envs, twin, longer):
+            own.reset()
+        good = envs.get_state()
+        longer.step([0, 1])
+        other = longer.get_state()
+        for own, message in (
+            (other.own, r"_frames\[0\] of shape \(2, 2, 4\).*got shape \(2, 4, 4\)"),
+            ({**good.own, "_newest": good.own["_newest"].astype(float)}, "_newest .* got .* float64"),
+            ({**good.own, "step": 1, "num_envs": 5}, "with \\['_frames', '_newest'\\], got .*'step'"),
+            ({"_frames": good.own["_frames"]}, r"got \['_frames'\]"),
+            (None, "got NoneType"),
+        ):
+            with pytest.raises(envfleet.StateError, match=message):
+                envs.set_state(replace(other, own=own))
+        for _ in range(3):
+            same(envs.step([0, 1])[0], twin.step([0, 1])[0])
 
 
 def test_discrete_observations_and_tuples():

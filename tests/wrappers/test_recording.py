@@ -138,6 +138,41 @@ def test_refusals(tmp_path):
     assert not path.exists()
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("num_frames", value) for value in (2.5, float("nan"), None, "3", True, -1)),
+        *(("fps", value) for value in (-1, 0, float("nan"), float("inf"), 1e-9, "a", True)),
+        *(("max_width", value) for value in (0, -5, 2.5, None)),
+        *(("env_ids", value) for value in ([0.7], "01", 5, [-1], [0, 0], [None])),
+        ("trigger", 5),
+        ("path", 5),
+    ],
+)
+def test_wrong_arguments_are_refused_where_they_are_given(tmp_path, name, value):
+    path = tmp_path / "x{step}.gif"
+    with lamps() as envs:
+        with pytest.raises(envfleet.ConfigError, match="expected"):
+            RecordGrid(envs, **{"path": path, name: value})
+        if name != "trigger":
+            with pytest.raises(envfleet.ConfigError, match="expected"):
+                record(envs, **{"path": path, name: value})
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_policy_that_cannot_be_called_is_refused(tmp_path):
+    with lamps() as envs, pytest.raises(envfleet.ConfigError, match="policy expected a callable"):
+        record(envs, tmp_path / "x.gif", policy=5)
+
+
+def test_numpy_numbers_are_arguments(tmp_path):
+    options = {"num_frames": np.int64(2), "fps": np.float32(5), "max_width": np.int32(30), "env_ids": np.array([1, 3])}
+    with lamps() as envs:
+        path = record(envs, tmp_path / "x.gif", **options)
+    assert imageio.imread(path).shape == (2, 7, 21, 3)
+    assert imageio.immeta(path)["duration"] == 200
+
+
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     real = builtins.__import__
 

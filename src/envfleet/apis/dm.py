@@ -1,11 +1,14 @@
 """Pools with dm_env's API: DmPool, with TimeSteps whose fields are arrays over the rows, and DmEnv, a single env.
 
-The discount is 0 only where an episode terminated: a truncated one could have continued. An env may override it by
-info["discount"], for example when a life is lost in a game that continues.
+The discount is 0 only where an episode terminated: a truncated one could have continued. An env may override it by a
+number in info["discount"], for example when a life is lost in a game that continues. Anything else under that key
+stays in the info and is ignored: an error would lose the rows of envs that have moved.
 """
 
 from __future__ import annotations
 
+import contextlib
+import numbers
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -111,10 +114,24 @@ def time_step(batch: Batch) -> dm_env.TimeStep:
     """Return the rows of a batch as one TimeStep."""
     step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
     if "discount" in batch.info:
-        is_set = batch.info.get("_discount", True)  # no mask: every row has one
-        discount = np.where(is_set, batch.info["discount"], discount).astype(np.float32)
+        # No mask: every row has one.
+        discount = _overridden(discount, batch.info["discount"], batch.info.get("_discount", True))
     observation = _new(State, (batch.obs, batch.env_id, batch.elapsed_step, batch.info))
     return _new(dm_env.TimeStep, (step_type, batch.reward, discount, observation))
+
+
+def _overridden(discount: NDArray[np.float32], column: Any, is_set: Any) -> NDArray[np.float32]:
+    """Return the discounts with those that the envs have set to a number."""
+    if isinstance(column, dict) or column.ndim != 1:
+        return discount
+    if column.dtype.kind in "biuf":
+        return np.where(is_set, column, discount).astype(np.float32)
+    discount = discount.copy()
+    for row in np.flatnonzero(np.broadcast_to(is_set, len(column))):  # numbers next to other values
+        if isinstance(column[row], numbers.Real):
+            with contextlib.suppress(OverflowError):  # an integer beyond the largest float
+                discount[row] = column[row]
+    return discount
 
 
 def _traced_time_step(batch: Batch) -> dm_env.TimeStep:

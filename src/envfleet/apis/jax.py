@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from envfleet.apis.xla_library import load  # first: it names the extra if jax is missing
 from envfleet.batch import Batch, FinalRows
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
-from envfleet.infos import declared_column
+from envfleet.infos import declared_column, with_env_info
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
@@ -162,7 +162,7 @@ def xla_functions(
 
 def gymnasium_rows(batch: Batch) -> Step:
     """Return a batch of traced arrays in the form of VectorEnv.step(); infos have no masks."""
-    info = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+    info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
     if batch.final is not None:
         info.update(final_obs=batch.final.obs, _final_obs=batch.terminated | batch.truncated)
     return batch.obs, batch.reward, batch.terminated, batch.truncated, info
@@ -173,7 +173,7 @@ def dm_columns(batch: Batch) -> tuple[jax.Array, jax.Array]:
     is_last = batch.terminated | batch.truncated
     step_type = jnp.where(is_last, 2, jnp.where(batch.elapsed_step == 0, 0, 1)).astype(np.int32)
     discount = jnp.where(batch.terminated, 0.0, 1.0).astype(np.float32)
-    if "discount" in batch.info:
+    if "discount" in batch.info and batch.info["discount"].ndim == 1:
         discount = jnp.where(batch.elapsed_step == 0, discount, batch.info["discount"]).astype(np.float32)
     return step_type, discount
 

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, MissingExtraError
+from envfleet.infos import with_env_info
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
@@ -165,7 +166,7 @@ class TorchGroup:
         self._join_actions = join(pool.spec.action_space)
         self._transfer = transfer_for(device)
         self._static_rows = pool.config.batch_size if static_shapes else None
-        self._static: dict[str, torch.Tensor] = {}
+        self._static: dict[tuple[Any, ...], torch.Tensor] = {}  # by the keys that lead to a tensor
         self.num_batches = 0  # returned so far
 
     def reset(
@@ -232,7 +233,7 @@ class TorchGroup:
         num_obs = len(arrays) - 3
         if batch.final is not None:
             arrays += self._obs.arrays(batch.final.obs)
-        info: dict[str, Any] = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+        info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
         numeric: list[str] = []
         if self._info_tensors:
             numeric = [key for key, column in info.items() if _is_numeric(column)]
@@ -265,11 +266,11 @@ class TorchGroup:
         assert self._static_rows is not None, "only with static_shapes"
         capacity = self._static_rows
 
-        def keep(path: str, value: Any) -> Any:
+        def keep(path: tuple[Any, ...], value: Any) -> Any:
             if isinstance(value, dict):
-                return {key: keep(f"{path}.{key}", own) for key, own in value.items()}
+                return {key: keep((*path, key), own) for key, own in value.items()}
             if isinstance(value, tuple):
-                return tuple(keep(f"{path}.{i}", own) for i, own in enumerate(value))
+                return tuple(keep((*path, i), own) for i, own in enumerate(value))
             if not isinstance(value, torch.Tensor):
                 return value
             shape = (capacity, *value.shape[1:])
@@ -279,8 +280,8 @@ class TorchGroup:
             kept[:num_rows].copy_(value)
             return kept
 
-        obs, reward, terminated, truncated, info = keep("step", step)
-        mask = self._static.setdefault("mask", torch.zeros(capacity, dtype=torch.bool, device=self._device))
+        obs, reward, terminated, truncated, info = keep(("step",), step)
+        mask = self._static.setdefault(("mask",), torch.zeros(capacity, dtype=torch.bool, device=self._device))
         mask[:num_rows] = True
         mask[num_rows:] = False
         return obs, reward, terminated, truncated, {**info, "mask": mask}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import CallOrderError, ConfigError, EnvError, InputError, PoolClosedError, RecvTimeout
-from envfleet.infos import is_mask, merge, spread_rows, value_as_given
+from envfleet.infos import merge, spread_rows, value_as_given, value_keys
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool, timeout_seconds
 from envfleet.seeding import Seed, seeds_for
@@ -261,8 +261,8 @@ class _PendingStep:
 def _join_infos(infos: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dict[str, Any]:
     """Join infos row by row, into what one pool would return for these rows."""
     joined: dict[str, Any] = {}
-    keys = dict.fromkeys(key for info in infos for key in _value_keys(info))
-    for key in _value_keys(keys):  # the mask of one group's column replaces another group's own "_key"
+    keys = dict.fromkeys(key for info in infos for key in value_keys(info))
+    for key in value_keys(keys):  # the mask of one group's column replaces another group's own "_key"
         columns = [info.get(key) for info in infos]
         masks = [key in info and info.get(f"_{key}", True) for info in infos]
         if all(column is None or isinstance(column, dict) for column in columns):
@@ -272,12 +272,6 @@ def _join_infos(infos: Sequence[Mapping[str, Any]], sizes: Sequence[int]) -> dic
         if any(mask is not True for mask in masks):
             joined[f"_{key}"] = _join_masks(masks, sizes)
     return joined
-
-
-def _value_keys(info: Mapping[Any, Any]) -> list[Any]:
-    """Return the keys of an info that are not masks."""
-    names = {str(key) for key in info}
-    return [key for key in info if not is_mask(str(key), names)]
 
 
 def _join_columns(key: Any, columns: Sequence[Any], masks: Sequence[Any], sizes: Sequence[int]) -> Any:
@@ -299,7 +293,7 @@ def _join_columns(key: Any, columns: Sequence[Any], masks: Sequence[Any], sizes:
 def _as_given(column: Any, row: int) -> Any:
     """Return a value of a column, which may be a dict of columns, as the env gave it."""
     if isinstance(column, dict):
-        keys = [key for key in _value_keys(column) if f"_{key}" not in column or column[f"_{key}"][row]]
+        keys = [key for key in value_keys(column) if f"_{key}" not in column or column[f"_{key}"][row]]
         return {key: _as_given(column[key], row) for key in keys}
     value = value_as_given(column, row)
     # A view of rows that the next step may overwrite.

@@ -19,9 +19,10 @@ from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.envs.family import Renderer
-from envfleet.errors import ConfigError, EnvError, StateError
+from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError
 from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
 from envfleet.executors.env_reports import EnvStateError
+from envfleet.executors.python.exception_report import report_exception
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
 from envfleet.spec import EnvSpec, PoolConfig
@@ -203,13 +204,24 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def _render(self, env_id: int) -> NDArray[np.uint8] | None:
         if not self._native.has_render:
             renderer = self._renderer_of(env_id)
-            return None if renderer is None else renderer(self.get_attrs(env_id))
+            return None if renderer is None else self._render_with(renderer, env_id)
         try:
             height, width, rgb = self._native.render(env_id)
         except _native.FleetError as error:
             raise EnvError((Fault(env_id, "render", str(error)),), None, "fix its render()") from error
         frame: NDArray[np.uint8] = np.frombuffer(rgb, dtype=np.uint8).reshape(height, width, 3).copy()
         return frame
+
+    def _render_with(self, renderer: Renderer, env_id: int) -> NDArray[np.uint8]:
+        attributes = self.get_attrs(env_id)
+        try:
+            return renderer(attributes)
+        except EnvfleetError:  # a missing package, or a graphics stack that does not work
+            raise
+        except Exception as error:  # the renderer, Gymnasium's code, does not expect every value of an attribute
+            fault = report_exception(error, "render", pickled=False).fault(env_id, error)
+            remedy = "set attributes that can be drawn, or reset the env"
+            raise EnvError((fault,), None, remedy) from error
 
     def _renderer_of(self, env_id: int) -> Renderer | None:
         if self._make_renderer is None:

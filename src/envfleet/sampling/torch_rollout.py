@@ -150,13 +150,7 @@ class _GroupCollector:
         self._write("obs", step, self.obs)
         self._actions, extras = self._choose()
         self._write("actions", step, self._actions)
-        for key, value in extras.items():
-            if len(value) != self._group.num_envs:
-                raise ConfigError(
-                    f"policy expected to return extras with a row for each of {self._group.num_envs} envs, "
-                    f"got {key!r} of shape {tuple(value.shape)}"
-                )
-            self._write(f"extra {key}", step, value)
+        self._write_extras(step, extras)
         if not self._is_only:
             self._group.send(self._actions)
 
@@ -187,22 +181,57 @@ class _GroupCollector:
             return result[0], result[1]
         return result, {}
 
+    def _write_extras(self, step: int, extras: Mapping[str, torch.Tensor]) -> None:
+        is_first = step == 0 and self._rows.start == 0
+        for key, value in extras.items():
+            rows = _tensor(value)
+            if rows.shape[:1] != (self._group.num_envs,):
+                raise ConfigError(
+                    f"policy expected to return extras with a row for each of {self._group.num_envs} envs, "
+                    f"got {key!r} of shape {tuple(rows.shape)}"
+                )
+            column = self._buffer.get(f"extra {key}")
+            if column is None and not is_first:
+                raise ConfigError(
+                    f"policy expected to return the same extras each step, got {key!r} first at step {step}"
+                )
+            if column is not None and rows.shape[1:] != column.shape[2:]:
+                raise ConfigError(
+                    f"policy expected to return extras of the same shape each step, got {key!r} with rows of shape "
+                    f"{tuple(rows.shape[1:])} at step {step}, {tuple(column.shape[2:])} before"
+                )
+            self._write(f"extra {key}", step, rows)
+        known = {name.removeprefix("extra ") for name in self._buffer if name.startswith("extra ")}
+        if len(extras) != len(known):
+            missing = sorted(known - {str(key) for key in extras})
+            raise ConfigError(
+                f"policy expected to return the same extras each step, got none of {missing} at step {step}"
+            )
+
     def _write(self, name: str, step: int, value: Tensors) -> None:
         if name not in self._buffer:
-            if step and name.startswith("extra "):
-                raise ConfigError(f"policy expected to return the same extras each step, got {name[6:]!r} at {step}")
             self._buffer[name] = _map(self._new_column, value)
 
-        def write(column: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        def write(column: torch.Tensor, value: Any) -> torch.Tensor:
+            rows = _tensor(value)
+            # A new column if the old dtype cannot hold the rows: 0 at first, then 0.5.
+            dtype = torch.promote_types(column.dtype, rows.dtype)
+            if dtype != column.dtype:
+                column = column.to(dtype)
             column[step, self._rows] = rows
             return column
 
-        _map(write, self._buffer[name], value)
+        self._buffer[name] = _map(write, self._buffer[name], value)
 
-    def _new_column(self, rows: Any) -> torch.Tensor:
-        if not isinstance(rows, torch.Tensor):
-            raise ConfigError(f"rollout() of a TorchPool expected tensors, got {type(rows).__name__}: {rows!r}")
+    def _new_column(self, value: Any) -> torch.Tensor:
+        rows = _tensor(value)
         return torch.zeros((*self._shape, *rows.shape[1:]), dtype=rows.dtype, device=rows.device)
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise ConfigError(f"rollout() of a TorchPool expected tensors, got {type(value).__name__}: {value!r}")
+    return value
 
 
 def _check(envs: TorchPool, policy: Policy | None) -> None:

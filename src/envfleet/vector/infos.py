@@ -11,7 +11,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
-from envfleet.infos import spread_rows
+from envfleet.infos import spread_rows, value_keys
 from envfleet.spaces import join, leaves_of, split
 
 
@@ -43,10 +43,8 @@ class VectorInfos:
         """Return the columns, each with a mask of the rows that have a value; rows: those that may have one."""
         count = self._num_envs if num_rows is None else num_rows
         info: dict[str, Any] = {}
-        for key, column in columns.items():
-            if str(key)[:1] == "_" and str(key)[1:] in columns:
-                continue
-            mask = columns.get(f"_{key}")
+        for key in value_keys(columns):
+            column, mask = columns[key], columns.get(f"_{key}")
             if mask is None:
                 mask = np.ones(count, dtype=np.bool_) if rows is None else rows.copy()
             elif rows is not None:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool, Step
 from envfleet.errors import ConfigError, EnvError, StateError
+from envfleet.infos import with_env_info
 from envfleet.seeding import Seed
 
 Mask = NDArray[np.bool_]
@@ -125,16 +126,29 @@ class PoolWrapper(VectorWrapper):
         return WrapperState(type(self).__name__, self._inner("get_state")(), own)
 
     def set_state(self, state: WrapperState) -> None:
-        """Restore a state that get_state() of the same kind of wrapper returned."""
+        """Restore a state that get_state() of the same kind of wrapper returned. Nothing changes if it raises."""
         if not isinstance(state, WrapperState) or state.wrapper != type(self).__name__:
             got = state.wrapper if isinstance(state, WrapperState) else type(state).__name__
             raise StateError(
                 f"set_state() expected a state of {type(self).__name__}.get_state(), got one of {got}; "
                 "save and load with the same wrapper"
             )
+        self._check_own(state.own)
+        own = copy.deepcopy(state.own)
         self._inner("set_state")(state.inner)
-        for name, value in state.own.items():
-            setattr(self, name, copy.deepcopy(value))
+        for name, value in own.items():
+            setattr(self, name, value)
+
+    def _check_own(self, own: Any) -> None:
+        """Raise StateError unless these are values of the kept names, with arrays of the same shapes and dtypes."""
+        if not isinstance(own, dict) or own.keys() != set(self._kept):
+            got = list(own) if isinstance(own, dict) else type(own).__name__
+            raise StateError(
+                f"set_state() expected a state of {type(self).__name__} with {list(self._kept)}, got {got}; "
+                "the state is damaged or of another version: save it again with get_state()"
+            )
+        for name in self._kept:
+            _check_arrays(name, getattr(self, name, None), own[name])
 
     def __getattr__(self, name: str) -> Any:
         # pool, render_tiled(), get_attr() ...: attributes that Gymnasium's VectorWrapper does not forward.
@@ -177,7 +191,7 @@ class PoolWrapper(VectorWrapper):
         except EnvError as error:
             batch = error.batch
             if batch is not None:
-                info = {"env_id": batch.env_id, "elapsed_step": batch.elapsed_step, **batch.info}
+                info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
                 rows = batch.obs, batch.reward, batch.terminated, batch.truncated, info
                 batch.obs, batch.reward, *_ = self._taken(rows)
                 batch.info = info
@@ -200,6 +214,19 @@ def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]]
         return spaces.Tuple([changed(part, change) for part in space.spaces])
     leaf: gymnasium.Space[Any] = change(space)
     return leaf
+
+
+def _check_arrays(name: str, own: Any, saved: Any) -> None:
+    """Raise StateError if a saved array differs in shape or dtype from the one that it would replace."""
+    if isinstance(own, np.ndarray) and isinstance(saved, np.ndarray):
+        if (own.shape, own.dtype) != (saved.shape, saved.dtype):
+            raise StateError(
+                f"set_state() expected {name} of shape {own.shape} and dtype {own.dtype}, got shape {saved.shape} and "
+                f"dtype {saved.dtype}; make the pool and its wrappers as the saved ones were"
+            )
+    elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
+        for position, (part, other) in enumerate(zip(own, saved, strict=False)):
+            _check_arrays(f"{name}[{position}]", part, other)
 
 
 def check_number(wrapper: PoolWrapper, name: str, value: Any) -> None:

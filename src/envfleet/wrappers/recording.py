@@ -13,14 +13,16 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
+from envfleet.making.options import integer_option
 from envfleet.rendering import tile
-from envfleet.wrappers.base import PoolWrapper, Rows
+from envfleet.wrappers.base import PoolWrapper, Rows, check_number
 from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
 
 Policy = Callable[[Any], Any]
 
 _DEFAULT_FPS = 30  # if the env's metadata has no render_fps
 _GRID_SIZE = 16
+_MIN_FPS, _MAX_FPS = 0.01, 1000  # a GIF has 16 bits for hundredths of a second, and MP4 encoders have limits too
 
 
 class RecordGrid(PoolWrapper):
@@ -43,12 +45,16 @@ class RecordGrid(PoolWrapper):
         max_width: int = 720,
     ) -> None:
         super().__init__(env)
-        self._check(env, path, num_frames, trigger)
-        self._path, self._num_frames, self._trigger, self._max_width = str(path), num_frames, trigger, max_width
-        self._shown = list(range(min(self.num_envs, _GRID_SIZE))) if env_ids is None else [int(i) for i in env_ids]
-        if not self._shown or not all(0 <= env_id < self.num_envs for env_id in self._shown):
-            raise ConfigError(f"env_ids expected at least one id from 0 to {self.num_envs - 1}, got {env_ids!r}")
-        self._fps = float(fps or env.metadata.get("render_fps") or _DEFAULT_FPS)
+        self._check(env, path, trigger)
+        self._path, self._trigger = str(path), trigger
+        self._num_frames = integer_option("num_frames", num_frames, 1, 1 << 40)
+        self._max_width = integer_option("max_width", max_width, 1, 1 << 31)
+        self._shown = list(range(min(self.num_envs, _GRID_SIZE))) if env_ids is None else self._checked_ids(env_ids)
+        if fps is not None:
+            check_number(self, "fps", fps)
+            if not _MIN_FPS <= fps <= _MAX_FPS:
+                raise ConfigError(f"fps expected a number from {_MIN_FPS} to {_MAX_FPS}, or None, got {fps!r}")
+        self._fps = float(env.metadata.get("render_fps") or _DEFAULT_FPS) if fps is None else float(fps)
         self._video: Video | None = None
         self._finish: Callable[[], Any] = lambda: None
         self._left = 0
@@ -56,7 +62,7 @@ class RecordGrid(PoolWrapper):
         self.paths: list[Path] = []  # of the videos that were started
 
     @staticmethod
-    def _check(env: VectorEnv[Any, Any, Any], path: Any, num_frames: int, trigger: Any) -> None:
+    def _check(env: VectorEnv[Any, Any, Any], path: Any, trigger: Any) -> None:
         envs: Any = env.unwrapped
         pool = envs.pool
         if pool.config.is_async:
@@ -66,12 +72,22 @@ class RecordGrid(PoolWrapper):
             )
         if env.render_mode != "rgb_array":
             raise ConfigError(f"RecordGrid expected render_mode='rgb_array' at make(), got {env.render_mode!r}")
-        if num_frames < 1:
-            raise ConfigError(f"num_frames expected an integer of at least 1, got {num_frames!r}")
+        if trigger is not None and not callable(trigger):
+            raise ConfigError(f"trigger expected a callable from step numbers to bool, or None, got {trigger!r}")
         if trigger is not None and "{step}" not in str(path):
             raise ConfigError(f"path expected {{step}} in it, so that each video has its own file, got {str(path)!r}")
         # A missing package is reported now, not after hours of training.
         writer_of(check_path(path))
+
+    def _checked_ids(self, env_ids: Any) -> list[int]:
+        try:
+            given = list(env_ids)
+        except TypeError:  # not even several
+            given = []
+        ids = [integer_option("env_ids", env_id, 0, self.num_envs - 1) for env_id in given]
+        if not ids or len(set(ids)) < len(ids):
+            raise ConfigError(f"env_ids expected at least one id, and each only once, got {env_ids!r}")
+        return ids
 
     @property
     def recording(self) -> bool:
@@ -130,6 +146,8 @@ def record(
 
     envs need render_mode="rgb_array"; they stay open after the last frame.
     """
+    if policy is not None and not callable(policy):
+        raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
     if policy is None:
         grid.action_space.seed(seed)

@@ -64,7 +64,7 @@ class Video:
 
 def check_path(path: str | os.PathLike[str]) -> Path:
     """Return the path. Raise ConfigError if its suffix is not .gif or .mp4."""
-    if Path(path).suffix not in _PURPOSES:
+    if not isinstance(path, (str, os.PathLike)) or Path(path).suffix not in _PURPOSES:
         raise ConfigError(f"a video expected a file name that ends in .gif or .mp4, got {str(path)!r}")
     return Path(path)
 

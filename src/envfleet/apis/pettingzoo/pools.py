@@ -29,7 +29,7 @@ from envfleet.apis.pettingzoo.players import (
 from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError
-from envfleet.infos import merge, split_rows
+from envfleet.infos import merge, split_rows, with_env_info
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
@@ -201,20 +201,21 @@ class AgentsPool(PlayersPool[ByAgent]):
 
     def _to_step(self, batch: Batch, reading: Reading) -> Step[ByAgent]:
         own_infos, env_info = split_infos(batch.info, len(self.possible_agents))
-        info: dict[str, Any] = {
-            **env_info,
+        own: dict[str, Any] = {
             "env_id": batch.env_id,
             "elapsed_step": batch.elapsed_step,
             "present": self._by_agent(reading.present),
             "alive": self._by_agent(reading.alive),
             "agents": dict(zip(self.possible_agents, own_infos, strict=True)),
         }
+        info = with_env_info(own, env_info)
         ended = batch.terminated | batch.truncated
         if batch.final is not None and ended.any():
             last_infos, last_env_info = split_infos(batch.final.info, len(self.possible_agents))
             info["final_obs"] = self._observations(batch.final.obs, reading.last_slot, always_gather=True)
             info["_final_obs"] = self._by_agent(reading.last_slot >= 0)
-            info["final_info"] = {**last_env_info, "agents": dict(zip(self.possible_agents, last_infos, strict=True))}
+            by_agent = dict(zip(self.possible_agents, last_infos, strict=True))
+            info["final_info"] = with_env_info({"agents": by_agent}, last_env_info)
         return (
             self._observations(batch.obs, reading.slot),
             self._by_agent(reading.reward),
@@ -287,7 +288,7 @@ class PlayerRowsPool(PlayersPool[Any]):
     def _to_step(self, batch: Batch, reading: Reading) -> Step[Any]:
         rows, indices = np.nonzero(reading.present)
         own_infos, env_info = split_infos(batch.info, len(self.possible_agents))
-        info: dict[str, Any] = {
+        own: dict[str, Any] = {
             "env_id": batch.env_id,
             "elapsed_step": batch.elapsed_step,
             "players.env_id": batch.env_id[rows],
@@ -296,7 +297,7 @@ class PlayerRowsPool(PlayersPool[Any]):
             "env.truncated": batch.truncated,
             **{f"{'_' * (key[:1] == '_')}env.{key.lstrip('_')}": column for key, column in env_info.items()},
         }
-        merge(_rows_of(own_infos, rows, indices), info)
+        info = with_env_info(own, merge(_rows_of(own_infos, rows, indices)))
         if batch.final is not None and (batch.terminated | batch.truncated).any():
             last_slot = reading.last_slot[rows, indices]
             last_infos, _ = split_infos(batch.final.info, len(self.possible_agents))

@@ -22,6 +22,7 @@ from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, SeedError
+from envfleet.infos import value_keys
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, split
 
@@ -308,10 +309,8 @@ class InfoLists:
 
     def _add(self, columns: Mapping[str, Any], infos: list[Info]) -> None:
         """Add the columns' values to each row's info."""
-        for key, column in columns.items():
-            if _is_mask(key, columns):
-                continue
-            mask = columns.get(f"_{key}")
+        for key in value_keys(columns):
+            column, mask = columns[key], columns.get(f"_{key}")
             if isinstance(column, dict):
                 rows: Iterable[int] = self._rows if mask is None else mask.nonzero()[0].tolist()
                 for row in rows:
@@ -336,19 +335,13 @@ class InfoLists:
     def _row(self, columns: Mapping[str, Any], row: int) -> Info:
         """Return one row's values of the columns."""
         own: Info = {}
-        for key, column in columns.items():
-            if _is_mask(key, columns):
-                continue
-            mask = columns.get(f"_{key}")
+        for key in value_keys(columns):
+            column, mask = columns[key], columns.get(f"_{key}")
             if mask is None or mask[row]:
                 own[key] = (
                     self._row(column, row) if isinstance(column, dict) else self._values(column[row : row + 1])[0]
                 )
         return own
-
-
-def _is_mask(key: str, columns: Mapping[str, Any]) -> bool:
-    return key[:1] == "_" and key[1:] in columns
 
 
 def _terminal_obs_of(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
