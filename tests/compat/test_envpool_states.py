@@ -141,7 +141,7 @@ def test_array_specs():
     assert list(state) == [*common, "obs", "info:prob", "info:action_mask"]
     assert (state["reward"].dtype, state["reward"].shape) == (np.float32, [-1])
     assert (state["info:action_mask"].shape, state["info:action_mask"].maximum) == ([6], 1)
-    assert (state["obs"].minimum, state["obs"].maximum, state["obs"].shape) == (0, 499, [])
+    assert (state["obs"].minimum, state["obs"].maximum, state["obs"].shape) == (0, 499, [-1])
     actions = spec.action_array_spec
     assert list(actions) == ["env_id", "players.env_id", "action"]
     assert (actions["action"].dtype, actions["action"].shape, actions["action"].maximum) == (np.int32, [-1], 5)

@@ -41,6 +41,12 @@ def test_every_context_is_taken(context: str | None) -> None:
         assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("vector_class", [AsyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_an_unknown_context_is_refused(vector_class: Any) -> None:
+    with pytest.raises(ValueError, match="cannot find context for 'nope'"):
+        vector_class([TellingEnv] * 2, context="nope")
+
+
 @pytest.mark.parametrize("made", [AsyncVectorEnv, SyncVectorEnv])
 @pytest.mark.parametrize("env_fns", [None, [], [TellingEnv, "CartPole-v1"]])
 def test_what_builds_no_envs_is_refused(made: Any, env_fns: Any) -> None:

@@ -49,6 +49,26 @@ def test_a_vector_entry_point_is_the_default_way() -> None:
     envs.close()
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "cheetah-run", "Pong-v5"])
+@pytest.mark.parametrize("options", [{}, {"backend": "native"}, {"num_envs": 2}])
+def test_ids_of_make_vec_are_explained(env_id: str, options: dict[str, Any]) -> None:
+    for task in (f"envfleet/{env_id}", [f"envfleet/{env_id}"] * 2):
+        with pytest.raises(envfleet.UnknownEnvError, match=f"got 'envfleet/{env_id}'; use '{env_id}'"):
+            envfleet.make(task, **options)
+
+
+def test_ids_of_make_vec_are_not_suggested() -> None:
+    with pytest.raises(envfleet.UnknownEnvError, match="did you mean cheetah-run") as raised:
+        envfleet.make("dm_control/cheetah-run-v0")
+    assert "envfleet/" not in str(raised.value)
+
+
+@pytest.mark.usefixtures("registered")
+def test_an_id_for_make_vec_alone_is_explained() -> None:
+    with pytest.raises(envfleet.ConfigError, match=r"got none; make it with gymnasium.make_vec\('Fleet/CartPole-v1'\)"):
+        envfleet.make("Fleet/CartPole-v1")
+
+
 KINDS = {
     "sync": SyncVectorEnv,
     "async": AsyncVectorEnv,

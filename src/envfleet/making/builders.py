@@ -235,7 +235,10 @@ def _source(env: Any, position: int | None) -> Source:
         spec.order_enforce = False
         _load_from_main(spec)
         if not spec.entry_point:
-            raise ConfigError(f"{spec.id} expected an entry_point for single envs, got none; use the native backend")
+            raise ConfigError(
+                f"{spec.id} expected an entry_point for single envs, got none; "
+                f"make it with gymnasium.make_vec({spec.id!r}), or register an entry_point"
+            )
         return spec
     if callable(env):
         return env  # type: ignore[no-any-return]  # callable() narrows to no signature

@@ -18,6 +18,7 @@ from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec
+from envfleet.making.gymnasium_ids import NAMESPACE
 from envfleet.making.native_envs import native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
@@ -62,7 +63,7 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
             return create_python_executor(builders, make_spec, config, options.params, options.explicit)
         return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
-        _raise_for_unknown_option(error, builders.name, options)
+        _raise_for_unknown_option(error, builders, options)
         raise
 
 
@@ -72,7 +73,7 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
     try:
         built = build_envs(builders.builders[:1], [0])
     except EnvError as error:
-        _raise_for_unknown_option(error, builders.name, options)
+        _raise_for_unknown_option(error, builders, options)
         raise
     try:
         return _spec(env, builders, describe_env(built[0]), backend, config, options)
@@ -86,6 +87,10 @@ def check_known(env: Any) -> None:
         for own in env:
             check_known(own)
     elif isinstance(env, str):
+        published = gymnasium.registry.get(env)
+        if published is not None and published.namespace == NAMESPACE and published.entry_point is None:
+            name = env.removeprefix(f"{NAMESPACE}/")
+            raise UnknownEnvError(f"make() expected an id without Gymnasium's namespace, got {env!r}; use {name!r}")
         if not _is_known(env):
             raise _unknown(env)
     elif not isinstance(env, (list, tuple, GymnasiumSpec)) and not callable(env):
@@ -116,7 +121,8 @@ def _unknown(env_id: str) -> UnknownEnvError:
             reason = f"; Gymnasium says: {error}"
     except ImportError as error:
         reason = f"; its module cannot be imported: {error}"
-    known = sorted({*native_ids(), *python_family_ids(), *gymnasium.registry})
+    gymnasium_ids = {own for own in gymnasium.registry if not own.startswith(f"{NAMESPACE}/")}
+    known = sorted({*native_ids(), *python_family_ids(), *gymnasium_ids})
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's ids"
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
@@ -185,15 +191,28 @@ def _info_arrays(description: EnvDescription) -> tuple[ArraySpec, ...]:
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())
 
 
-def _raise_for_unknown_option(error: EnvError, env_name: str, options: Options) -> None:
+def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: Options) -> None:
     """Raise ConfigError if a constructor got an unexpected keyword: most often a misspelt option of the pool."""
     text = error.faults[0].message
-    name = next((key for own in options.params for key in own if f"argument {key!r}" in text), None)
-    if name is None or "unexpected keyword argument" not in text:
+    env_name = getattr(builders.builders[0].source, "__name__", builders.name)  # not "PythonEnv" for a lambda
+    unexpected = _unexpected_options(text, env_name, options)
+    if not unexpected:
         return
-    nearest = difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else "leave it out"
+    nearest = {name: difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1) for name in unexpected}
+    name = next((name for name in unexpected if nearest[name]), unexpected[0])
+    hint = f"did you mean {nearest[name][0]!r}?" if nearest[name] else "leave it out."
     raise ConfigError(
         f"{env_name} got the unknown option {name!r}; {hint} The pool's options are "
         f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which raised: {text}"
     ) from error
+
+
+def _unexpected_options(text: str, env_name: str, options: Options) -> list[str]:
+    """Return the options that a constructor did not expect, according to its exception."""
+    given = [name for own in options.params for name in own]
+    if "unexpected keyword argument" in text:
+        return [name for name in given if f"argument {name!r}" in text][:1]
+    # A class without __init__. Gymnasium's words follow for one that was registered; else it may be another class,
+    # which the constructor called.
+    is_own = f" {env_name}() takes no arguments" in f" {text}" or "takes no arguments was raised from the env" in text
+    return given if is_own else []

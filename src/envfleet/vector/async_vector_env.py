@@ -76,6 +76,8 @@ class AsyncVectorEnv(PoolVectorEnv):
                 raise ValueError(f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}.")
             if max_concurrency < 1:
                 raise ValueError(f"`max_concurrency` must be a positive or None, got {max_concurrency}.")
+        if context is not None:
+            multiprocessing.get_context(context)  # raises ValueError for an unknown one
         self._set_factories(env_fns)
         self.shared_memory = shared_memory
         self.copy = copy

@@ -18,6 +18,7 @@ from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
 from envfleet.making.options import POOL_OPTIONS
+from envfleet.making.python_envs import check_known
 
 _SAME_STEP = parse_mode("same_step")
 
@@ -68,6 +69,8 @@ def make_vec_env(
         raise ConfigError(f"expected n_envs or num_envs, got n_envs={n_envs!r} and num_envs={num_envs!r}; pass one")
     if num_envs is None:
         num_envs = n_envs if n_envs is not None else len(env_id) if isinstance(env_id, (list, tuple)) else 1
+    if isinstance(env_id, str) and find_entry(env_id) is None:
+        check_known(env_id)  # SB3 looks ids up in the factories that it makes: the error would come from a worker
     pool_options = {name: options.pop(name) for name in list(options) if name in POOL_OPTIONS}
     shared = _env_kwargs(env_kwargs, options)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import namedtuple
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +13,10 @@ from gymnasium import spaces
 
 # Larger ranges of integers are described as boxes.
 _MAX_DISCRETE = 2**20
+# Gymnasium 1.1 has no such argument.
+_DTYPE_INT32: dict[str, Any] = (
+    {"dtype": np.int32} if "dtype" in inspect.signature(spaces.Discrete.__init__).parameters else {}
+)
 
 
 class ArraySpec:
@@ -61,6 +66,24 @@ def array_spec_of(space: gymnasium.Space[Any], *, per_player: bool = False, dtyp
     if low.size and (low == low.flat[0]).all() and (high == high.flat[0]).all():
         return ArraySpec(space.dtype, shape + list(low.shape), (low.flat[0].item(), high.flat[0].item()))
     return ArraySpec(space.dtype, shape + list(low.shape), (None, None), (low, high))
+
+
+def with_int32(space: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
+    """Return the space with int32 as the dtype of its Discrete parts, as EnvPool's arrays have it."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict([(key, with_int32(part)) for key, part in space.spaces.items()])
+    if isinstance(space, spaces.Discrete):
+        narrow = spaces.Discrete(int(space.n), start=int(space.start), **_DTYPE_INT32)
+        narrow.dtype = np.dtype(np.int32)
+        return narrow
+    return space
+
+
+def as_int32(space: gymnasium.Space[Any], obs: Any) -> Any:
+    """Convert the observations of a space's Discrete parts to int32."""
+    if isinstance(space, spaces.Dict):
+        return {key: as_int32(part, obs[key]) for key, part in space.spaces.items()}
+    return obs.astype(np.int32) if isinstance(space, spaces.Discrete) else obs
 
 
 def unbounded(dtype: Any, shape: list[int]) -> ArraySpec:

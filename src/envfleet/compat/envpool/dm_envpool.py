@@ -57,7 +57,8 @@ class StateType:
         """Return the rows of a batch."""
         env_id, columns = batch.env_id, batch.info
         infos = [declared_column(columns, array, len(env_id)) for array in self._infos.values()]
-        obs = batch.obs if self._is_dict else {"obs": self._obs_of(batch.obs)}
+        rows = self._obs_of(batch.obs)
+        obs = rows if self._is_dict else {"obs": rows}
         values = [convert(obs[key]) for key, convert in zip(self._parts, self._of_part, strict=True)]
         # With episodic_life, EnvPool counts the steps of the whole game.
         elapsed_step = columns.get("game_step", batch.elapsed_step)

@@ -15,11 +15,14 @@ import envfleet.making.make as registry
 from envfleet.compat.envpool.array_spec import (
     ArraySpec,
     array_spec_of,
+    as_int32,
     dm_spec_transform,
     flat_spaces,
     unbounded,
+    with_int32,
 )
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
+from envfleet.compat.envpool.task_options import info_arrays, task_config, to_envfleet
 from envfleet.errors import ConfigError
 from envfleet.making.options import NO_LIMIT
 from envfleet.making.registry import family_of
@@ -33,6 +36,8 @@ _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
 DEFAULT_SEED = 42
 _BLACKJACK = "Blackjack-v1"
 _BLACKJACK_SPACE = gymnasium.spaces.Box(0, 31, (3,), np.int32)
+# EnvPool's families with Discrete observations, which are int32 there. Users' Python envs keep their dtype.
+_INT32_FAMILIES = ("toy text", "minigrid")
 # Info columns that EnvPool has under another name: in TimeSteps, or as elapsed_step.
 _NO_INFO = frozenset({"discount", "game_step", "env_id", "elapsed_step", "players"})
 
@@ -62,8 +67,10 @@ class EnvPoolSpec:
 
     def _start(self, task_id: Any, options: dict[str, Any]) -> None:
         self.task_id = task_id
-        self.options = parse_envpool_options(options)
-        if family_of(task_id).name == "atari":
+        self.options = parse_envpool_options(to_envfleet(task_id, options))
+        family = family_of(task_id).name
+        self._has_int32 = family in _INT32_FAMILIES
+        if family == "atari":
             # EnvPool always has the memory of an Atari game as info["ram"]; envfleet on request.
             self.options.options.setdefault("ram_in_info", True)
         if isinstance(task_id, str) and task_id.startswith("FrozenLake") and "size" in self.options.options:
@@ -89,12 +96,19 @@ class EnvPoolSpec:
 
     @property
     def obs_space(self) -> gymnasium.Space[Any]:
-        """The space of one env's observation as EnvPool has it: Blackjack's three numbers are one array."""
-        return _BLACKJACK_SPACE if self.task_id == _BLACKJACK else self.env_spec.observation_space
+        """The space of one env's observation as EnvPool has it: int32, and Blackjack's three numbers as one array."""
+        if self.task_id == _BLACKJACK:
+            return _BLACKJACK_SPACE
+        space = self.env_spec.observation_space
+        return with_int32(space) if self._has_int32 else space
 
     def obs_of(self, obs: Any) -> Any:
         """The observations of a batch in obs_space."""
-        return np.stack(obs, axis=-1, dtype=np.int32) if self.task_id == _BLACKJACK else obs
+        if not self._has_int32:
+            return obs
+        if self.task_id == _BLACKJACK:
+            return np.stack(obs, axis=-1, dtype=np.int32)
+        return as_int32(self.env_spec.observation_space, obs)
 
     # --- config ------------------------------------------------------------------------------
 
@@ -107,7 +121,7 @@ class EnvPoolSpec:
     def config_dict(self) -> dict[str, Any]:
         """The options as EnvPool's flat dict."""
         spec = self.env_spec
-        config = {**_OF_ENVPOOL, **spec.config, **self.options.given}
+        config = {**_OF_ENVPOOL, **spec.config, **task_config(self.task_id, spec.config), **self.options.given}
         returns_info = self.options.gym_reset_return_info
         if returns_info is None:
             returns_info = not self._shows_gym_spaces or has_new_api()
@@ -126,7 +140,8 @@ class EnvPoolSpec:
     @property
     def info_arrays(self) -> dict[str, InfoArray]:
         """The declared infos that EnvPool's infos have, by name."""
-        return {array.name: array for array in self.env_spec.info_arrays if array.name not in _NO_INFO}
+        declared = {array.name: array for array in self.env_spec.info_arrays if array.name not in _NO_INFO}
+        return {**declared, **info_arrays(self.env_spec)}
 
     @property
     def state_array_spec(self) -> dict[str, ArraySpec]:
@@ -142,7 +157,8 @@ class EnvPoolSpec:
             "trunc": unbounded(np.bool_, []),
         }
         for name, space in flat_spaces(self.obs_space, "obs").items():
-            arrays[name] = array_spec_of(space)
+            is_discrete = isinstance(space, gymnasium.spaces.Discrete)
+            arrays[name] = array_spec_of(space, per_player=is_discrete)
         for name, array in self.info_arrays.items():
             for path, space in flat_spaces(array.space, f"info:{name}", ".").items():
                 arrays[path] = array_spec_of(space, per_player=not space.shape)

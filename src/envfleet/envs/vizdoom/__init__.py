@@ -14,8 +14,22 @@ multiplayer    MultiplayerEnv: several players in one game
 Cheap to import: vizdoom is imported where a game is made.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from envfleet.envs.family import Family
-from envfleet.envs.vizdoom.ids import all_ids, spec_of
+from envfleet.envs.vizdoom.ids import all_ids, envpool_ids, spec_of
+
+
+def _all_options(env_id: str, params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return EnvPool's options. The package's ids have the settings of a cfg file, which ViZDoom does not list."""
+    if env_id not in envpool_ids():
+        return {}
+    from envfleet.envs.vizdoom.env import read_options
+    from envfleet.envs.vizdoom.options import options_as_dict
+
+    return options_as_dict(read_options(**{**envpool_ids()[env_id], **params}))
+
 
 FAMILY = Family(
     "vizdoom",
@@ -26,6 +40,7 @@ FAMILY = Family(
     # A step waits for the engine in C++ code that releases the GIL: one thread per core would leave cores idle.
     python_backend="threads",
     workers_per_core=2,
+    all_options=_all_options,
 )
 
 __all__ = ["FAMILY"]

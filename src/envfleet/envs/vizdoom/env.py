@@ -62,14 +62,19 @@ class SingleGameEnv(gymnasium.Env[Any, Any]):
         )
 
 
+def read_options(scenario: str = "", **kwargs: Any) -> DoomOptions:
+    """Return the options of a DoomEnv with these arguments."""
+    if scenario and not kwargs.get("cfg_path"):
+        kwargs["cfg_path"] = find_cfg(scenario)
+    return DoomOptions(**{"cfg_path": "", **kwargs})
+
+
 class DoomEnv(SingleGameEnv):
     """One player alone in a scenario. kwargs: see DoomOptions."""
 
     def __init__(self, scenario: str = "", render_mode: str | None = None, **kwargs: Any) -> None:
         """scenario: the name of a cfg file of the vizdoom package; or pass the path of one as cfg_path."""
-        if scenario and not kwargs.get("cfg_path"):
-            kwargs["cfg_path"] = find_cfg(scenario)
-        self.options = DoomOptions(**{"cfg_path": "", **kwargs})
+        self.options = read_options(scenario, **kwargs)
         super().__init__(make_game(self.options), render_mode)
         self._player = Player(self.game, self.options)
         self.observation_space = self._player.observation_space

@@ -101,6 +101,11 @@ class DoomOptions:
         return (*INFO_VARIABLES, *(name for name in self.game_variables if name not in INFO_VARIABLES))
 
 
+def options_as_dict(options: DoomOptions) -> dict[str, Any]:
+    """Return every option and its value."""
+    return {own.name: getattr(options, own.name) for own in fields(options)}
+
+
 def make_game(options: DoomOptions, game_args: str = "") -> Game:
     """Return a game that is configured but not started. game_args: in addition to those of the options."""
     import vizdoom
