@@ -6,10 +6,12 @@ Pools are real. Where a conclusion is tested the figures are not: machines are n
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import gymnasium
@@ -19,9 +21,12 @@ from gymnasium import spaces
 
 import envfleet
 from envfleet import _native
-from envfleet.errors import ConfigError, EnvError, RecvTimeout, WorkerDied
-from envfleet.tuning import Case, candidates, search
-from envfleet.tuning.probe import Probe
+from envfleet.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
+from envfleet.making.builders import builders_for
+from envfleet.making.options import parse_options
+from envfleet.tuning import Case, Tuning, candidates, search
+from envfleet.tuning import probe as probe_module
+from envfleet.tuning.probe import Probe, probe_python
 from envfleet.tuning.throughput import RandomStepper
 
 WORKING = Probe(1e-4, 1e-5, 1e-5, 1.0)
@@ -223,6 +228,71 @@ def test_expected_time_counts_cores_for_work_and_workers_for_waiting() -> None:
     working = candidates.expected_s(case, WORKING, 2)
     assert working == pytest.approx(candidates.expected_s(Case("processes", 64, 64, 2), WORKING, 2))
     assert candidates.expected_s(case, WAITING, 2) < candidates.expected_s(Case("threads", 64, 64, 2), WAITING, 2)
+
+
+# --- the probe and the table ---------------------------------------------------------------------
+
+
+class SpinningEnv(Env):
+    """Computes for longer than a scheduler leaves a busy core to one process."""
+
+    def step(self, action: Any) -> Any:
+        ends_at = time.process_time() + 0.01
+        while time.process_time() < ends_at:
+            pass
+        return super().step(action)
+
+
+def test_an_env_that_shares_its_core_does_not_wait() -> None:
+    parsed = parse_options({})
+    builders = builders_for(SpinningEnv, 1, [{}], (), None, None)
+    cores = os.sched_getaffinity(0)
+    spin = [sys.executable, "-c", "print('started', flush=True)\nwhile True: pass"]
+    with ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, cores)
+        os.sched_setaffinity(0, {min(cores)})
+        for _ in range(3):
+            other = stack.enter_context(subprocess.Popen(spin, stdout=subprocess.PIPE))
+            stack.callback(other.kill)
+            assert other.stdout is not None
+            other.stdout.readline()
+        probe = probe_python(builders, parsed.config, in_worker=False, limit_s=60)
+    assert not probe.waits
+
+
+def test_steps_during_which_the_core_was_taken_say_nothing_about_waiting() -> None:
+    times = probe_module._Times(0.0)
+    times.add_step(wall_s=0.04, cpu_s=0.01, num_preemptions=2)
+    assert times.cpu_share == 1.0  # unknown
+    times.add_step(wall_s=0.01, cpu_s=0.001, num_preemptions=0)
+    assert times.cpu_share == pytest.approx(0.1)
+    assert (times.step_s, times.num_steps) == (pytest.approx(0.05), 2)
+
+
+def test_a_native_env_never_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "process_time", lambda: 0.0)  # as if another process had every core
+    result = envfleet.tune("CartPole-v1", seconds=1)
+    assert not any("waiting" in note for note in result.notes)
+    assert max(case.num_workers for case in result.cases) <= _native.usable_cores()
+
+
+def test_a_probe_that_uses_up_the_time_is_told() -> None:
+    with pytest.raises(
+        EnvfleetError, match=r"within 0\.1 s, but probing one env took .*; pass seconds=\d+, or --seconds \d+ on the"
+    ):
+        envfleet.tune(Env, seconds=0.1, backends="serial", num_envs=2)
+
+
+def test_rows_without_figures_are_aligned() -> None:
+    measured = Case("serial", 4, 4, 1, [1e6, 2e6])
+    skipped = Case("processes", 1024, 512, 16, error="skipped: the time was used up")
+    lines = str(Tuning("'CartPole-v1'", {}, (measured, skipped), ())).splitlines()[2:5]
+    header, first, second = lines
+    for name, cells in {"num_envs": ("4", "1,024"), "batch_size": ("4", "512"), "workers": ("1", "16")}.items():
+        end = header.index(name) + len(name)
+        assert [line[:end].split()[-1] for line in (first, second)] == list(cells)
+    assert first.index("sync") == second.index("async") == header.index("mode")
+    assert second.index("skipped") == header.index("workers") + len("workers") + 2
 
 
 # --- envs that do not fit --------------------------------------------------------------------------

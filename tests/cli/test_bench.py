@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 
 import envfleet
 from envfleet.cli import main
+from envfleet.making.registry import family_of
 
 BACKENDS = ("native", "serial", "threads", "processes")
 QUICK = ["bench", "CartPole-v1", "--rounds", "3", "--seconds", "0.01"]
@@ -109,6 +112,77 @@ def test_compare_with_gymnasium(tmp_path: Path, capsys: pytest.CaptureFixture[st
         assert re.search(rf"^{peer['backend']} .* {peer['envfleet_is']:.1f}x$", table, re.MULTILINE), table
 
 
+def test_compare_fits_a_narrow_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    (peer,) = compare("sync", tmp_path)[1]
+    (own,) = json.loads((tmp_path / "bench.json").read_text())["cases"]
+    _, header, _, *rows = capsys.readouterr().out.splitlines()[:5]
+    assert "batch_size" not in header
+    assert max(map(len, [header, *rows])) <= 80
+    figures = [re.split(r"\s{2,}", row) for row in (header, *rows)]
+    assert [row[header.split().index("steps/s")] for row in figures[1:]] == [
+        f"{case['median']:,.0f}" for case in (own, peer)
+    ]
+    assert (figures[0][-1], figures[2][-1]) == ("envfleet is", f"{peer['envfleet_is']:.1f}x")
+
+
+@pytest.mark.parametrize("env_id", ["Catch-v0", "Pong-v5", "cheetah-run"])
+def test_an_id_that_gymnasium_lacks_is_a_note(env_id: str, capfd: pytest.CaptureFixture[str]) -> None:
+    own = family_of(env_id)
+    if not own.is_installed:
+        pytest.skip(f"needs {own.package}: pip install envfleet[{own.extra}]")
+    assert main(["bench", env_id, "--rounds", "1", "--seconds", "0.01", "--num-envs", "2", "--compare"]) == 0
+    output = capfd.readouterr()
+    assert output.err == ""  # not one traceback per process
+    assert output.out.endswith(f"no other library was measured: {env_id} is not registered with Gymnasium\n")
+    assert len(rows_of(output.out)) == 1
+
+
+INTERRUPTING_MODULE = """
+import multiprocessing, os, signal
+import gymnasium
+
+class Env(gymnasium.Env):
+    observation_space = action_space = gymnasium.spaces.Discrete(2)
+    num_steps = 0
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        self.num_steps += 1
+        if self.num_steps == 20 and multiprocessing.current_process().name == "Worker<AsyncVectorEnv>-0":
+            os.killpg(0, signal.SIGINT)  # what a terminal does at Ctrl-C
+        return 0, 0.0, False, False, {}
+
+gymnasium.register("Interrupting-v0", Env)
+"""
+
+
+def test_ctrl_c_while_a_peer_steps(tmp_path: Path) -> None:
+    (tmp_path / "interrupting.py").write_text(INTERRUPTING_MODULE)
+    own = ["--backends", "serial", "--num-envs", "2", "--rounds", "1", "--seconds", "0.2", "--compare", "async"]
+    result = subprocess.run(
+        [sys.executable, "-m", "envfleet", "bench", "interrupting:Interrupting-v0", *own],
+        cwd=tmp_path,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr.endswith("envfleet: interrupted\n")
+    assert "Traceback" not in result.stderr
+
+
+def test_a_single_round(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "CartPole-v1", "--rounds", "1", "--seconds", "0.01", "--num-envs", "2"]) == 0
+    assert capsys.readouterr().out.startswith("CartPole-v1: median of 1 round of 0.01 s")
+
+
 @pytest.mark.soak  # starts processes that import torch
 def test_compare_with_sb3(tmp_path: Path) -> None:
     pytest.importorskip("stable_baselines3", reason="needs stable-baselines3")
@@ -130,7 +204,10 @@ def test_a_peer_that_cannot_run_is_a_note(capsys: pytest.CaptureFixture[str]) ->
         (["bench", "CartPole-v1", "--num-envs", "1,,4"], "expected an integer above 0, got ''"),
         (["bench", "CartPole-v1", "--batch-fraction", "1"], "between 0 and 1, got '1'"),
         (["bench", "CartPole-v1", "--backends", "auto,abacus"], "'abacus'"),
-        (["bench", "CartPole-v1", "--compare", "envpool"], "--compare expected names from sync, async, sb3"),
+        (["bench", "CartPole-v1", "--compare", "envpool"], "--compare: expected names from sync, async, sb3"),
+        (["bench", "--compare", "CartPole-v1"], "got 'CartPole-v1'; write the env's id before --compare"),
+        (["bench", "CartPole-v1", "--plot", "/proc/x.png"], "expected a file that can be written, got '/proc/x.png'"),
+        (["bench", "CartPole-v1", "--json", "/proc/x.json"], "expected a file that can be written"),
         (["bench", "CartPole-v1", "--plot", "chart.svg"], "expected a .png file"),
         (["bench", "CartPole-v1", "--json", "/no/such/x.json"], "a folder that exists"),
     ],

@@ -42,6 +42,29 @@ def test_pattern(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("word", ["cartpole", "MiniGrid-DoorKey*", "HandManipulateBlockRotateParallel*"])
+def test_nothing_is_cut_off_on_a_narrow_terminal(
+    word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["list", word]) == 0
+    wide = rows_of(capsys.readouterr().out)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["list", word]) == 0
+    table = capsys.readouterr().out.partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    rows = re.split(r"\n(?! )", table)[3:]  # below the title, the header and the rule
+    texts = [" ".join(row.split()) for row in rows]
+    for text, (_, env_id, *_, observation, action) in zip(texts, wide, strict=True):
+        assert env_id in text
+        assert text.endswith(f" observation {observation} action {action}")
+
+
+def test_lines_do_not_end_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list", "cartpole"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
 def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["list", "no such env"]) == 2
     output = capsys.readouterr()

@@ -19,7 +19,9 @@ import pytest
 
 import envfleet
 from envfleet.cli import main
+from envfleet.cli.arguments import output_file, parameter
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+from envfleet.making import options
 from envfleet.tuning.throughput import RandomStepper
 
 PLUGIN = """
@@ -184,6 +186,10 @@ def test_record_as_mp4(tmp_path: Path) -> None:
         (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
         (["run", "CartPole-v1", "--record", "x.avi"], "expected a .gif or .mp4 file, got 'x.avi'"),
         (["run", "CartPole-v1", "--record", "/no/such/x.gif"], "a folder that exists"),
+        (["run", "CartPole-v1", "--record", "/proc/x.gif"], "expected a file that can be written, got '/proc/x.gif'"),
+        (["run", "CartPole-v1", "--record-envs", "4"], "--record-envs expected a recording, got no --record"),
+        (["run", "CartPole-v1", "--record-steps", "4"], "--record-steps expected a recording"),
+        (["run", "CartPole-v1", "--fps", "4"], "--fps expected a recording"),
         (["run", "CartPole-v1", "--plugin", "/no/such.cc"], "which is missing"),
         (["run", "CartPole-v1", "--seconds", "1", "--steps", "1"], "not allowed with"),
         (["run", "CartPole-v1", "--autoreset-mode", "disabled"], "invalid choice: 'disabled'"),
@@ -199,6 +205,60 @@ def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest
     assert output.err.count("\n") == 1
     assert output.err.startswith("envfleet")
     assert said in output.err
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("true", True),
+        ("True", True),
+        ("None", None),
+        ("null", None),
+        ("[1, 2.5]", [1, 2.5]),
+        ("(1, 'a')", (1, "a")),
+        ("{'a': False}", {"a": False}),
+        ("'quoted'", "quoted"),
+        ("plain", "plain"),
+        ("a=b", "a=b"),
+        ("maps/one two.txt", "maps/one two.txt"),
+        ("", ""),
+    ],
+)
+def test_values_of_set_are_json_or_python(text: str, value: object) -> None:
+    parsed = parameter(f"name={text}")
+    assert parsed == ("name", value)
+    assert type(parsed[1]) is type(value)
+
+
+def test_output_files_are_checked_before_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "folder.gif").mkdir()
+    assert main(["run", "CartPole-v1", "--record", str(tmp_path / "folder.gif")]) == 2
+    assert "which is a folder" in capsys.readouterr().err
+    # The check changes nothing: not a file that exists, nor one that does not, nor a link to one.
+    kept, link = tmp_path / "kept.gif", tmp_path / "link.gif"
+    kept.write_text("kept")
+    link.symlink_to(tmp_path / "target.gif")
+    parse = output_file(".gif")
+    for path in (kept, link, tmp_path / "new.gif"):
+        assert parse(str(path)) == path
+    assert kept.read_text() == "kept"
+    assert sorted(own.name for own in tmp_path.iterdir()) == ["folder.gif", "kept.gif", "link.gif"]
+
+
+def test_help_names_every_backend(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, option in (("run", "--backend"), ("bench", "--backends")):
+        assert main([command, "--help"]) == 0
+        helped = capsys.readouterr().out.rpartition(f"{option} ")[2].partition("\n  --")[0]
+        assert all(name in helped for name in options.BACKENDS), helped
+
+
+def test_stats_of_a_native_env_are_what_help_says(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "CartPole-v1", "--num-envs", "4", "--steps", "40", "--stats"]) == 0
+    output = capsys.readouterr().out
+    assert re.search(r"^\d+ steps, \d+ episodes$", output, re.MULTILINE)
+    assert "in the envs" not in output
+    assert main(["run", "--help"]) == 0
+    assert "for Python envs, the time in the envs" in " ".join(capsys.readouterr().out.split())
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -240,6 +300,8 @@ class Env(gymnasium.Env):
     def step(self, action):
         assert self.action_space.contains(action)
         self.count += 1
+        if self.picture == "explodes":
+            raise RuntimeError("joint 3 exploded")
         return self.count, 1.0, self.count == self.length, False, {}
 
     def render(self):
@@ -282,6 +344,21 @@ def test_python_env_on_each_backend(
     assert re.search(r"^\d+ steps, \d+ episodes$", output.out, re.MULTILINE)
     assert "per step in the envs" in output.out
     assert ("worker 1: " in output.out) == (backend != "serial")
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_an_env_that_raises_shows_its_traceback(
+    backend: str, python_env: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ["--set", "picture=explodes", "--num-envs", "3", "--backend", backend]
+    assert main(["run", python_env, *own]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    first, _, traceback = output.err.partition("\n\n")
+    assert first == "envfleet: error: env 0 raised in step() (and 2 more envs): joint 3 exploded"
+    assert traceback.startswith("Traceback (most recent call last):")
+    assert 'cli_python_env.py", line' in traceback
+    assert traceback.endswith("RuntimeError: joint 3 exploded\n")
 
 
 def test_python_env_comes_in_tens_by_default(python_env: str, capsys: pytest.CaptureFixture[str]) -> None:

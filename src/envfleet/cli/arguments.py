@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import ast
+import contextlib
 import importlib
 import json
 import os
@@ -54,7 +56,8 @@ def add_env_arguments(parser: Parser) -> None:
         type=parameter,
         action="append",
         default=[],
-        help="a parameter of the env; VALUE is parsed as JSON if possible, else taken as text (repeatable)",
+        help="a parameter of the env; VALUE is parsed as JSON or as a Python literal if possible, else taken as text "
+        "(repeatable)",
     )
     add_plugin_argument(parser)
 
@@ -109,10 +112,10 @@ def parameter(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     if name in _DEDICATED_ARGUMENTS:
         raise argparse.ArgumentTypeError(f"expected a parameter of the env, got {name}, an option of the pool")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):  # json's error is a ValueError
+            return name, parse(value)
+    return name, value
 
 
 def positive_int(text: str) -> int:
@@ -152,9 +155,28 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
             raise argparse.ArgumentTypeError(f"expected a {' or '.join(suffixes)} file, got {text!r}")
         if not path.parent.is_dir():
             raise argparse.ArgumentTypeError(f"expected a file in a folder that exists, got {text!r}")
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"expected a file, got {text!r}, which is a folder")
+        try:
+            _try_to_write(path)
+        except OSError as error:
+            raise argparse.ArgumentTypeError(
+                f"expected a file that can be written, got {text!r}: {error.strerror}; choose another folder"
+            ) from error
         return path
 
     return check
+
+
+def _try_to_write(path: Path) -> None:
+    """Open the file for writing, without changing or leaving anything. Raises OSError."""
+    # os.access() is not enough: it allows root to write anywhere, even in /proc.
+    target = path.resolve()  # a link may point to a file that does not exist yet
+    if target.is_file():
+        os.close(os.open(target, os.O_WRONLY))
+    elif not target.exists():  # opening a device or a FIFO may block, or have an effect
+        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
+        target.unlink()
 
 
 def _positive(text: str, kind: Callable[[str], float], expected: str) -> float:

@@ -15,8 +15,7 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.cli import peers as peers_of
 from envfleet.cli.machine import describe_machine
-from envfleet.errors import ConfigError
-from envfleet.tuning.report import Case, one_line
+from envfleet.tuning.report import Case, counted, one_line
 from envfleet.tuning.throughput import RandomStepper, Stepper, measure
 
 if TYPE_CHECKING:
@@ -32,6 +31,8 @@ _COLUMNS = {
     "slowest": "number",
     "fastest": "number",
 }
+# On a narrow terminal. mode last: without it, two rows of one pool size look alike.
+_DROP_FIRST = ("batch_size", "workers", "slowest", "fastest", "mode")
 _NATIVE_SIZES, _PYTHON_SIZES = [1, 64, 1024, 8192], [1, 8, 64]
 
 
@@ -58,7 +59,7 @@ def add_parser(commands: args.Subparsers) -> None:
         type=args.names,
         default=["auto"],
         metavar="NAME,...",
-        help="any of native, serial, threads, processes (default: auto)",
+        help="any of native, serial, threads, processes, ray (default: auto)",
     )
     add(
         "--batch-fraction",
@@ -69,7 +70,8 @@ def add_parser(commands: args.Subparsers) -> None:
     add(
         "--compare",
         nargs="?",
-        const="sync,async,sb3",
+        type=_peer_names,
+        const=",".join(peers_of.PEERS),
         metavar="NAME,...",
         help="also measure the same env with Gymnasium's SyncVectorEnv (sync) and AsyncVectorEnv (async) and "
         "Stable-Baselines3's SubprocVecEnv (sb3), and print how many times as fast envfleet is (default: all three)",
@@ -85,6 +87,16 @@ def add_parser(commands: args.Subparsers) -> None:
     add("--plot", type=args.output_file(".png"), metavar="FILE.png", help="draw a chart")
     add("--json", type=args.output_file(".json"), metavar="FILE.json", help="write every round's figure")
     parser.set_defaults(command=bench)
+
+
+def _peer_names(text: str) -> list[str]:
+    names = args.names(text)
+    for name in names:
+        if name not in peers_of.PEERS:
+            raise argparse.ArgumentTypeError(
+                f"expected names from {', '.join(peers_of.PEERS)}, got {name!r}; write the env's id before --compare"
+            )
+    return names
 
 
 def bench(arguments: argparse.Namespace) -> int:
@@ -103,11 +115,12 @@ def bench(arguments: argparse.Namespace) -> int:
         _measure([*pools, *peers], arguments, bar)
     results = [case for case, _ in pools]
     ratios = [(case, ratio(results, case)) for case, _ in peers]
-    rounds = f"{arguments.rounds} rounds of {arguments.seconds:g} s"
+    rounds = f"{counted(arguments.rounds, 'round')} of {arguments.seconds:g} s"
     console.print_rows(
         f"{arguments.env_id}: median of {rounds}, with the slowest and fastest relative to it",
         _COLUMNS if arguments.compare is None else {**_COLUMNS, "envfleet is": "number"},
         [*map(_row, results), *([*_row(case), f"{times:.1f}x"] for case, times in ratios)],
+        _DROP_FIRST,
     )
     for note in notes:
         console.say(note)
@@ -147,15 +160,13 @@ def _open_peers(
 ) -> list[tuple[Case, peers_of.PeerStepper]]:
     if arguments.compare is None:
         return []
-    names = args.names(arguments.compare)
-    for name in names:
-        if name not in peers_of.PEERS:
-            raise ConfigError(
-                f"--compare expected names from {', '.join(peers_of.PEERS)}, got {name!r}; write the env's id before it"
-            )
+    if not peers_of.is_registered(arguments.env_id):
+        # Otherwise each process of each peer would find out by itself, and print a traceback.
+        notes.append(f"no other library was measured: {arguments.env_id} is not registered with Gymnasium")
+        return []
     make_env = peers_of.env_factory(arguments.module, arguments.env_id, dict(arguments.params))
     opened: list[tuple[Case, peers_of.PeerStepper]] = []
-    for name, num_envs in itertools.product(names, _sizes(arguments)):
+    for name, num_envs in itertools.product(arguments.compare, _sizes(arguments)):
         title, _, has_processes, make_peer = peers_of.PEERS[name]
         if not peers_of.is_installed(name):
             notes.append(f'{title} was not measured: not installed; run: pip install "envfleet[{name}]"')
@@ -167,7 +178,7 @@ def _open_peers(
             except Exception as error:  # the env may not work there; envfleet's figures are still of use
                 notes.append(f"{title} was not measured: {one_line(error)}")
                 continue
-            open_peers.callback(stepper.close)
+            open_peers.enter_context(stepper)
             opened.append((Case(title, num_envs, num_envs, num_envs if has_processes else 1), stepper))
     notes[:] = dict.fromkeys(notes)
     return opened

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
@@ -10,6 +11,7 @@ from envfleet.errors import MissingExtraError
 
 try:
     from rich import box
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.table import Table
@@ -18,7 +20,8 @@ except ImportError as error:
     raise MissingExtraError("rich", "cli", "this command's tables") from error
 
 _FILE_WIDTH = 10_000  # columns if stdout is not a terminal: one line per row, for grep and logs
-_MIN_TEXT_WIDTH = 11  # of a column that may be wrapped: "Discrete(2)"
+_GAP = "  "  # between columns
+_INDENT = "    "  # of the lines below a row
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
@@ -31,25 +34,59 @@ def print_fields(title: str, fields: Mapping[str, str]) -> None:
     _stdout().print(table)
 
 
-def print_rows(title: str, columns: Mapping[str, str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table with a header. columns maps each name to "number", "name" or "text", which may be wrapped."""
-    table = Table(
-        title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False
-    )
-    for name, kind in columns.items():
-        # On a terminal of 80 columns, a wrapped number or id is unreadable; wrapped text is not.
-        if kind == "text":
-            table.add_column(name, min_width=_MIN_TEXT_WIDTH, overflow="fold")
-        else:
-            table.add_column(name, justify="right" if kind == "number" else "left", no_wrap=True)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    _stdout().print(table)
+def print_rows(
+    title: str, columns: Mapping[str, str], rows: Iterable[Sequence[str]], drop_first: Sequence[str] = ()
+) -> None:
+    """Print a table with a header, one line per row if the terminal is wide enough, and never cut off a cell.
+
+    columns maps each name to "number", "name" or "text". On a narrow terminal, texts are on lines below their row, and
+    the columns of drop_first are left out, in this order, until the others fit. A row may lack its last cells.
+    """
+    console = _stdout()
+    cells_by_row = [{**dict.fromkeys(columns, ""), **dict(zip(columns, row, strict=False))} for row in rows]
+    widths = {name: max(cell_len(cells[name]) for cells in ({name: name}, *cells_by_row)) for name in columns}
+
+    def table_width(names: Sequence[str]) -> int:
+        return sum(widths[name] for name in names) + len(_GAP) * (len(names) - 1)
+
+    in_line, below = list(columns), []
+    if table_width(in_line) > console.width:
+        below = [name for name in columns if columns[name] == "text"]
+        in_line = [name for name in columns if name not in below]
+    for name in drop_first:
+        if table_width(in_line) > console.width:
+            in_line.remove(name)
+
+    def line(cells: Mapping[str, str]) -> str:
+        padded = (_pad(cells[name], widths[name], at_left=columns[name] == "number") for name in in_line)
+        return _GAP.join(padded).rstrip()
+
+    lines = [("-" if console.options.ascii_only else "─") * table_width(in_line)]
+    name_width = max(map(len, below), default=0)
+    indent = " " * (len(_INDENT) + name_width + len(_GAP))
+    for cells in cells_by_row:
+        lines.append(line(cells))
+        for name in below:
+            lines += textwrap.wrap(
+                _INDENT + name.ljust(name_width) + _GAP + cells[name],
+                max(console.width, 2 * len(indent)),
+                subsequent_indent=indent,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+    header = line({name: name for name in in_line})
+    text = Text.assemble((title, "italic"), "\n", (header, "bold"), "\n", "\n".join(lines))
+    console.print(text, soft_wrap=True)
 
 
 def say(text: str) -> None:
     """Print one line on stdout, without wrapping it."""
     _stdout().print(Text(text), soft_wrap=True)
+
+
+def _pad(text: str, width: int, *, at_left: bool) -> str:
+    blanks = " " * (width - cell_len(text))
+    return blanks + text if at_left else text + blanks
 
 
 class ProgressBar:

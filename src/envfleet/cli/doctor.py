@@ -14,9 +14,11 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium
@@ -25,8 +27,9 @@ import numpy as np
 import envfleet
 from envfleet import _native
 from envfleet.cli import arguments as args
-from envfleet.errors import CompileError
+from envfleet.errors import CompileError, EnvfleetError
 from envfleet.making import compiling, options
+from envfleet.making.compile_cache import LibraryCache
 
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"
 Finding = tuple[str, str, str]  # state, subject, detail
@@ -37,7 +40,7 @@ _MODULES = {
     "box2d": ("Box2D",),
     "cli": ("rich", "matplotlib", "imageio", "imageio_ffmpeg"),
     "dm": ("dm_env",),
-    "dm-control": ("dm_control",),
+    "dm_control": ("dm_control",),
     "minigrid": ("minigrid",),
     "mujoco": ("mujoco",),
     "pettingzoo": ("pettingzoo",),
@@ -52,6 +55,8 @@ _MODULES = {
     "vizdoom": ("vizdoom",),
 }
 _TIME_LIMIT_S = 60.0
+_SUBJECT_WIDTH = len("extra pettingzoo_atari")
+_CXX_LINE = "#include <concepts>\nint same(std::integral auto number) { return number; }\ntemplate int same(int);\n"
 _PROGRAM = "doctor.time_processes()"
 
 
@@ -70,7 +75,7 @@ def doctor(arguments: argparse.Namespace) -> int:
     """Run the command."""
     is_broken = False
     for state, subject, detail in _findings():
-        print(f"{state:<6}  {subject:<14}  {detail}".rstrip(), flush=True)
+        print(f"{state:<6}  {subject:<{_SUBJECT_WIDTH}}  {detail}".rstrip(), flush=True)
         is_broken |= state == BROKEN
     print("\nSomething is broken; please report this output." if is_broken else "\nAll fine.")
     return 1 if is_broken else 0
@@ -85,7 +90,7 @@ def _findings() -> Iterator[Finding]:
     yield OK, "cores", f"{_native.usable_cores()} usable of {os.cpu_count()}"
     yield OK, "features", ", ".join(_native.features) or "none; portable code instead"
     yield _compiler()
-    yield OK, "cache", str(compiling.cache_folder())
+    yield _cache()
     yield from _backends()
     yield OK, "environments", f"{len(envfleet.list_all_envs())} of envfleet, and every id of Gymnasium"
     yield from _extras()
@@ -126,18 +131,21 @@ def check_torch() -> Finding:
 
         from envfleet.apis.torch import TorchPool
 
-        if not torch.cuda.is_available():
-            return OK, subject, f"{torch.__version__} without a CUDA device: TorchPool(..., device='cpu') works"
-        num_envs = 4096
-        with TorchPool("CartPole-v1", num_envs=num_envs, seed=7) as envs, _cartpoles(num_envs) as pool:
+        has_cuda = torch.cuda.is_available()
+        device, num_envs = ("cuda", 4096) if has_cuda else ("cpu", 4)
+        with TorchPool("CartPole-v1", num_envs=num_envs, seed=7, device=device) as envs, _cartpoles(num_envs) as pool:
             obs, _ = envs.reset()
             is_equal = np.array_equal(obs.cpu().numpy(), pool.reset().obs)
-            is_locked = _native.lock_pages(envs.groups[0].pool.step(np.zeros(num_envs, np.int64)).obs)
+            is_locked = has_cuda and _native.lock_pages(envs.groups[0].pool.step(np.zeros(num_envs, np.int64)).obs)
     except Exception as error:  # whatever it is, the doctor reports it
         return BROKEN, subject, f"TorchPool raised {type(error).__name__}: {error}"
-    where = f"{torch.__version__}, CUDA {torch.version.cuda} on {torch.cuda.get_device_name()}"
+    where = f"{torch.__version__} without a CUDA device"
+    if has_cuda:
+        where = f"{torch.__version__}, CUDA {torch.version.cuda} on {torch.cuda.get_device_name()}"
     if not is_equal:
         return BROKEN, subject, f"{where}: the tensors of a batch differ from its arrays"
+    if not has_cuda:
+        return OK, subject, f"{where}: TorchPool(..., device='cpu') works"
     if not is_locked:
         return OK, subject, f"{where}; batches cannot be page-locked here and are copied more slowly (see ulimit -l)"
     return OK, subject, f"{where}; batches are page-locked"
@@ -180,8 +188,57 @@ def _compiler() -> Finding:
         command = compiling.find_compiler()
     except CompileError as error:
         return MISSING, "compiler", str(error)
-    output = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False).stdout
-    return OK, "compiler", f"{shlex.join(command)} ({output.partition(chr(10))[0]})"
+    try:
+        reason = _compile_a_line(command)
+        version = _run([*command, "--version"]).stdout.partition("\n")[0]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        reason = str(error)
+    if reason:
+        return MISSING, "compiler", f"{shlex.join(command)} cannot compile C++20: {reason}; set CXX to another compiler"
+    return OK, "compiler", f"{shlex.join(command)} ({version})"
+
+
+def _compile_a_line(command: Sequence[str]) -> str:
+    """Build a library from a line of C++20, and return why this failed, or an empty string."""
+    with tempfile.TemporaryDirectory(prefix="envfleet-doctor-") as folder:
+        source, library = Path(folder, "line.cc"), Path(folder, "line.so")
+        source.write_text(_CXX_LINE)
+        result = _run([*command, "-std=c++20", "-fPIC", "-shared", str(source), "-o", str(library)])
+        if result.returncode != 0:
+            return (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[0]
+        return "" if library.is_file() else "it wrote no library"
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=_TIME_LIMIT_S,
+        check=False,
+    )
+
+
+def _cache() -> Finding:
+    try:
+        folder = compiling.cache_folder()
+        if folder.exists():
+            with LibraryCache(folder):  # raises if other users can write to it
+                pass
+        # Where compile() would make the folder: the doctor leaves nothing behind.
+        with tempfile.TemporaryFile(dir=next(own for own in (folder, *folder.absolute().parents) if own.exists())):
+            pass
+    except CompileError as error:
+        return MISSING, "cache", str(error)
+    except OSError as error:
+        return (
+            MISSING,
+            "cache",
+            f"{folder} cannot be written: {error.strerror}; set ENVFLEET_CACHE to a writable folder",
+        )
+    return OK, "cache", str(folder)
 
 
 def _extras() -> Iterator[Finding]:
@@ -190,7 +247,7 @@ def _extras() -> Iterator[Finding]:
     except metadata.PackageNotFoundError:
         yield MISSING, "extras", "unknown: envfleet runs from a folder and is not installed"
         return
-    for extra in extras:
+    for extra in map(_extra_name, extras):
         found, missing = [], []
         for package in sorted(_packages_of("envfleet", extra)):
             try:
@@ -201,10 +258,26 @@ def _extras() -> Iterator[Finding]:
             # Another distribution provides the same module, such as Box2D's own instead of box2d-py.
             yield OK, f"extra {extra}", f"{', '.join(_MODULES[extra])} can be imported, without {', '.join(missing)}"
         elif missing:
-            remedy = f'pip install "envfleet[{extra}]"'
-            yield MISSING, f"extra {extra}", f"{', '.join(missing)} not installed; run: {remedy}"
+            yield MISSING, f"extra {extra}", f"{', '.join(missing)} not installed; {_remedy(extra)}"
         else:
             yield OK, f"extra {extra}", ", ".join(found)
+
+
+def _extra_name(name: str) -> str:
+    """Return the name of an extra as pyproject.toml writes it; the metadata has pettingzoo-atari."""
+    return name.replace("-", "_")
+
+
+def _remedy(extra: str) -> str:
+    if extra == "procgen":
+        # It may replace numpy, or have no wheels for this Python. Only a Procgen env says so.
+        from envfleet.envs.procgen.plugin import installed_procgen
+
+        try:
+            installed_procgen()
+        except EnvfleetError as error:
+            return str(error).rpartition("not installed; ")[2]
+    return f'run: pip install "envfleet[{extra}]"'
 
 
 def _imports(modules: Sequence[str]) -> bool:
@@ -230,7 +303,7 @@ def _packages_of(distribution: str, extra: str) -> set[str]:
     for requirement in requirements:
         marker = re.search(r"""extra\s*==\s*['"]([^'"]+)['"]""", requirement)
         parts = re.match(r"([\w.-]+)\s*(?:\[([^\]]+)\])?", requirement)
-        if marker is None or marker.group(1) != extra or parts is None:
+        if marker is None or _extra_name(marker.group(1)) != _extra_name(extra) or parts is None:
             continue
         name, inner = parts.groups()
         if inner is None:
@@ -259,7 +332,9 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
 
 def _backends() -> Iterator[Finding]:
-    yield OK, "backends", ", ".join(options.BACKENDS)
+    has_ray = _imports(("ray",))
+    names = ", ".join(name for name in options.BACKENDS if has_ray or name != "ray")
+    yield OK, "backends", names if has_ray else f'{names}; for ray run: pip install "envfleet[ray]"'
     yield _check_in_process("serial", 1, "any Python env, one after the other")
     yield _check_in_process("threads", 2, describe_threads())
     yield _memfd()

@@ -18,7 +18,7 @@ from envfleet.making.native_envs import find_entry
 from envfleet.making.registry import family_of
 
 _COLUMNS = {
-    "family": "text",
+    "family": "name",
     "id": "name",
     "backend": "name",
     "extra needed": "name",
@@ -26,6 +26,7 @@ _COLUMNS = {
     "observation": "text",
     "action": "text",
 }
+_DROP_FIRST = ("family", "limit", "extra needed", "backend")  # on a narrow terminal
 _NOTHING = "-"
 _GYMNASIUM_IDS = "Any Gymnasium id also works, on backend serial, threads or processes: LunarLander-v3, module:Env-v0."
 
@@ -69,7 +70,7 @@ def list_envs(arguments: argparse.Namespace) -> int:
         words = " and ".join(map(repr, arguments.words))
         raise UnknownEnvError(f"none of {len(known)} ids matches {words}; envfleet list shows all. {_GYMNASIUM_IDS}")
     rows = sorted((_row(*own) for own in ids), key=lambda row: row[:2])
-    console.print_rows(f"{len(rows)} environment{'s' if len(rows) > 1 else ''}", _COLUMNS, rows)
+    console.print_rows(f"{len(rows)} environment{'s' if len(rows) > 1 else ''}", _COLUMNS, rows, _DROP_FIRST)
     if arguments.family is None and not arguments.words:
         counts = ", ".join(f"{family} ({len(own)})" for family, own in sorted(by_family.items()))
         console.say(f"\nFamilies, for --family: {counts}.")

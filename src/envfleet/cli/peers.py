@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from functools import partial
+from types import TracebackType
 from typing import Any
 
 import gymnasium
@@ -37,9 +38,22 @@ class PeerStepper:
         self._next = (self._next + 1) % len(self._actions)
         return self.envs.step(self._actions[self._next])
 
-    def close(self) -> None:
+    def __enter__(self) -> PeerStepper:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         """Close the vector env."""
-        self.envs.close()
+        processes = getattr(self.envs, "processes", ())
+        if kind is None or not processes:
+            self.envs.close()
+            return
+        # After Ctrl-C in the middle of a step, its close() would wait for responses that were already received, or
+        # raise a BrokenPipeError in place of the KeyboardInterrupt.
+        for process in processes:
+            process.terminate()
+        self.envs.closed = True  # for its __del__()
 
 
 def gymnasium_sync(make_env: Callable[[], Any], num_envs: int) -> PeerStepper:
@@ -73,6 +87,15 @@ PEERS: dict[str, tuple[str, str, bool, Callable[..., PeerStepper]]] = {
 def is_installed(name: str) -> bool:
     """Return whether the package of a peer is installed."""
     return importlib.util.find_spec(PEERS[name][1]) is not None
+
+
+def is_registered(env_id: str) -> bool:
+    """Return whether Gymnasium alone can make an id."""
+    try:
+        gymnasium.spec(env_id)
+    except gymnasium.error.Error:
+        return False
+    return True
 
 
 def env_factory(module: str, env_id: str, params: dict[str, Any]) -> Callable[[], Any]:

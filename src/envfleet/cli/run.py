@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import envfleet
 from envfleet.cli import arguments as args
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+from envfleet.errors import ConfigError
 from envfleet.tuning.throughput import RandomStepper
 
 if TYPE_CHECKING:
     from envfleet.cli.console import ProgressBar
 
 _NATIVE_ENVS, _PYTHON_ENVS = 1024, 64
+_RECORD_ENVS, _RECORD_STEPS = 9, 150
 _REFRESH_S = 0.1
 # A chunk has this many rows per env: while the clock is stopped, the envs of an asynchronous pool still finish their
 # step, so at most one row in 32 is not timed.
@@ -54,8 +56,12 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     add("--seed", type=int, help="seed of the envs (env i gets seed+i) and of the actions")
     add("--autoreset-mode", choices=("next_step", "same_step"), default="next_step", help="default: %(default)s")
-    add("--backend", default="auto", help="native, serial, threads, processes or auto (default: %(default)s)")
-    add("--stats", action="store_true", help="also print pool.stats(): the time in the envs, per worker")
+    add("--backend", default="auto", help="native, serial, threads, processes, ray or auto (default: %(default)s)")
+    add(
+        "--stats",
+        action="store_true",
+        help="also print pool.stats(): steps and episodes and, for Python envs, the time in the envs, per worker",
+    )
     add(
         "--record",
         type=args.output_file(".gif", ".mp4"),
@@ -65,12 +71,11 @@ def add_parser(commands: args.Subparsers) -> None:
     add(
         "--record-envs",
         type=args.positive_int,
-        default=9,
         metavar="N",
-        help="envs in the recording (default: %(default)s)",
+        help=f"envs in the recording (default: {_RECORD_ENVS})",
     )
-    add("--record-steps", type=args.positive_int, default=150, metavar="N", help="frames (default: %(default)s)")
-    add("--fps", type=args.positive_float, help="frames per second (default: the env's own)")
+    add("--record-steps", type=args.positive_int, metavar="N", help=f"frames (default: {_RECORD_STEPS})")
+    add("--fps", type=args.positive_float, help="frames per second of the recording (default: the env's own)")
     parser.set_defaults(command=run)
 
 
@@ -99,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command."""
     from envfleet.cli import console
 
+    _check_recording(arguments)
     args.prepare(arguments)
     options = {
         "seed": arguments.seed,
@@ -122,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.stats:
             console.say(str(pool.stats()))
     if recorder is not None and not progress.interrupted:
-        recorder.write(arguments.record_steps, arguments.fps)
+        recorder.write(arguments.record_steps or _RECORD_STEPS, arguments.fps)
         console.say(f"recorded {arguments.record}")
     return 130 if progress.interrupted else 0
 
@@ -194,13 +200,20 @@ def _interruptible() -> Iterator[_Interrupt]:
         signal.signal(signal.SIGINT, before)
 
 
+def _check_recording(arguments: argparse.Namespace) -> None:
+    for name in ("record_envs", "record_steps", "fps"):
+        if arguments.record is None and getattr(arguments, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{option} expected a recording, got no --record; add --record FILE.gif")
+
+
 def _recorder(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
     """Return the recorder, made before the run so that an env that cannot be rendered is reported at once."""
     if arguments.record is None:
         return None
     from envfleet.cli.recording import Recorder
 
-    return Recorder(arguments.record, arguments.env_id, arguments.record_envs, options)
+    return Recorder(arguments.record, arguments.env_id, arguments.record_envs or _RECORD_ENVS, options)
 
 
 def _progress_text(progress: Progress) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,7 +34,10 @@ _MIN_CPU_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Probe:
-    """How long one env takes; cpu_share: the share of a step that its process spends on the CPU."""
+    """How long one env takes.
+
+    cpu_share: the share of a step that its process spends on the CPU, or 1 if the machine was too busy to tell.
+    """
 
     build_s: float
     reset_s: float
@@ -144,14 +148,16 @@ def probe_python(builders: EnvBuilders, config: PoolConfig, *, in_worker: bool, 
 
 
 def probe_native(stepper: RandomStepper) -> Probe:
-    """Probe a native env, on a pool with one thread; building it takes next to no time."""
+    """Probe a native env, on a pool with one thread; building it takes next to no time.
+
+    Native envs compute: a thread that is not on the CPU waits for a core, not for its env.
+    """
     stepper.start()
-    started, cpu_started, num_batches = time.perf_counter(), time.process_time(), 0
+    started, num_batches = time.perf_counter(), 0
     while (wall_s := time.perf_counter() - started) < _PROBE_S / 2 or num_batches == 0:
         stepper.step()
         num_batches += 1
-    cpu_s = time.process_time() - cpu_started
-    return Probe(0.0, 0.0, wall_s / (num_batches * stepper.batch_size), min(1.0, cpu_s / wall_s))
+    return Probe(0.0, 0.0, wall_s / (num_batches * stepper.batch_size), cpu_share=1.0)
 
 
 def _probe(
@@ -172,10 +178,7 @@ def _probe(
             stepper.step()
         timed: _Times = pool.get_attr("envfleet_times")[0]
     return Probe(
-        timed.build_s,
-        timed.reset_s / timed.num_resets,
-        timed.step_s / timed.num_steps,
-        min(1.0, timed.step_cpu_s / timed.step_s),
+        timed.build_s, timed.reset_s / timed.num_resets, timed.step_s / timed.num_steps, cpu_share=timed.cpu_share
     )
 
 
@@ -185,8 +188,21 @@ class _Times:
     reset_s: float = 0.0
     num_resets: int = 0
     step_s: float = 0.0
-    step_cpu_s: float = 0.0
     num_steps: int = 0
+    # Of the steps during which no other process took the core: in the others, the time off the CPU is no waiting.
+    undisturbed_s: float = 0.0
+    undisturbed_cpu_s: float = 0.0
+
+    def add_step(self, wall_s: float, cpu_s: float, num_preemptions: int) -> None:
+        self.step_s += wall_s
+        self.num_steps += 1
+        if not num_preemptions:
+            self.undisturbed_s += wall_s
+            self.undisturbed_cpu_s += cpu_s
+
+    @property
+    def cpu_share(self) -> float:
+        return min(1.0, self.undisturbed_cpu_s / self.undisturbed_s) if self.undisturbed_s else 1.0
 
 
 @dataclass(frozen=True)
@@ -219,10 +235,14 @@ class _TimedEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
     def step(self, action: Any) -> Any:
-        times = self.envfleet_times
+        preemptions_before = _num_preemptions()
         cpu_started, started = time.process_time(), time.perf_counter()
         result = self.env.step(action)
-        times.step_s += time.perf_counter() - started
-        times.step_cpu_s += time.process_time() - cpu_started
-        times.num_steps += 1
+        wall_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
+        self.envfleet_times.add_step(wall_s, cpu_s, _num_preemptions() - preemptions_before)
         return result
+
+
+def _num_preemptions() -> int:
+    """Return how often the threads of this process lost their core before they were done with it."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw

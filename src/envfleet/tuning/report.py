@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,8 +87,9 @@ class Tuning:
     def __str__(self) -> str:
         header = ("backend", "mode", "num_envs", "batch_size", "workers", "steps/s", "slowest", "fastest", "rounds")
         rows = [header, *(_cells(case) for case in self.cases)]
-        full_rows = [row for row in rows if len(row) == len(header)]
-        widths = [max(len(row[column]) for row in full_rows) for column in range(len(header))]
+        # Without the error at the end of a shorter row, which takes the place of several columns.
+        aligned = [row if len(row) == len(header) else row[:-1] for row in rows]
+        widths = [max(map(len, cells)) for cells in itertools.zip_longest(*aligned, fillvalue="")]
         lines = [f"{self.env}: steps/s, median of the rounds, with the slowest and fastest relative to it", ""]
         lines += [_line(row, widths) for row in rows]
         lines += ["", *(f"- {note}" for note in self.notes), "", f"best: {self.make_line}"]

@@ -5,6 +5,7 @@ Rounds alternate between the cases, so that a slow phase of the machine affects 
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -35,6 +36,8 @@ _MAX_OPEN_POOLS = 6  # each has num_envs envs
 _NUM_FINALISTS = 4
 _MIN_FINALIST_SHARE = 0.5  # of the fastest: below this, more rounds would not change the result
 _TIE_SHARE = 0.95  # of the fastest: from here on, the simpler setting is preferred
+
+_TIME_IS_UP = "skipped: the time was used up"
 
 Progress = Callable[[float, str], None]  # called with the share of the time that is used, and what is measured now
 
@@ -121,6 +124,7 @@ class _Search:
         implied = implied_num_envs(self._env, self._options)
         first_size = num_envs[0] if num_envs else implied
         survey = EnvSurvey(self._env, self._options, backends, first_size, self._cores, self._budget)
+        probing_s = self._budget.used_s
         self._probes, self._notes = survey.probes, survey.notes
         sizes = num_envs or [implied or default_num_envs(survey.python_probe, self._cores, self._budget.seconds)]
         with ExitStack() as at_end:
@@ -133,7 +137,7 @@ class _Search:
         if not any(case.was_measured for case in self._cases):
             if self._first_error is not None:
                 raise self._first_error
-            raise nothing_measured(self._cases, self._budget.seconds)
+            raise nothing_measured(self._cases, self._budget.seconds, probing_s)
         return conclusion(self._env, self._options, self._cases, sizes, self._notes)
 
     # --- every case once ----------------------------------------------------------------------
@@ -197,11 +201,14 @@ class _Search:
         self._cases.append(case)
         has_figures = any(other.was_measured for other in self._cases)
         if has_figures and self._budget.used_s > _SCREENING_SHARE * self._budget.seconds:
-            case.error = "skipped: the time was used up"
+            case.error = _TIME_IS_UP
             return
-        needed_s = expected_s(case, self._probes[case.backend], self._cores)
-        if needed_s > self._budget.left_s:
-            case.error = f"skipped: its first batch would take about {duration(needed_s)}"
+        needed_s, left_s = expected_s(case, self._probes[case.backend], self._cores), self._budget.left_s
+        if left_s <= 0:
+            case.error = _TIME_IS_UP
+            return
+        if needed_s > left_s:
+            case.error = f"skipped: its first batch would take about {duration(needed_s)} of {duration(left_s)} left"
             return
         self._budget.show(str(case))
         try:
@@ -318,8 +325,14 @@ def conclusion(
     )
 
 
-def nothing_measured(cases: Sequence[Case], seconds: float) -> EnvfleetError:
+def nothing_measured(cases: Sequence[Case], seconds: float, probing_s: float) -> EnvfleetError:
     """Return the error for a run in which no case was measured, and none raised an exception."""
+    if probing_s >= seconds:
+        enough = max(math.ceil(4 * probing_s), 2)
+        return EnvfleetError(
+            f"tune() expected to probe and measure the env within {seconds:g} s, but probing one env took "
+            f"{duration(probing_s)}; pass seconds={enough}, or --seconds {enough} on the command line"
+        )
     reason = cases[0].error if cases else "no backend can run the env"
     return EnvfleetError(
         f"tune() could not measure any setting within {seconds:g} s ({reason}); pass more seconds or fewer num_envs"
