@@ -37,8 +37,9 @@ inline std::vector<Column> columns_of(const ef_array* arrays, std::int32_t count
 }
 
 [[noreturn]] inline void throw_wrong_column(const char* what, int index, std::size_t count) {
-  throw std::logic_error("out." + std::string(what) + "(" + std::to_string(index) + ") does not match spec(), which declares " +
-                         std::to_string(count) + " such columns: this one is missing or has another dtype");
+  throw std::logic_error("out." + std::string(what) + "(" + std::to_string(index) +
+                         ") does not match spec(), which declares " + std::to_string(count) +
+                         " such columns: this one is missing or has another dtype");
 }
 
 }  // namespace detail
