@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import pickle
 import sys
@@ -247,11 +248,14 @@ class InterruptedAt:
         self.remaining = event
 
     def __enter__(self) -> InterruptedAt:
+        # Otherwise it may come in the __del__() of an earlier test's pool, which cannot raise it.
+        gc.disable()
         sys.setprofile(self._on_event)
         return self
 
     def __exit__(self, *_: object) -> None:
         sys.setprofile(None)
+        gc.enable()
 
     def _on_event(self, frame: FrameType, event: str, argument: object) -> None:
         if event in ("return", "c_exception") or not frame.f_code.co_filename.startswith(PACKAGE):
