@@ -261,6 +261,27 @@ def test_objects_that_an_env_uses_again(backend):
     assert [final.info["state"][1][0], final.info["nested"]["log"][1]] == [3, [1, 2, 3]]
 
 
+class SelfContainingEnv(MisbehavingEnv):
+    def step(self, action):
+        log: list[object] = [1]
+        log += [log, log, (log, log)]
+        pairs: tuple[object, ...] = ()
+        for _ in range(50):
+            pairs = (pairs, pairs)
+        return *super().step(action)[:4], {"log": log, "pairs": pairs}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_list_that_contains_itself_several_times(backend):
+    with envfleet.make_pool(SelfContainingEnv, num_envs=2, backend=backend) as pool:
+        pool.reset(seed=0)
+        info = pool.step([STEP] * 2).info
+    log, pairs = info["log"][1], info["pairs"][1]
+    assert log[0] == 1
+    assert log[1] is log[2] is log[3][0] is log
+    assert pairs[0] is pairs[1]
+
+
 class Bomb:
     """Unpickling it ends the process."""
 

@@ -17,27 +17,40 @@ _MAX_DEPTH = 100
 _IMMUTABLE = frozenset([type(None), bool, int, float, complex, str, bytes])
 
 
-def snapshot(value: Any, *, copies_objects: bool = False, depth: int = 0) -> Any:
+def snapshot(value: Any, *, copies_objects: bool = False) -> Any:
     """Return a copy of arrays, dicts, lists, tuples and sets, and of what they contain.
 
     copies_objects: objects of other types are copied too, with copy.deepcopy(), if they can be. Otherwise they are
-    returned unchanged.
+    returned unchanged, as is what is nested more than 100 levels deep.
     """
+    return _copied(value, copies_objects, {}, 0)
+
+
+def _copied(value: Any, copies_objects: bool, memo: dict[int, Any], depth: int) -> Any:
     kind = type(value)
-    if kind in _IMMUTABLE or depth > _MAX_DEPTH:  # deeper: a list that contains itself
+    if kind in _IMMUTABLE or depth > _MAX_DEPTH:
         return value
     if kind is np.ndarray and not (value.dtype.hasobject and copies_objects):
         return value.copy()
-
-    def copied(inner: Any) -> Any:
-        return snapshot(inner, copies_objects=copies_objects, depth=depth + 1)
-
+    if id(value) in memo:  # a list may contain itself, a tuple another one twice, and that another one twice ...
+        return memo[id(value)]
+    if kind is list:
+        items: list[Any] = []
+        memo[id(value)] = items
+        items.extend(_copied(inner, copies_objects, memo, depth + 1) for inner in value)
+        return items
     if kind is dict:
-        return {key: copied(inner) for key, inner in value.items()}
-    if kind is list or kind is tuple or kind is set:
-        return kind(copied(inner) for inner in value)
-    if isinstance(value, tuple) and hasattr(kind, "_make"):  # a named tuple: GraphInstance
-        return kind._make(copied(inner) for inner in value)
+        copied: dict[Any, Any] = {}
+        memo[id(value)] = copied
+        for key, inner in value.items():
+            copied[key] = _copied(inner, copies_objects, memo, depth + 1)
+        return copied
+    if kind is set:
+        return value.copy()  # of immutable values
+    if kind is tuple or (isinstance(value, tuple) and hasattr(kind, "_make")):  # or a named tuple: GraphInstance
+        inner_copies = (_copied(inner, copies_objects, memo, depth + 1) for inner in value)
+        memo[id(value)] = made = tuple(inner_copies) if kind is tuple else kind._make(inner_copies)
+        return made
     if copies_objects and not isinstance(value, np.generic):
         with contextlib.suppress(Exception):
             return copy.deepcopy(value)
