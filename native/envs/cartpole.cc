@@ -122,6 +122,7 @@ template <Arithmetic arithmetic, class LeanOf>
   double* __restrict x_dot = poles[1];
   double* __restrict theta = poles[2];
   double* __restrict theta_dot = poles[3];
+// gcc does not see that the columns and the arrays of lean_of() are distinct, and would not use vector instructions.
 #pragma GCC ivdep
   for (int i = 0; i < count; ++i) {
     move<arithmetic>(physics, lean_of(i, theta[i]), actions[i], x[i], x_dot[i], theta[i], theta_dot[i]);
