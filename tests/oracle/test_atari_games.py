@@ -15,7 +15,7 @@ from envfleet.envs.atari.games import CLEARED_BY_RESET, GAMES
 from envfleet.envs.atari.observations import palette
 from envfleet.envs.atari.options import read_options
 
-pytest.importorskip("ale_py")
+Action = pytest.importorskip("ale_py").Action
 
 
 @pytest.mark.parametrize("options", [{"repeat_action_probability": 0.25}, {"frame_skip": (1, 3)}])
@@ -303,27 +303,100 @@ def check_restored_starts(game, num_games):
         assert screens_and_states(reset, actions) == screens_and_states(restored, actions)
 
 
+def check_restored_noops(game, num_games):
+    """Compare games that begin with no-ops that another console played to games whose no-ops are all played."""
+    options = read_options("envpool", {})
+    reset, restored, other = consoles = [Emulator(game, options) for _ in range(3)]
+    for console in consoles:
+        console.start(7)
+    random = np.random.default_rng(0)
+    num_skipped = 0
+    for _ in range(num_games):
+        other.start(None, shows_first_screen=False)
+        other.play_noops(random.integers(1, 31), num_shown=1)
+        actions = random.integers(len(reset.actions), size=random.integers(20, 300))
+        act(reset, actions)
+        act(restored, actions)
+        reset.start(None)
+        restored.start(None, shows_first_screen=False)
+        num_noops, num_shown = random.integers(1, 31), random.integers(1, 3)
+        for _ in range(num_noops):
+            reset.console.act(Action.NOOP)
+        frame = restored.console.getFrameNumber()
+        num_frames = count_frames(restored, num_noops, num_shown)
+        assert restored.console.getFrameNumber() == frame + num_noops == reset.console.getFrameNumber()
+        assert reset.console.getEpisodeFrameNumber() == restored.console.getEpisodeFrameNumber()
+        num_skipped += num_noops - num_frames
+        if num_shown == 2:
+            assert np.array_equal(reset.console.getScreen(), restored.console.getScreen())
+        actions = [0, *random.integers(len(reset.actions), size=60)]
+        # Without the generator of sticky actions: each frame advances it, and nothing reads it where there are none.
+        played = [screens_and_states(own, actions, with_generator=False) for own in (reset, restored)]
+        assert played[0] == played[1]
+    assert num_skipped > 0
+
+
+def count_frames(emulator, num_noops, num_shown):
+    """Play no-ops and return how many of their frames were emulated."""
+    console, calls = emulator.console, []
+
+    class Counting:
+        def act(self, action):
+            calls.append(action)
+            return console.act(action)
+
+        def __getattr__(self, name):
+            return getattr(console, name)
+
+    emulator.console = Counting()
+    try:
+        assert emulator.play_noops(num_noops, num_shown=num_shown) == num_noops
+    finally:
+        emulator.console = console
+    return len(calls)
+
+
 def act(console, actions):
     return [console.console.act(console.actions[action]) for action in actions]
 
 
-def screens_and_states(console, actions):
+def screens_and_states(console, actions, *, with_generator=True):
     ale = console.console
-    return [
-        (act(console, [action]), ale.getScreen().tobytes(), ale.lives(), ale.cloneSystemState().serialize())
-        for action in actions
-    ]
+    clone = ale.cloneSystemState if with_generator else ale.cloneState
+    return [(act(console, [action]), ale.getScreen().tobytes(), ale.lives(), clone().serialize()) for action in actions]
 
 
 @pytest.mark.parametrize("game", ["pong", "breakout", "space_invaders"])
 def test_games_that_begin_with_a_known_state(game):
     check_restored_starts(game, 5)
+    check_restored_noops(game, 5)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("game", sorted(CLEARED_BY_RESET))
 def test_every_game_that_begins_with_a_known_state(game):
     check_restored_starts(game, 20)
+    check_restored_noops(game, 20)
+
+
+def test_noops_until_the_game_is_over():
+    """A limit of 10 frames ends games during their no-ops, at the same frames whether these are played or skipped."""
+    options = {"noop_max": 30, "use_fire_reset": False, "max_num_frames_per_episode": 10}
+    envs = [AtariEnv("pong", **options) for _ in range(3)]
+    unlimited = AtariEnv("pong", noop_max=30, use_fire_reset=False)
+    for env in (*envs, unlimited):
+        env.reset(seed=3)
+    plain = AtariEnv("pong", **options)
+    plain._emulator._is_restorable = False
+    plain.reset(seed=3)
+    for _ in range(20):
+        unlimited.reset()
+        expected, _ = plain.reset()
+        for env in envs:
+            obs, _ = env.reset()
+            np.testing.assert_array_equal(obs, expected)
+            assert env.ale.getEpisodeFrameNumber() == plain.ale.getEpisodeFrameNumber()
+            assert env.ale.getFrameNumber() == plain.ale.getFrameNumber()
 
 
 def test_resets_that_are_not_restored():
@@ -341,6 +414,6 @@ def test_resets_that_are_not_restored():
     console = Emulator("pong", read_options("envpool", {}))
     console.start(1)
     state = console.console.cloneState().serialize()
-    assert emulator._reset_key(state) is not None
-    assert emulator._reset_key(state.replace(b"System", b"Cosmos")) is None
-    assert emulator._reset_key(state[:50]) is None
+    assert emulator._reset_key(state, 0) is not None
+    assert emulator._reset_key(state.replace(b"System", b"Cosmos"), 0) is None
+    assert emulator._reset_key(state[:50], 0) is None

@@ -16,10 +16,13 @@ from envfleet.envs.atari.options import AtariOptions
 from envfleet.envs.atari.roms import check_settings, rom_info, rom_path
 from envfleet.errors import MissingExtraError, StateError
 
-# What reset_game() reached, by _reset_key(). The consoles of a process share these states: resetting emulates some
-# 70 frames, as many as 17 steps, and in a synchronous batch every other env waits for it.
-_first_states: dict[bytes, bytes] = {}
+# What reset_game() reached, by _reset_key(), followed by the states after every _NOOP_STRIDE no-ops. The consoles of a
+# process share these states: resetting emulates some 70 frames and then the no-ops, 20 steps' time together, and in a
+# synchronous batch every other env waits for it.
+_first_states: dict[bytes, list[bytes]] = {}
 _MAX_FIRST_STATES = 64
+# Saving a state takes as long as half a frame.
+_NOOP_STRIDE = 4
 
 
 def new_console(settings: Mapping[str, int | float]) -> Any:
@@ -59,6 +62,8 @@ class Emulator:
         self._is_loaded = False
         # A restored console would repeat the last action before it, where actions are sticky.
         self._is_restorable = game in CLEARED_BY_RESET and options.repeat_action_probability == 0
+        # Those of _first_states that this game continues with; None: unknown.
+        self._next_states: list[bytes] | None = None
 
     def loaded_console(self) -> Any:
         """Return the console with its game loaded. Loading is slow, so it is deferred until this call."""
@@ -71,6 +76,7 @@ class Emulator:
 
         Without shows_first_screen, the screen may be an old one until the next frame.
         """
+        self._next_states = None
         if seed is not None or not self.has_started:
             self._seed_and_load(seed)
             self.has_started = True
@@ -80,21 +86,48 @@ class Emulator:
         else:
             self._reset_or_restore()
 
+    def play_noops(self, count: int, *, num_shown: int) -> int:
+        """Play no-ops until the game is over; return how many.
+
+        Directly after start(), all but the last num_shown may be skipped by restoring a state, which has no screen.
+        """
+        from ale_py import Action
+
+        states, self._next_states = self._next_states, None
+        played = 0
+        if states is not None:
+            known = min((count - num_shown) // _NOOP_STRIDE, len(states) - 1)
+            if known > 0:
+                played = known * _NOOP_STRIDE
+                self._restore(states[known], self.console.getFrameNumber() + played)
+        while played < count:
+            self.console.act(Action.NOOP)
+            played += 1
+            if self.console.game_over():
+                break
+            if states is not None and played == len(states) * _NOOP_STRIDE:
+                states.append(self.console.cloneState().serialize())
+        return played
+
     def _reset_or_restore(self) -> None:
         """Do what reset_game() does, by restoring the state that it reached before, if it did."""
+        key = _reset_key(self.console.cloneState().serialize(), self._options.max_num_frames_per_episode)
+        states = _first_states.get(key) if key else None
+        if states is not None:
+            self._restore(states[0], self.console.getFrameNumber())
+        else:
+            self.console.reset_game()
+            if key:
+                if len(_first_states) >= _MAX_FIRST_STATES:
+                    del _first_states[next(iter(_first_states))]  # the oldest
+                states = _first_states[key] = [self.console.cloneState().serialize()]
+        self._next_states = states
+
+    def _restore(self, state: bytes, frame_number: int) -> None:
+        """Restore a state of another console, with this console's frame number."""
         from ale_py import ALEState
 
-        key = _reset_key(self.console.cloneState().serialize())
-        first_state = _first_states.get(key) if key else None
-        if first_state is not None:
-            frame_number = struct.pack("<i", self.console.getFrameNumber())
-            self.console.restoreState(ALEState(first_state[:8] + frame_number + first_state[12:]))
-            return
-        self.console.reset_game()
-        if key:
-            if len(_first_states) >= _MAX_FIRST_STATES:
-                _first_states.clear()
-            _first_states[key] = self.console.cloneState().serialize()
+        self.console.restoreState(ALEState(state[:8] + struct.pack("<i", frame_number) + state[12:]))
 
     def _seed_and_load(self, seed: int | None) -> None:
         # As ale-py's env derives its two seeds; the emulator reads its seed when a ROM is loaded.
@@ -134,8 +167,8 @@ class Emulator:
         self.console.restoreSystemState(ALEState(state))
 
 
-def _reset_key(state: bytes) -> bytes | None:
-    """Return what the outcome of reset_game() depends on: game, mode, difficulty and the system's random generator.
+def _reset_key(state: bytes, max_num_frames: int) -> bytes | None:
+    """Return what a new game depends on: the game, its options and the system's random generator.
 
     The generator, which the seed does not touch, sets the timer's first value. None: ale-py's format is not the known
     one, in which six integers, of which the third counts frames, precede the system's state.
@@ -153,4 +186,5 @@ def _reset_key(state: bytes) -> bytes | None:
     if name != b"System" or not generator.replace(b" ", b"").isdigit():
         return None
     mode_and_difficulty = state[16:24]
-    return hashlib.blake2b(mode_and_difficulty + digest + generator, digest_size=16).digest()
+    options = mode_and_difficulty + struct.pack("<q", max_num_frames)
+    return hashlib.blake2b(options + digest + generator, digest_size=16).digest()

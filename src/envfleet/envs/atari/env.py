@@ -41,7 +41,6 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.action_space = spaces.Discrete(len(self._emulator.actions))
         if isinstance(own.frame_skip, int):
             self.metadata = {**self.metadata, "render_fps": max(1, round(60 / own.frame_skip))}
-        self._noop = _named(self._emulator.rom_info.legal_actions, "NOOP")
         fires = own.use_fire_reset and any(action.name == "FIRE" for action in self._emulator.actions)
         self._fire = _named(self._emulator.rom_info.legal_actions, "FIRE") if fires else None
         # Bound when a game starts: looking these up in each step would double the microsecond that a step takes besides
@@ -152,8 +151,9 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         if self._options.noop_max > 0:
             # Sampled as in Gymnasium's AtariPreprocessing; fire replaces one of them.
             num_noops = int(self._emulator.generator.integers(1, self._options.noop_max + 1)) - (self._fire is not None)
-        for _ in range(num_noops):
-            self._act(self._noop)
+        while num_noops > 0:
+            # Two frames, fire included, follow a restored state: the console draws into two screens in turn.
+            num_noops -= self._emulator.play_noops(num_noops, num_shown=1 if self._fire is not None else 2)
             if self._is_over():
                 self._start(seed)
                 is_same_game = False
