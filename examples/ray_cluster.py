@@ -68,5 +68,5 @@ if __name__ == "__main__":
     parsed = parser.parse_args()
     args = Args(parsed.env, parsed.address, parsed.num_workers, parsed.envs_per_worker, parsed.batches)
     if parsed.smoke:
-        args.envs_per_worker, args.batches = 8, 40
+        args.envs_per_worker, args.batches = 8, 1000  # long enough for the killed actor's rows to come back
     main(args)
