@@ -161,11 +161,14 @@ Result in_python(Message& message, Result failed, Body&& body) noexcept {
   try {
     return bindings::python(body);
   } catch (nb::python_error& error) {
+    const bool is_interrupt = error.matches(PyExc_KeyboardInterrupt);
     try {
       set_message(message, describe(error));
     } catch (...) {
       set_message(message, "an exception that cannot be described");
     }
+    // jax raises an Exception for every failure, which a program may handle: Ctrl-C is raised once more, after that.
+    if (is_interrupt) PyErr_SetInterrupt();
   } catch (const std::exception& error) {
     set_message(message, error.what());
   }

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from envfleet.batch import Batch
     from envfleet.spec import ArraySpec
 
 # The shape and dtype of one row. None: the rows are Python objects.
@@ -27,6 +28,14 @@ _PLAIN: dict[type, _Form] = {
     type(None): None,
 }
 _EXACT_IN_FLOAT64 = 2**53
+
+
+class RestartMessage(str):
+    """The "error" in the info of an env that raised and was restarted. An env's own "error" is of another type."""
+
+    __slots__ = ()
+
+
 # Raised by numpy for a value that does not fit into an array, such as an int of more than 64 bits.
 _DOES_NOT_FIT = (OverflowError, ValueError, TypeError)
 
@@ -66,6 +75,25 @@ def split_rows(info: Mapping[str, Any], row: int) -> dict[str, Any]:
         if mask is None or mask[row]:
             own[key] = _value_of(info[key], row)
     return own
+
+
+def row_as_given(info: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return the info of one row as split_rows() does, with the values as the env gave them."""
+    own: dict[str, Any] = {}
+    for key in value_keys(info):
+        mask = info.get(f"_{key}")
+        if mask is None or mask[row]:
+            column = info[key]
+            own[key] = row_as_given(column, row) if isinstance(column, dict) else value_as_given(column, row)
+    return own
+
+
+def restarted_rows(info: Mapping[str, Any]) -> NDArray[np.bool_] | None:
+    """Return the rows of envs that raised and were restarted; None if there are none."""
+    errors, mask = info.get("error"), info.get("_error")
+    if mask is None or not isinstance(errors, np.ndarray) or errors.dtype != object:
+        return None
+    return np.array([isinstance(error, RestartMessage) for error in errors], dtype=np.bool_)
 
 
 def spread_rows(info: Mapping[str, Any], rows: NDArray[np.int32], num_rows: int) -> dict[str, Any]:
@@ -114,6 +142,44 @@ def value_keys(info: Mapping[Any, Any]) -> list[Any]:
     """Return the keys of an info that are not masks. The mask of a key that is not a str is f"_{key}" too."""
     names = {str(key) for key in info}
     return [key for key in info if not is_mask(str(key), names)]
+
+
+def vector_info(batch: Batch, everywhere: NDArray[np.bool_]) -> dict[str, Any]:
+    """Return Gymnasium's vector info: arrays by key, and under _key a mask of the rows that have a value.
+
+    everywhere: all_true(len(batch)).
+    """
+    info: dict[str, Any] = {
+        "env_id": batch.env_id,
+        "_env_id": everywhere,
+        "elapsed_step": batch.elapsed_step,
+        "_elapsed_step": everywhere,
+    }
+    for key, column in batch.info.items():
+        if key in info:  # the pool's own ids take precedence
+            continue
+        info[key] = column
+        if not str(key).startswith("_") and f"_{key}" not in batch.info:
+            info[f"_{key}"] = everywhere
+    return info
+
+
+def final_info_of(batch: Batch) -> dict[str, Any]:
+    """Return the "final_info" of a same_step batch, with its mask; an empty dict if no episode has ended in it."""
+    final = batch.final
+    ended = batch.terminated | batch.truncated
+    if final is None or not ended.any():
+        return {}
+    # The row of a restarted env has ended too, but has no final info.
+    columns = {key: own for key, own in final.info.items() if key not in ("elapsed_step", "_elapsed_step")}
+    return {"final_info": masked_rows({"elapsed_step": final.elapsed_step, **columns}, ended), "_final_info": ended}
+
+
+def all_true(count: int) -> NDArray[np.bool_]:
+    """Return a mask of all rows, which batches may share."""
+    mask = np.ones(count, dtype=np.bool_)
+    mask.flags.writeable = False
+    return mask
 
 
 def with_env_info(own: Mapping[str, Any], env_info: Mapping[Any, Any]) -> dict[str, Any]:
@@ -198,7 +264,7 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
             except _DOES_NOT_FIT:
                 form = None
     # New values replace old ones of the same rows.
-    take = split_rows if isinstance(column, dict) else value_as_given
+    take = row_as_given if isinstance(column, dict) else value_as_given
     gathered = {int(row): take(column, int(row)) for row in np.flatnonzero(mask)}
     gathered.update(zip(rows, values, strict=True))
     every_row = sorted(gathered)

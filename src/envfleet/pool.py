@@ -583,6 +583,11 @@ class Pool:
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
         if options is not None and not isinstance(options, Mapping):
             raise ConfigError(f"{call} expected options as a dict, got {type(options).__name__}: {options!r}")
+        if options and "reset_mask" in options:
+            raise ConfigError(
+                f"{call} expected options for the envs, got 'reset_mask', which only reset() of a VectorEnv takes; "
+                "pass the ids of the envs instead"
+            )
         self._executor.check_reset_options(options or {})
         if arguments is not None:
             self._check_arguments(call, self._all_ids if ids is None else ids, seed, options, arguments)

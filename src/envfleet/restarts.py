@@ -12,7 +12,7 @@ from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import Executor
-from envfleet.infos import merge, split_rows
+from envfleet.infos import RestartMessage, merge, row_as_given
 from envfleet.seeding import restart_seed, to_words
 from envfleet.spaces import join, split
 from envfleet.spec import PoolConfig
@@ -91,7 +91,7 @@ class Restarts:
         for fault in batch.faults:
             self._rebuild_in(batch, fault.env_id, phase)
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
-            errors[row], has_error[row] = f"{fault.method}(): {fault.message}", True
+            errors[row], has_error[row] = RestartMessage(f"{fault.method}(): {fault.message}"), True
         if has_first_rows:
             self._fill_first_rows(batch, np.flatnonzero(has_error))
         if not was_reset:
@@ -123,7 +123,7 @@ class Restarts:
                 self._rebuild_in(batch, fault.env_id, Phase.UNSTARTED)
             batch.obs = self._with_rows(batch.obs, rows, fresh.obs)
             for position in np.flatnonzero(~failed):
-                infos[rows[position]] = split_rows(fresh.info, int(position))
+                infos[rows[position]] = row_as_given(fresh.info, int(position))
             batch.elapsed_step[rows] = 0
             rows = rows[failed]
         merge(infos, batch.info)

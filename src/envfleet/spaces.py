@@ -14,6 +14,7 @@ from typing import Any, Literal
 import gymnasium
 import numpy as np
 from gymnasium import spaces
+from numpy.typing import NDArray
 
 Path = tuple[str | int, ...]
 
@@ -53,6 +54,14 @@ class Leaf:
 def leaves_of(space: gymnasium.Space[Any]) -> tuple[Leaf, ...]:
     """Return the leaves of a space, nested to any depth."""
     return tuple(_walk(space, ()))
+
+
+def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
+    """Return whether an integer dtype can hold the values of an array of integers; True for all other dtypes."""
+    if array.dtype.kind not in "iu" or dtype.kind not in "iu" or not array.size:
+        return True
+    limits = np.iinfo(dtype)
+    return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
 def path_text(path: Path) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import threading
+import time
 from functools import partial
 from typing import Any
 
@@ -697,3 +699,57 @@ def test_ids_of_the_pool_take_precedence():
         actions = jnp.asarray(np.stack([space.sample() for _ in range(3)]))
         _, (*_, info) = jax.jit(envs.step)(handle, actions)
         assert info["env_id"].tolist() == [0, 1, 2]
+
+
+class HalfInfos(gymnasium.Env[Any, Any]):
+    """A float16 info and boolean actions."""
+
+    observation_space = spaces.Box(0, 1, (2,), np.bool_)
+    action_space = spaces.Box(0, 1, (2,), np.bool_)
+    info_space = spaces.Dict({"half": spaces.Box(-1, 1, (2,), np.float16)})
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(2, bool), {"half": np.ones(2, np.float16)}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.asarray(action), 1.0, False, False, {"half": np.ones(2, np.float16)}
+
+
+def test_half_infos_and_boolean_actions():
+    with JaxPool(HalfInfos, num_envs=2, backend="serial") as envs:
+        handle, _ = envs.reset()
+        actions = jnp.array([[True, False], [False, True]])
+        _, (obs, *_, info) = jax.jit(envs.step)(handle, actions)
+        assert np.array_equal(obs, actions)
+        assert info["half"].tolist() == [[1, 1], [1, 1]]
+
+
+class InterruptingEnv(HalfInfos):
+    """Presses Ctrl-C in its tenth step."""
+
+    _count = 0
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        if self._count == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+        return super().step(action)
+
+
+def test_ctrl_c_in_a_program():
+    """A KeyboardInterrupt reaches the caller, also if it handles the exception that jax raises for it."""
+    with JaxPool(InterruptingEnv, num_envs=1, backend="serial") as envs:
+        handle, _ = envs.reset()
+        actions = jnp.zeros((1, 2), bool)
+        run = jax.jit(lambda handle: jax.lax.fori_loop(0, 1000, lambda _, h: envs.step(h, actions)[0], handle))
+
+        def try_again() -> None:
+            for _ in range(3):
+                try:
+                    jax.block_until_ready(run(handle))
+                except Exception:
+                    time.sleep(0.01)
+
+        with pytest.raises(KeyboardInterrupt):
+            try_again()
+        assert envs.pool.local_envs()[0]._count < 100

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
+from support.info_env import RAISE, CountingEnv
 from support.python_probes import FaultyEnv
 from support.space_env import SPACES, SpaceEnv
 
 import envfleet
+from envfleet import ConfigError, EnvError
 
 BACKENDS = ["serial", "threads", "processes"]
 
@@ -171,3 +176,43 @@ def test_state_of_a_picklable_env_goes_back(make):
         again = envs.step(np.ones(2, dtype=np.int64))
         np.testing.assert_array_equal(again[0], before[0])
         np.testing.assert_array_equal(again[4]["elapsed_step"], before[4]["elapsed_step"])
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_infos_of_a_restarted_env(backend):
+    """The infos of its first row have the same dtype as those of a reset: bool stays bool."""
+    options = {"num_envs": 3, "backend": backend, "autoreset_mode": "same_step", "on_error": "restart", "seed": 0}
+    with envfleet.make(CountingEnv, **options) as envs:
+        envs.reset()
+        *_, info = envs.step(np.array([0, RAISE, 0]))
+        assert info["is_first"].tolist() == [False, True, False]
+        assert info["is_first"].dtype == bool
+        assert info["error"].tolist() == [0.5, "step(): told to raise", 0.5]
+
+
+@pytest.mark.parametrize("backend", ["native", "serial", "processes"])
+def test_reset_mask_is_for_vector_envs(backend):
+    env = "CartPole-v1" if backend == "native" else CountingEnv
+    with (
+        envfleet.make_pool(env, num_envs=3, backend=backend) as pool,
+        pytest.raises(ConfigError, match=r"got 'reset_mask', which only reset\(\) of a VectorEnv takes"),
+    ):
+        pool.reset(options={"reset_mask": np.array([True, False, False])})
+
+
+class WideIntegers(CountingEnv):
+    observation_space = spaces.Box(-100, 100, (1,), np.int8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return np.array([100]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.array([300]), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_integers_that_the_observation_space_cannot_hold(backend):
+    with envfleet.make_pool(WideIntegers, num_envs=1, backend=backend) as pool:
+        assert pool.reset().obs.tolist() == [[100]]
+        with pytest.raises(EnvError, match=r"observation of dtype int8, got .*300.*, which it cannot hold"):
+            pool.step(np.zeros(1, np.int64))

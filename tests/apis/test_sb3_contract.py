@@ -6,16 +6,17 @@ import gymnasium
 import numpy as np
 import pytest
 from sb3_probes import N, Plus, factories
+from support.info_env import CountingEnv
 
 import envfleet
-from envfleet.errors import ConfigError, EnvError, SeedError
+from envfleet.errors import CallOrderError, ConfigError, EnvError, SeedError
 
 pytest.importorskip("stable_baselines3")
 
 from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.monitor import Monitor
 
-from envfleet.apis.sb3 import DummyVecEnv, EnvFleetVecEnv, SubprocVecEnv
+from envfleet.apis.sb3 import DummyVecEnv, EnvFleetVecEnv, SubprocVecEnv, make_vec_env
 
 
 def over_serial(env_fns):
@@ -237,4 +238,27 @@ def test_a_restarted_env_is_a_truncated_row_with_its_error():
     assert infos[1]["TimeLimit.truncated"] is True
     assert infos[1]["terminal_observation"].shape == (2,)
     assert "error" not in envs.reset_infos[1]
+    envs.close()
+
+
+def test_calls_in_the_wrong_order():
+    envs = make_vec_env("CartPole-v1", 2)
+    envs.reset()
+    with pytest.raises(CallOrderError, match=r"step_wait\(\) expected a step in progress, got none; call step_async"):
+        envs.step_wait()
+    envs.step_async(np.zeros(2, np.int64))
+    with pytest.raises(CallOrderError, match=r"step_async\(\) expected no step in progress, got one; call step_wait"):
+        envs.step_async(np.zeros(2, np.int64))
+    envs.step_wait()
+    envs.close()
+
+
+def test_an_info_error_of_the_env_stays_with_its_row():
+    envs = make_vec_env(CountingEnv, 1, backend="serial")
+    envs.reset()
+    for _ in range(3):
+        _, _, dones, infos = envs.step(np.zeros(1, np.int64))
+    assert dones.all()
+    assert infos[0]["error"] == 0.5
+    assert envs.reset_infos[0]["error"] == 0.0
     envs.close()

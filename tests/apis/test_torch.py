@@ -19,6 +19,7 @@ from gymnasium import spaces
 torch = pytest.importorskip("torch")
 
 from support import torch_consumers  # noqa: E402
+from support.info_env import CountingEnv  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet import ActionError, CallOrderError, ConfigError, EnvError, RecvTimeout, _native  # noqa: E402
@@ -536,7 +537,8 @@ def test_ids_of_the_pool_take_precedence(num_groups: int, info_tensors: bool) ->
             assert info["env_id"].tolist() == [0, 1, 2, 3]
             assert info["elapsed_step"].tolist() == [count] * 4
             assert info["other"].tolist() == [count + 1] * 4
-            assert not {"_env_id", "_elapsed_step"} & info.keys()
+            assert info["_env_id"].all()
+        assert info["_elapsed_step"].all()
 
 
 def test_static_shapes_of_keys_with_dots() -> None:
@@ -559,3 +561,78 @@ def test_tensors_of_env_ids() -> None:
         pool.async_reset(seed=0)
         ids = torch.as_tensor(pool.recv().env_id.copy())
         assert len(pool.step(np.zeros(2, np.int64), ids)) == 2
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("num_groups", [1, 2])
+@pytest.mark.parametrize("info_tensors", [False, True])
+def test_final_infos_and_masks(device, num_groups, info_tensors):
+    """As in a vector env: infos of last steps under final_info, and a mask for each key, also if all rows have it."""
+    options: dict[str, Any] = {"num_envs": 4, "backend": "serial", "autoreset_mode": "same_step", "seed": 0}
+    with (
+        TorchPool(CountingEnv, device, info_tensors=info_tensors, num_groups=num_groups, **options) as envs,
+        envfleet.make(CountingEnv, **options) as reference,
+    ):
+        envs.reset()
+        reference.reset()
+        for _ in range(4):
+            *_, expected = reference.step(np.zeros(4, np.int64))
+            *_, info = envs.step(torch.zeros(4, dtype=torch.int64))
+            assert same_infos(info, expected)
+    assert isinstance(info["_error"], torch.Tensor if info_tensors else np.ndarray)
+
+
+def same_infos(info: Any, expected: Any) -> bool:
+    """Compare infos; final observations have another form."""
+    if isinstance(expected, dict):
+        keys = expected.keys() - {"final_obs", "_final_obs"}
+        assert keys <= info.keys()
+        return all(same_infos(info[key], expected[key]) for key in keys)
+    return np.array_equal(info.cpu() if isinstance(info, torch.Tensor) else info, expected)
+
+
+class OddDtypes(gymnasium.Env[Any, Any]):
+    observation_space = spaces.Dict(
+        {
+            "big": spaces.Box(-1, 1, (2,), np.dtype(">f4")),
+            "long": spaces.Box(-9, 9, (2,), np.longlong),
+        }
+    )
+    action_space = spaces.Discrete(2)
+
+    def _obs(self) -> dict[str, Any]:
+        return {"big": np.ones(2, ">f4"), "long": np.full(2, 3, np.longlong)}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return self._obs(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self._obs(), 1.0, False, False, {"big": np.ones(2, ">i2")}
+
+
+def test_dtypes_that_torch_has_under_another_name_or_not_at_all():
+    with TorchPool(OddDtypes, "cpu", num_envs=2, backend="serial", info_tensors=True) as envs:
+        envs.reset()
+        obs, *_, info = envs.step(torch.zeros(2, dtype=torch.int64))
+    assert obs["long"].dtype == torch.int64
+    # torch has no tensors in another byte order.
+    assert isinstance(obs["big"], np.ndarray)
+    assert isinstance(info["big"], np.ndarray)
+    assert obs["big"].tolist() == [[1, 1], [1, 1]]
+
+
+def test_some_envs_of_a_pool():
+    """reset() and step() take the ids of envs, on an asynchronous pool too."""
+    with TorchPool("CartPole-v1", "cpu", num_envs=4, batch_size=2, seed=0) as envs:
+        obs, _ = envs.reset([1, 2])
+        assert len(obs) == 2
+        envs.reset()
+        *_, info = envs.step(torch.zeros(2, dtype=torch.int64), [0, 3])
+        assert sorted(info["env_id"].tolist()) == [0, 3]
+        *_, info = envs.step(torch.zeros(2, dtype=torch.int64), torch.tensor([1, 2]))
+        assert sorted(info["env_id"].tolist()) == [1, 2]
+    with (
+        TorchPool("CartPole-v1", "cpu", num_envs=4, num_groups=2) as envs,
+        pytest.raises(ConfigError, match=r"step\(\) of some envs expected num_groups=1, got 2 groups"),
+    ):
+        envs.step(torch.zeros(2, dtype=torch.int64), [0, 3])

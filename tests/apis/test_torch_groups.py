@@ -585,3 +585,28 @@ def test_options_that_do_not_fit_groups_are_refused() -> None:
     for num_envs in (True, 2.0):
         with pytest.raises(ConfigError, match="num_envs expected an integer"):
             TorchPool("CartPole-v1", "cpu", num_envs=num_envs, num_groups=2)
+
+
+def test_static_tensors_of_all_groups():
+    """The same tensors from every call, as a CUDA graph needs them, with the values of a pool without groups."""
+    options: dict[str, Any] = {"num_envs": 6, "seed": 0, "autoreset_mode": "same_step"}
+    with (
+        TorchPool("CartPole-v1", "cpu", num_groups=2, static_shapes=True, **options) as envs,
+        TorchPool("CartPole-v1", "cpu", **options) as reference,
+    ):
+        first, _ = envs.reset()
+        assert torch.equal(first, reference.reset()[0])
+        tensors = None
+        for _ in range(30):
+            actions = torch.zeros(6, dtype=torch.int64)
+            obs, reward, terminated, truncated, info = envs.step(actions)
+            expected = reference.step(actions)
+            for own, other in zip((obs, reward, terminated, truncated), expected[:4], strict=True):
+                assert torch.equal(own, other)
+            ended = terminated | truncated  # no other row of final_obs has a meaning
+            assert torch.equal(info["final_obs"][ended], expected[4]["final_obs"][ended])
+            addresses = [own.data_ptr() for own in (obs, reward, terminated, truncated, info["final_obs"])]
+            assert tensors in (None, addresses)
+            tensors = addresses
+        assert first.data_ptr() == obs.data_ptr()
+        assert info["mask"].all()

@@ -7,10 +7,12 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
-from tensordict import TensorDict  # noqa: E402 (after importorskip)
+from support.info_env import CountingEnv  # noqa: E402 (after importorskip)
+from tensordict import TensorDict  # noqa: E402
 from torchrl_probes import assert_like_gymnasium, collectors_warn, fixed_actions  # noqa: E402
 
 import envfleet  # noqa: E402
+from envfleet import ConfigError, EnvIdError  # noqa: E402
 from envfleet.apis.torchrl import AsyncCollector, AsyncEnvFleetEnv  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -92,3 +94,28 @@ def test_async_misuse():
     env.close()
     with pytest.raises(envfleet.PoolClosedError):
         env.reset()
+
+
+@pytest.mark.parametrize("index", [[0.6, 1.9], [True, False], [2**32 + 2, 2**32 + 3]])
+def test_wrong_env_index(index):
+    with AsyncEnvFleetEnv(CountingEnv, 4, 2, backend="serial", categorical_action_encoding=True) as envs:
+        rows = envs.reset()[:2].clone().set("action", torch.zeros(2, dtype=torch.int64))
+        with pytest.raises(EnvIdError, match="env_id"):
+            envs.send(rows.set("env_index", torch.tensor(index)))
+        assert envs.pool.num_in_flight == 0
+
+
+def test_rows_with_other_keys():
+    """A row that is sent without a key must not come back with the value of an earlier row."""
+    with AsyncEnvFleetEnv(CountingEnv, 4, 2, backend="serial", categorical_action_encoding=True) as envs:
+        rows = envs.reset().set("action", torch.zeros(4, dtype=torch.int64)).set("logp", torch.ones(4))
+        envs.send(rows)
+        transitions, following = envs.recv()
+        assert transitions.get("logp").tolist() == [1, 1]
+        following = following.set("action", torch.zeros(2, dtype=torch.int64))
+        with pytest.raises(ConfigError, match="with the keys of those in flight"):
+            envs.send(following)
+        envs.recv()
+        envs.send(following)
+        transitions, _ = envs.recv()
+        assert transitions.get("logp", None) is None

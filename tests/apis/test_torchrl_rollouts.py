@@ -11,12 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
+from support.info_env import RAISE, CountingEnv  # noqa: E402 (after importorskip)
 from torchrl.envs import GymEnv, check_env_specs  # noqa: E402 (after importorskip)
 from torchrl.envs.utils import step_mdp  # noqa: E402
 from torchrl_probes import MODES, acting, assert_like_gymnasium, fixed_actions  # noqa: E402
 
 import envfleet  # noqa: E402
-from envfleet import ActionError  # noqa: E402
+from envfleet import ActionError, EnvError  # noqa: E402
 from envfleet.apis.torchrl import EnvFleetEnv  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -151,3 +152,15 @@ def test_reset_takes_seed_and_options():
     obs = env.reset(seed=9, options={"low": 0.01, "high": 0.02})["observation"]
     expected, _ = gymnasium.make("CartPole-v1").reset(seed=9, options={"low": 0.01, "high": 0.02})
     np.testing.assert_array_equal(obs[0].numpy(), expected)
+
+
+def test_reset_after_a_step_that_raised():
+    """An env that was stepped on into its next episode is reset, although another env raised in that step."""
+    env = EnvFleetEnv(CountingEnv, 2, backend="serial", categorical_action_encoding=True)
+    rows = env.reset()
+    for _ in range(3):
+        env.step(rows.set("action", torch.tensor([0, 0])))
+    with pytest.raises(EnvError):
+        env.step(rows.set("action", torch.tensor([0, RAISE])))
+    assert env.reset()["observation"].flatten().tolist() == [0, 0]
+    env.close()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from support.info_env import CountingEnv
 
 import envfleet
 from envfleet.sampling import Rollout, rollout
@@ -318,3 +319,16 @@ def test_envs_that_were_stepped_in_between():
     first = rollout(envs, None, 3, reset=True)
     assert (np.abs(first.obs[0]) <= 0.05).all()
     envs.close()
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+@pytest.mark.parametrize("on_error", ["raise", "restart"])
+def test_an_info_error_of_the_env_is_no_restart(mode, on_error):
+    """Steps that truncate episodes count, although the env reports an "error" with them."""
+    with envfleet.make(
+        CountingEnv, num_envs=2, backend="serial", autoreset_mode=mode, on_error=on_error, seed=0
+    ) as envs:
+        made = rollout(envs, lambda obs: np.zeros(2, np.int64), 12)
+    assert made.truncated.any()
+    assert made.mask[made.truncated].all()
+    assert made.episodes.returns.tolist() == [3.0] * len(made.episodes.returns)

@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch: pip install envfleet[torch]")
 
+from support.info_env import CountingEnv  # noqa: E402
+
 import envfleet  # noqa: E402
 from envfleet import CallOrderError, ConfigError  # noqa: E402
 from envfleet.apis.torch import TorchPool  # noqa: E402
@@ -125,3 +127,10 @@ def test_extras_of_other_shapes_are_refused() -> None:
         pytest.raises(ConfigError, match="same shape each step"),
     ):
         rollout(envs, lambda obs: (torch.zeros(4, dtype=torch.int64), {"bad": torch.zeros(next(shapes))}), 3)
+
+
+def test_an_info_error_of_the_env_is_no_restart():
+    with TorchPool(CountingEnv, "cpu", num_envs=2, backend="serial", autoreset_mode="same_step", seed=0) as envs:
+        made = rollout(envs, lambda obs: torch.zeros(2, dtype=torch.int64), 12)
+    assert made.truncated.any()
+    assert made.mask.all()

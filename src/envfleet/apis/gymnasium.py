@@ -22,7 +22,7 @@ from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family
 from envfleet.errors import CallOrderError, ConfigError
-from envfleet.infos import masked_rows, spread_rows
+from envfleet.infos import all_true, final_info_of, spread_rows, vector_info
 from envfleet.pool import Pool, PoolState
 from envfleet.rendering import Window, tile
 from envfleet.seeding import Seed
@@ -56,7 +56,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         self._window: Window | None = None
         # The mask for batches of the usual size, made once.
         self._usual_rows = pool.config.batch_size
-        self._all_true = _all_true(self._usual_rows)
+        self._all_true = all_true(self._usual_rows)
 
     # --- Gymnasium ---------------------------------------------------------------------------
 
@@ -194,33 +194,25 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
 
     def _info(self, batch: Batch) -> dict[str, Any]:
         """Return Gymnasium's vector info: arrays by key, and under _key a mask of the rows that have a value."""
-        env_id = batch.env_id
-        everywhere = self._all_true if len(env_id) == self._usual_rows else _all_true(len(env_id))
-        elapsed_step = batch.elapsed_step
-        info = {"env_id": env_id, "_env_id": everywhere, "elapsed_step": elapsed_step, "_elapsed_step": everywhere}
-        for key, column in batch.info.items():
-            if key in info:  # the pool's own ids take precedence
-                continue
-            info[key] = column
-            if not str(key).startswith("_") and f"_{key}" not in batch.info:
-                info[f"_{key}"] = everywhere
+        everywhere = self._all_true if len(batch.env_id) == self._usual_rows else all_true(len(batch.env_id))
+        if not batch.info and batch.final is None:  # as below, without another call: a step may take a microsecond
+            own, steps = batch.env_id, batch.elapsed_step
+            return {"env_id": own, "_env_id": everywhere, "elapsed_step": steps, "_elapsed_step": everywhere}
+        info = vector_info(batch, everywhere)
         if batch.final is not None:
             self._add_final(info, batch)
         return info
 
     def _add_final(self, info: dict[str, Any], batch: Batch) -> None:
-        ended = batch.terminated | batch.truncated
-        final = batch.final
-        if final is None or not ended.any():
+        assert batch.final is not None, "only for same_step batches"
+        final_info = final_info_of(batch)
+        if not final_info:
             return
-        last = np.full(len(batch), None, dtype=object)
+        ended, last = final_info["_final_info"], np.full(len(batch), None, dtype=object)
         # Views: the rows of a batch never change, and a view keeps its buffer alive.
         for row in np.flatnonzero(ended):
-            last[row] = self._row_of(final.obs, int(row))
-        # The row of a restarted env has ended too, but has no final info.
-        columns = {key: column for key, column in final.info.items() if key not in ("elapsed_step", "_elapsed_step")}
-        final_info = masked_rows({"elapsed_step": final.elapsed_step, **columns}, ended)
-        info.update(final_obs=last, _final_obs=ended, final_info=final_info, _final_info=ended.copy())
+            last[row] = self._row_of(batch.final.obs, int(row))
+        info.update(final_obs=last, _final_obs=ended.copy(), **final_info)
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Reset some envs as in Gymnasium: returns all rows, with infos of the reset envs only."""
@@ -273,10 +265,3 @@ class EnvProxy:
 
 class _MaskTypeError(ConfigError, TypeError):
     """Gymnasium raises TypeError for a mask of the wrong type."""
-
-
-def _all_true(count: int) -> NDArray[np.bool_]:
-    mask = np.ones(count, dtype=np.bool_)
-    # Batches share it.
-    mask.flags.writeable = False
-    return mask

@@ -251,7 +251,7 @@ class TracedPool:
         for position, array in enumerate(self._infos):
             shape = tuple(array.space.shape or ())
             index = spec.info_arrays.index(array)
-            columns.append(_Column("info", index, position, shape, np.dtype(array.space.dtype)))
+            columns.append(_Column("info", index, position, shape, _handled_dtype(np.dtype(array.space.dtype))))
         if self.pool.config.autoreset_mode is AutoresetMode.SAME_STEP:
             columns += obs("final_obs")
         return columns
@@ -509,6 +509,8 @@ def _checked_action(call: str, leaf: Leaf, given: Any, num_rows: int) -> Any:
                 f"{call} expected {where} of {leaf.dtype}, got {array.dtype}; convert them with astype({leaf.dtype})"
             )
         return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+    if array.dtype == np.bool_ and leaf.dtype == np.bool_:
+        return array
     if isinstance(leaf.space, spaces.MultiBinary) and array.dtype == np.bool_:
         return array.astype(np.int8)
     if not is_integer:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, MissingExtraError
-from envfleet.infos import with_env_info
+from envfleet.infos import all_true, final_info_of, vector_info
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
@@ -38,7 +38,8 @@ from envfleet.apis.torch_groups import JoinedGroups, make_pools  # after the che
 Tensors = Any  # a tensor, or a dict or tuple of Tensors, in the structure of a space
 Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 
-_TORCH_DTYPES = {char: torch.from_numpy(np.empty(0, char)).dtype for char in "?bBhHiIlLefd"}
+# By dtype and not by its char: long and long long are two chars for one, and other byte orders have the same chars.
+_TORCH_DTYPES = {np.dtype(char): torch.from_numpy(np.empty(0, char)).dtype for char in "?bBhHiIlLefd"}
 
 
 class TorchPool:
@@ -51,7 +52,8 @@ class TorchPool:
     device : torch.device or str
         Where the tensors are.
     info_tensors : bool
-        Return numeric infos as tensors on the device instead of numpy arrays.
+        Return numeric infos as tensors on the device instead of numpy arrays. Batches share the masks of infos that all
+        rows have.
     reward_dtype : torch.dtype or None
         The dtype of rewards; None keeps the pool's float64.
     static_shapes : bool
@@ -93,19 +95,22 @@ class TorchPool:
         self.single_observation_space = self.spec.observation_space
         self.single_action_space = self.spec.action_space
         self.num_envs = sum(group.num_envs for group in self.groups)
-        self._joined = JoinedGroups(self.groups) if len(self.groups) > 1 else None
+        static = StaticTensors(self.device) if static_shapes else None
+        self._joined = JoinedGroups(self.groups, static) if len(self.groups) > 1 else None
 
-    def reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> tuple[Tensors, dict[str, Any]]:
-        """Reset all envs and return their observations and infos."""
-        if self._joined is not None:
+    def reset(
+        self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Tensors, dict[str, Any]]:
+        """Reset these envs (default: all) and return their observations and infos."""
+        if self._joined is not None and env_ids is None:
             return self._joined.reset(seed, options)
-        return self.groups[0].reset(seed=seed, options=options)
+        return self._only_group("reset() of some envs").reset(env_ids, seed=seed, options=options)
 
-    def step(self, actions: Tensors, *, timeout: float | None = None) -> Step:
-        """Step all envs; on an asynchronous pool, send the actions and receive the next batch."""
-        if self._joined is not None:
+    def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
+        """Step these envs (default: all); on an asynchronous pool, send the actions and receive the next batch."""
+        if self._joined is not None and env_ids is None:
             return self._joined.step(actions, timeout)
-        return self.groups[0].step(actions, timeout=timeout)
+        return self._only_group("step() of some envs").step(actions, env_ids, timeout=timeout)
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
         """Start a step of these envs (default: all) and return."""
@@ -166,8 +171,10 @@ class TorchGroup:
         self._join_actions = join(pool.spec.action_space)
         self._transfer = transfer_for(device)
         self._static_rows = pool.config.batch_size if static_shapes else None
-        self._static: dict[tuple[Any, ...], torch.Tensor] = {}  # by the keys that lead to a tensor
+        self._static = StaticTensors(device)
         self.num_batches = 0  # returned so far
+        self._everywhere = all_true(0)
+        self._everywhere_tensor = torch.ones(0, dtype=torch.bool, device=device)
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
@@ -233,11 +240,19 @@ class TorchGroup:
         num_obs = len(arrays) - 3
         if batch.final is not None:
             arrays += self._obs.arrays(batch.final.obs)
-        info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
-        numeric: list[str] = []
+        if len(self._everywhere) != len(batch):
+            self._everywhere = all_true(len(batch))
+            self._everywhere_tensor = torch.ones(len(batch), dtype=torch.bool, device=self._device)
+        info = {**vector_info(batch, self._everywhere), **final_info_of(batch)}
+        numeric: list[tuple[dict[str, Any], str]] = []
         if self._info_tensors:
-            numeric = [key for key, column in info.items() if _is_numeric(column)]
-            arrays += [info[key] for key in numeric]
+            info, places = _numeric_columns(info)
+            for columns, key in places:
+                if columns[key] is self._everywhere:  # not copied: every key that all rows have has this mask
+                    columns[key] = self._everywhere_tensor
+                else:
+                    numeric.append((columns, key))
+            arrays += [columns[key] for columns, key in numeric]
         tensors = self._transfer.to_device(arrays, batch, is_idle)
         obs = self._obs.put_back(batch.obs, tensors[:num_obs])
         reward, terminated, truncated = tensors[num_obs : num_obs + 3]
@@ -246,8 +261,8 @@ class TorchGroup:
         if batch.final is not None:
             final_obs = self._obs.put_back(batch.final.obs, tensors[num_obs + 3 : 2 * num_obs + 3])
             info.update(final_obs=final_obs, _final_obs=terminated | truncated)
-        if numeric:
-            info.update(zip(numeric, tensors[-len(numeric) :], strict=True))
+        for (columns, key), tensor in zip(numeric, tensors[len(tensors) - len(numeric) :], strict=True):
+            columns[key] = tensor
         if self._static_rows is None:
             return obs, reward, terminated, truncated, info
         return self._keep_shapes((obs, reward, terminated, truncated, info), len(batch))
@@ -256,35 +271,42 @@ class TorchGroup:
         """Return an info of all groups with its numeric columns as tensors, if infos are tensors."""
         if not self._info_tensors:
             return info
-        return {
-            key: torch.as_tensor(column, device=self._device) if _is_numeric(column) else column
-            for key, column in info.items()
-        }
+        joined, numeric = _numeric_columns(info)
+        for columns, key in numeric:
+            columns[key] = torch.as_tensor(columns[key], device=self._device)
+        return joined
 
     def _keep_shapes(self, step: Step, num_rows: int) -> Step:
         """Copy the rows into tensors that every call returns."""
-        assert self._static_rows is not None, "only with static_shapes"
         capacity = self._static_rows
-
-        def keep(path: tuple[Any, ...], value: Any) -> Any:
-            if isinstance(value, dict):
-                return {key: keep((*path, key), own) for key, own in value.items()}
-            if isinstance(value, tuple):
-                return tuple(keep((*path, i), own) for i, own in enumerate(value))
-            if not isinstance(value, torch.Tensor):
-                return value
-            shape = (capacity, *value.shape[1:])
-            kept = self._static.get(path)
-            if kept is None or kept.shape != shape or kept.dtype != value.dtype:  # infos may change from step to step
-                kept = self._static[path] = torch.zeros(shape, dtype=value.dtype, device=self._device)
-            kept[:num_rows].copy_(value)
-            return kept
-
-        obs, reward, terminated, truncated, info = keep(("step",), step)
-        mask = self._static.setdefault(("mask",), torch.zeros(capacity, dtype=torch.bool, device=self._device))
+        assert capacity is not None, "only with static_shapes"
+        mask = torch.zeros(capacity, dtype=torch.bool, device=self._device)
         mask[:num_rows] = True
-        mask[num_rows:] = False
-        return obs, reward, terminated, truncated, {**info, "mask": mask}
+        obs, reward, terminated, truncated, info = self._static.store(step, capacity)
+        return obs, reward, terminated, truncated, {**info, "mask": self._static.store(mask, capacity, ("mask",))}
+
+
+class StaticTensors:
+    """Tensors with a fixed number of rows, which every batch is copied into."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._tensors: dict[tuple[Any, ...], torch.Tensor] = {}  # by the keys that lead to a tensor
+
+    def store(self, value: Any, num_rows: int, path: tuple[Any, ...] = ()) -> Any:
+        """Return a value with its tensors replaced by those of every call. They hold its rows and have num_rows."""
+        if isinstance(value, dict):
+            return {key: self.store(own, num_rows, (*path, key)) for key, own in value.items()}
+        if isinstance(value, tuple):
+            return tuple(self.store(own, num_rows, (*path, i)) for i, own in enumerate(value))
+        if not isinstance(value, torch.Tensor):
+            return value
+        shape = (num_rows, *value.shape[1:])
+        kept = self._tensors.get(path)
+        if kept is None or kept.shape != shape or kept.dtype != value.dtype:  # infos may change from step to step
+            kept = self._tensors[path] = torch.zeros(shape, dtype=value.dtype, device=self._device)
+        kept[: len(value)].copy_(value)
+        return kept
 
 
 class _ObsColumns:
@@ -294,9 +316,7 @@ class _ObsColumns:
         leaves = leaves_of(space)
         self._split, self._join = split(space, "obs"), join(space)
         self._positions = [
-            position
-            for position, leaf in enumerate(leaves)
-            if leaf.kind == "array" and leaf.dtype.char in _TORCH_DTYPES
+            position for position, leaf in enumerate(leaves) if leaf.kind == "array" and leaf.dtype in _TORCH_DTYPES
         ]
         self._is_single = len(leaves) == 1 and leaves[0].path == () and bool(self._positions)
 
@@ -460,7 +480,7 @@ def _device_columns(
     columns = []
     for array, offset in zip(arrays, offsets, strict=True):
         strides = np.cumprod([1, *array.shape[:0:-1]], dtype=np.int64)[::-1].tolist() if array.ndim else []
-        dtype = _TORCH_DTYPES[array.dtype.char]
+        dtype = _TORCH_DTYPES[array.dtype]
         columns.append((dtype, offset // array.itemsize, array.shape, tuple(strides)))
     return columns
 
@@ -528,7 +548,19 @@ def _map(function: Callable[[Any], Any], value: Any) -> Any:
 
 
 def _is_numeric(column: Any) -> bool:
-    return isinstance(column, np.ndarray) and column.dtype.char in _TORCH_DTYPES
+    return isinstance(column, np.ndarray) and column.dtype in _TORCH_DTYPES
+
+
+def _numeric_columns(info: dict[str, Any]) -> tuple[dict[str, Any], list[tuple[dict[str, Any], str]]]:
+    """Return a copy of an info, and where its columns that can be tensors are: in which dict, under which key."""
+    places: list[tuple[dict[str, Any], str]] = []
+
+    def copied(columns: dict[str, Any]) -> dict[str, Any]:
+        own = {key: copied(column) if isinstance(column, dict) else column for key, column in columns.items()}
+        places.extend((own, key) for key, column in own.items() if _is_numeric(column))
+        return own
+
+    return copied(info), places
 
 
 def _ids(env_ids: Any) -> Any:

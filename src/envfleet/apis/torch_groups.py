@@ -24,7 +24,7 @@ from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import join, split
 
 if TYPE_CHECKING:
-    from envfleet.apis.torch import Step, Tensors, TorchGroup
+    from envfleet.apis.torch import StaticTensors, Step, Tensors, TorchGroup
 
 _NO_ROWS: NDArray[np.int32] = np.zeros(0, np.int32)
 
@@ -35,8 +35,10 @@ class JoinedGroups:
     A step() that times out or is interrupted stays pending: recv() sends what was not sent, and returns the rows.
     """
 
-    def __init__(self, groups: Sequence[TorchGroup]) -> None:
+    def __init__(self, groups: Sequence[TorchGroup], static: StaticTensors | None) -> None:
+        """static: what the rows of every call are copied into, if the caller wants the same tensors each time."""
         self._groups = groups
+        self._static = static
         *firsts, _ = itertools.accumulate((group.num_envs for group in groups), initial=0)
         self._rows = [slice(first, first + group.num_envs) for first, group in zip(firsts, groups, strict=True)]
         self._num_envs = sum(group.num_envs for group in groups)
@@ -201,7 +203,8 @@ class JoinedGroups:
             info["final_obs"] = self._joined_obs(finals)
         reward, terminated, truncated = (torch.cat([step[column] for step in steps]) for column in (1, 2, 3))
         obs = self._joined_obs([step[0] for step in steps])
-        return obs, reward, terminated, truncated, self._groups[0].with_info_tensors(info)
+        step = obs, reward, terminated, truncated, self._groups[0].with_info_tensors(info)
+        return step if self._static is None else self._static.store(step, self._num_envs)
 
     def _joined_error(self, results: Sequence[Batch | EnvError], first: EnvError) -> EnvError:
         """Return the errors of all groups as one, with the rows that any group has, on the host."""
@@ -317,6 +320,8 @@ def _blank(like: Any, size: int) -> Any:
 
 
 def _on_host(column: Any) -> Any:
+    if isinstance(column, dict):
+        return {key: _on_host(own) for key, own in column.items()}
     return column.cpu().numpy() if isinstance(column, torch.Tensor) else column
 
 

@@ -339,9 +339,7 @@ def check_native_options(spec: EnvSpec, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if name not in spec.reset_options:
             valid = list(spec.reset_options) or "none"
-            raise ConfigError(
-                f"reset() expected options among {valid}, got {name!r}; reset_mask is for reset() of a VectorEnv"
-            )
+            raise ConfigError(f"reset() expected options among {valid}, got {name!r}; leave it out")
         try:
             is_finite = math.isfinite(float(value))
         except (TypeError, ValueError, OverflowError):

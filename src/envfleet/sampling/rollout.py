@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import parse_mode
 from envfleet.errors import CallOrderError, ConfigError
+from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
 from envfleet.spaces import join, leaves_of, row_getter, split
 
@@ -224,7 +225,7 @@ class _Collector:
         if self._mode is AutoresetMode.NEXT_STEP:
             valid &= ~state.ended
         # Where an env raised and was restarted, nothing in the row means anything except that the episode ended.
-        failed = np.asarray(truncated) & info["_error"] if "error" in info and "_error" in info else None
+        failed = restarted_rows(info)
         if failed is not None:
             valid &= ~failed
         state.returns += np.where(valid, reward, 0.0)

@@ -17,6 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
 from envfleet.errors import CallOrderError, ConfigError
+from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
 from envfleet.seeding import Seed
 
@@ -159,8 +160,9 @@ class _GroupCollector:
         result = self._group.step(self._actions) if self._is_only else self._group.recv()
         obs, reward, terminated, truncated, info = result
         mask = ~self.ended if self._is_next_step else torch.ones_like(self.ended)
-        if "error" in info and "_error" in info:  # restarted: nothing in the row means anything but that it ended
-            mask &= ~(truncated & torch.as_tensor(info["_error"], device=truncated.device))
+        failed = restarted_rows(info)
+        if failed is not None:  # nothing in these rows means anything but that the episode ended
+            mask &= ~torch.as_tensor(failed, device=mask.device)
         columns = {"rewards": reward, "terminated": terminated, "truncated": truncated, "mask": mask}
         if not self._is_next_step:
             columns["final_obs"] = info["final_obs"]

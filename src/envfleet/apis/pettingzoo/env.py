@@ -11,7 +11,7 @@ import numpy as np
 
 from envfleet.apis.pettingzoo.players import AgentId, Players, describe_players, flatten_infos
 from envfleet.errors import EnvfleetError
-from envfleet.spaces import join, leaves_of, path_text, row_getter, split
+from envfleet.spaces import fits, join, leaves_of, path_text, row_getter, split
 
 # Attributes of this adapter; all others are the ParallelEnv's.
 _OWN = frozenset(
@@ -258,7 +258,8 @@ class _Stack:
             raise PlayerError(f"agent {agent!r}: {error}; return an element of observation_space({agent!r})") from None
         for leaf, column, value in zip(self._leaves, self._columns, values, strict=True):
             array = np.asarray(value)
-            if array.shape != leaf.shape or not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
+            is_castable = np.can_cast(array.dtype, leaf.dtype, "same_kind") and fits(array, leaf.dtype)
+            if array.shape != leaf.shape or not is_castable:
                 raise PlayerError(
                     f"expected the observation{path_text(leaf.path)} of agent {agent!r} of shape {leaf.shape} and "
                     f"dtype {leaf.dtype}, got {array.shape} and {array.dtype}; "

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
+from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
 from envfleet.spaces import join, split
 
@@ -210,12 +211,9 @@ def read_batch(batch: Batch, num_agents: int, was_alive: Flags) -> Reading:
     reward, terminated, truncated = _values(batch.obs, slot)
     present = slot >= 0
     # An env that raised and was restarted has no last row: its players end here, without an observation.
-    lost = np.zeros_like(present)
-    if "_error" in batch.info:
-        failed = batch.info["_error"] & batch.truncated
-        lost = was_alive & failed[:, None]
-    else:
-        failed = np.zeros_like(ended)
+    restarted = restarted_rows(batch.info)
+    failed = np.zeros_like(ended) if restarted is None else restarted & batch.truncated
+    lost = was_alive & failed[:, None]
     starts_next = np.zeros_like(present)
     if batch.final is not None and ended.any():
         has_last = (ended & ~failed)[:, None]

@@ -21,8 +21,8 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
-from envfleet.errors import ConfigError, SeedError
-from envfleet.infos import value_keys
+from envfleet.errors import CallOrderError, ConfigError, SeedError
+from envfleet.infos import RestartMessage, value_keys
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, split
 
@@ -48,10 +48,14 @@ class PoolVecEnv(VecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all envs."""
+        if self.pool.num_in_flight and not self.pool.closed:
+            raise CallOrderError("step_async() expected no step in progress, got one; call step_wait() first")
         self.pool.send(actions)
 
     def step_wait(self) -> Step:
         """Wait for the step. Where an episode ended, the observation is the first of the next one."""
+        if not self.pool.num_in_flight and not self.pool.closed:
+            raise CallOrderError("step_wait() expected a step in progress, got none; call step_async() first")
         batch = self.pool.recv()
         for column in self._pinned_columns(batch.obs) if self._pinned_columns is not None else ():
             _native.lock_pages(column)
@@ -303,7 +307,7 @@ class InfoLists:
             last = self._row(final.info, row) if final.info else {}
             last[_TIME_LIMIT] = bool(batch.truncated[row] and not batch.terminated[row])
             last[_TERMINAL_OBS] = self._terminal_obs(final.obs, row)
-            if "error" in first and "error" not in last:  # of an env that was restarted
+            if isinstance(first.get("error"), RestartMessage):
                 last["error"] = first.pop("error")
             infos[row], reset_infos[row] = last, first
 

@@ -116,7 +116,17 @@ class AsyncEnvFleetEnv:
         index = rows.get(ENV_INDEX, None)
         if index is None:
             raise EnvIdError(f"send() expected a tensordict with {ENV_INDEX!r}; send the rows that recv() returned")
-        env_ids = index.reshape(-1).to(torch.int32).cpu().numpy()
+        # As they are: the pool refuses what is not an integer in range.
+        env_ids = index.reshape(-1).cpu().numpy()
+        if self._sent is not None and set(self._sent.keys(True, True)) != set(rows.keys(True, True)):
+            # A row without a key would be returned with the value of an earlier one.
+            if self.pool.num_in_flight:
+                expected, got = (sorted(map(str, own.keys(True, True))) for own in (self._sent, rows))
+                raise ConfigError(
+                    f"send() expected rows with the keys of those in flight, {expected}, got {got}; "
+                    "recv() the rows in flight first, or send the same keys"
+                )
+            self._sent = None
         self.pool.send(self._actions.value(self._actions.arrays(rows, self._transfer)), env_ids)
         if self._sent is None:
             self._sent = rows.new_zeros(self.num_envs) if len(rows) < self.num_envs else rows.clone()

@@ -170,6 +170,8 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         if self._waiting.any():
             self._reset_waiting(env_ids)
         actions = self._fitted(actions)
+        # Before the step, which moves all envs even if one of them raises.
+        self._begun[slice(None) if env_ids is None else env_ids] = False
         batch = self.pool.step(self._actions.value(actions), env_ids)
         columns = self._last_columns(batch)
         reward, terminated, truncated = batch.reward, batch.terminated, batch.truncated

@@ -35,7 +35,7 @@ from envfleet.compat.pufferlib_vector.emulation import (
     as_puffer_env,
     joint_space,
 )
-from envfleet.infos import split_rows
+from envfleet.infos import RestartMessage, split_rows
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 
@@ -238,7 +238,7 @@ class _VecEnv:
             info = split_rows(batch.info, row)
             if _INFOS in info:
                 infos += info[_INFOS].items
-            elif "error" in info:
+            elif isinstance(info.get("error"), RestartMessage):
                 infos.append({"error": info["error"]})
             elif is_reset and self.emulated:
                 infos.append({})  # PufferLib lists a reset's infos, empty ones too

@@ -31,7 +31,7 @@ from envfleet.executors.python.layout import Layout, plain_array_leaf, write_tex
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.making.builders import EnvBuilder
-from envfleet.spaces import Leaf, join, path_text, split
+from envfleet.spaces import Leaf, fits, join, path_text, split
 
 
 @dataclass(frozen=True)
@@ -478,6 +478,11 @@ def _checked_leaf(leaf: Leaf, value: Any) -> Any:
         raise WrongResultError(
             f"expected {where} of dtype {leaf.dtype}, got {array.dtype}, which would lose its values; "
             f"return it as np.asarray(obs, dtype=np.{leaf.dtype})"
+        )
+    if not np.can_cast(array.dtype, leaf.dtype) and not fits(array, leaf.dtype):
+        raise WrongResultError(
+            f"expected {where} of dtype {leaf.dtype}, got {short_repr(value)}, which it cannot hold; return an element "
+            "of observation_space"
         )
     return array
 
