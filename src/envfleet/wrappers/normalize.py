@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed, check_number
+from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper, check_number, map_leaves
 
 
 class _Normalizer(PoolWrapper):
@@ -83,7 +83,7 @@ class NormalizeObservation(_Normalizer):
     count; for several Boxes by name: {"obs['position']": ...}.
     """
 
-    _kept = ("obs_rms",)
+    state_names = ("obs_rms",)
 
     def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float = 1e-8, *, clip: float | None = None) -> None:
         super().__init__(env, epsilon, clip)
@@ -99,7 +99,7 @@ class NormalizeObservation(_Normalizer):
         # For a single Box the moments themselves, as in Gymnasium: code reads the mean and copies it from env to env.
         self.obs_rms = by_name if isinstance(inner, (spaces.Dict, spaces.Tuple)) else by_name["obs"]
         self._split, self._join = split(inner), join(inner)
-        self.single_observation_space = changed(inner, self._space)
+        self.single_observation_space = map_leaves(inner, self._space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def _space(self, leaf: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -111,13 +111,14 @@ class NormalizeObservation(_Normalizer):
     def _moments(self) -> dict[str, RunningMeanStd]:
         return self.obs_rms if isinstance(self.obs_rms, dict) else {"obs": self.obs_rms}
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Update the statistics with the rows, and normalize their observations."""
         columns = self._split(obs)
-        finals = FinalRows(info, self._split)
+        finals = FinalObservations(info, self._split)
         # The row of a failed env is zeros, or in same_step mode the next episode's first observation.
-        seen = rows.first | (rows.moved & ~rows.failed)
+        seen = rows.first | (rows.stepped & ~rows.failed)
         for name, moments in self._moments().items():
             position = self._positions[name]
             last = finals.leaf(position)
@@ -148,7 +149,7 @@ class NormalizeObservation(_Normalizer):
 class NormalizeReward(_Normalizer):
     """Divides rewards by the standard deviation of the discounted return so far within each episode."""
 
-    _kept = ("return_rms", "accumulated_reward")
+    state_names = ("return_rms", "accumulated_reward")
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], gamma: float = 0.99, epsilon: float = 1e-8, *, clip: float | None = None
@@ -164,17 +165,18 @@ class NormalizeReward(_Normalizer):
     def _moments(self) -> dict[str, RunningMeanStd]:
         return {"return": self.return_rms}
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        running = self.accumulated_reward[rows.at]
-        running = np.where(rows.moved, running * self.gamma + reward, running)
-        counted = running[rows.moved & ~rows.failed]
+        """Update the statistics with the rows, and scale their rewards."""
+        running = self.accumulated_reward[rows.env_index]
+        running = np.where(rows.stepped, running * self.gamma + reward, running)
+        counted = running[rows.stepped & ~rows.failed]
         if self.update_running_mean and counted.size:
             self.return_rms.update(counted)
         # The return starts from 0 after an end, including a truncation.
         running[rows.ended | rows.first] = 0.0
-        self.accumulated_reward[rows.at] = running
+        self.accumulated_reward[rows.env_index] = running
         return obs, self._clipped(reward / np.sqrt(self.return_rms.var + self.epsilon))
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from envfleet.errors import ConfigError
 from envfleet.making.options import integer_option
 from envfleet.rendering import tile
-from envfleet.wrappers.base import PoolWrapper, Rows, check_number
+from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
 
 Policy = Callable[[Any], Any]
@@ -94,9 +94,10 @@ class RecordGrid(PoolWrapper):
         """True if a video is under way."""
         return self._video is not None
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Start a video if one is due, and add a frame to the current one."""
         self._batches += 1
         if self._video is None and self._begins():
             self._video = Video(self._path.replace("{step}", str(self._batches)), self._fps)

@@ -9,7 +9,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.wrappers.base import PoolWrapper, Rows, check_number
+from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 
 
 class ClipReward(PoolWrapper):
@@ -32,8 +32,9 @@ class ClipReward(PoolWrapper):
             raise ConfigError(f"ClipReward expected min_reward <= max_reward, got {min_reward} and {max_reward}")
         self.min_reward, self.max_reward = min_reward, max_reward
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Clip the rewards of the rows that are steps."""
         # The reward of a reset stays 0, even if the bounds exclude it.
-        return obs, np.where(rows.moved, np.clip(reward, self.min_reward, self.max_reward), reward)
+        return obs, np.where(rows.stepped, np.clip(reward, self.min_reward, self.max_reward), reward)
