@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
 from envfleet.making.options import integer_option
-from envfleet.rendering import tile
+from envfleet.rendering import Frame, shrink, tile
 from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
-from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
+from envfleet.wrappers.video import Video, check_path, writer_of
 
 Policy = Callable[[Any], Any]
 
@@ -106,7 +106,7 @@ class RecordGrid(PoolWrapper):
             self._left = self._num_frames
             self.paths.append(self._video.path)
         if self._video is not None:
-            self._video.append(self._picture())
+            self._video.append(self.grid_frame())
             self._left -= 1
             if self._left == 0:
                 self.stop()
@@ -115,11 +115,16 @@ class RecordGrid(PoolWrapper):
     def _begins(self) -> bool:
         return not self.paths if self._trigger is None else bool(self._trigger(self._batches))
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _render(self) -> Sequence[Any]:
         envs: Any = self.unwrapped
         if envs.pool.spec.backend == "native":
-            return shrunk(tile([envs.render_env(env_id) for env_id in self._shown]), self._max_width)
-        return shrunk(tile(envs.pool.render_all(self._shown)), self._max_width)
+            return [envs.render_env(env_id) for env_id in self._shown]
+        frames: Sequence[Any] = envs.pool.render_all(self._shown)
+        return frames
+
+    def grid_frame(self) -> Frame:
+        """Return the frames of the recorded envs as one."""
+        return shrink(tile(self._render()), self._max_width)
 
     def stop(self) -> None:
         """Complete the current video, if any."""
@@ -150,6 +155,12 @@ def record(
     if policy is not None and not callable(policy):
         raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
+    record_rollout(grid, policy, seed)
+    return grid.paths[0]
+
+
+def record_rollout(grid: RecordGrid, policy: Policy | None, seed: int | None) -> None:
+    """Reset the envs and run them with policy(obs), or random actions for None, until the video is complete."""
     if policy is None:
         grid.action_space.seed(seed)
     try:
@@ -162,4 +173,3 @@ def record(
                 obs, _ = grid.env.reset(options={"reset_mask": ended})
     finally:
         grid.stop()
-    return grid.paths[0]

@@ -82,7 +82,7 @@ class EnvPoolMixin(ABC):
         return action, env_id
 
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
-        """Return pictures of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
+        """Return frames of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
         if env_ids is None:
             env_ids = self._spec.options.render_env_id
         ids = np.atleast_1d(np.asarray(env_ids, dtype=np.int32))

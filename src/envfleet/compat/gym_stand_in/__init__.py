@@ -217,7 +217,7 @@ class OldCalls(Env):
         return obs, reward, terminated or truncated, info
 
     def render(self, mode: str = "human", width: int | None = None, height: int | None = None) -> Any:
-        """Return what the env renders in the mode that it was made with; a picture is resized to width and height."""
+        """Return what the env renders in the mode that it was made with; a frame is resized to width and height."""
         return resized(self.env.render(), int(width or 0), int(height or 0))
 
     def close(self) -> None:

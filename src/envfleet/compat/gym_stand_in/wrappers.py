@@ -317,7 +317,7 @@ class GrayScaleObservation(ObservationWrapper):
 
     def __init__(self, env: Any, keep_dim: bool = False) -> None:
         super().__init__(env)
-        shape = _check_picture("GrayScaleObservation", env.observation_space)
+        shape = _check_image("GrayScaleObservation", env.observation_space)
         if len(shape) != 3 or shape[-1] != 3:
             raise ConfigError(f"GrayScaleObservation expected observations of (height, width, 3), got {shape}")
         self.keep_dim = keep_dim
@@ -330,11 +330,11 @@ class GrayScaleObservation(ObservationWrapper):
 
 
 class ResizeObservation(ObservationWrapper):
-    """Resizes pictures to shape: (height, width), or one number for both. Each pixel is the mean of those it covers."""
+    """Resizes images to shape: (height, width), or one number for both. Each pixel is the mean of those it covers."""
 
     def __init__(self, env: Any, shape: int | Sequence[int]) -> None:
         super().__init__(env)
-        inner = _check_picture("ResizeObservation", env.observation_space)
+        inner = _check_image("ResizeObservation", env.observation_space)
         self.shape = (shape, shape) if isinstance(shape, int) else tuple(int(side) for side in shape)
         if len(self.shape) != 2 or min(self.shape) < 1:
             raise ConfigError(f"shape expected one or two numbers of at least 1, got {shape!r}")
@@ -441,7 +441,7 @@ def _check_box(wrapper: str, name: str, space: Any) -> spaces.Box:
     return space
 
 
-def _check_picture(wrapper: str, space: Any) -> tuple[int, ...]:
+def _check_image(wrapper: str, space: Any) -> tuple[int, ...]:
     box = _check_box(wrapper, "observation_space", space)
     if box.dtype != np.uint8 or len(box.shape) not in (2, 3):
         raise ConfigError(f"{wrapper} expected uint8 observations of (height, width[, channels]), got {box}")
