@@ -1,8 +1,12 @@
-"""PoolStats: the counters and times that pool.stats() returns."""
+"""PoolStats: the counters and times that pool.stats() returns; and running means and variances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
@@ -109,3 +113,20 @@ class PoolStats:
         for position, worker in enumerate(self.workers):
             lines.append(f"worker {position}: {worker.busy_share:.0%} in envs")
         return "\n".join(lines)
+
+
+def add_to_moments(count: float, mean: Any, squares: Any, values: NDArray[Any]) -> tuple[float, Any, Any]:
+    """Add values along their first axis; return the new count, mean and sum of squared distances from the mean.
+
+    By Chan's formula for combined sets, which does not subtract large sums from each other. In float64: float32 sums
+    lose precision in long runs.
+    """
+    added = len(values)
+    added_mean = np.add.reduce(values, axis=0, dtype=np.float64) / added
+    distances = values - added_mean
+    added_squares = np.add.reduce(distances * distances, axis=0)
+    total = count + added
+    away = added_mean - mean
+    # In this order, a first portion of huge values does not overflow: its factor is 0.
+    squares = squares + added_squares + away * (away * (count * added / total))
+    return total, mean + away * (added / total), squares

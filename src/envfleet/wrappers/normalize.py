@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
 from envfleet.spaces import join, leaves_of, path_text, split
+from envfleet.statistics import add_to_moments
 from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper, check_number, map_leaves
 
 
@@ -188,7 +189,7 @@ _FIRST_COUNT = 1e-4  # of mean 0 and variance 1, so that there is something to d
 
 
 class RunningMeanStd:
-    """Running mean and variance in float64: float32 sums lose precision in long runs."""
+    """Running mean and variance, in float64."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.mean: NDArray[np.float64] = np.zeros(shape)
@@ -196,14 +197,6 @@ class RunningMeanStd:
         self.count: float = _FIRST_COUNT
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Add rows, by Chan's formula for the moments of combined sets."""
-        added = len(rows)
-        mean = np.add.reduce(rows, axis=0, dtype=np.float64) / added
-        from_mean = rows - mean
-        var = np.add.reduce(from_mean * from_mean, axis=0) / added
-        total = self.count + added
-        away = mean - self.mean
-        squares = self.var * self.count + var * added + away * away * (self.count * added / total)
-        self.mean = np.asarray(self.mean + away * (added / total))
-        self.var = np.asarray(squares / total)
-        self.count = total
+        """Add rows."""
+        count, mean, squares = add_to_moments(self.count, self.mean, self.var * self.count, rows)
+        self.count, self.mean, self.var = count, np.asarray(mean), np.asarray(squares / count)
