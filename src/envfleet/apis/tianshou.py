@@ -174,7 +174,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
 
     @property
     def is_closed(self) -> bool:  # type: ignore[override, unused-ignore]  # likewise
-        """True if the pool is closed."""
+        """Whether the pool is closed."""
         return self.pool.closed
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem. An error breaks the env in a pool; a warning is about speed or surprising behaviour.
+    """One problem. An error breaks the env in a pool; a warning is about speed or surprising behavior.
 
     seen: what was observed the first time. times: how often.
     """
@@ -86,7 +86,7 @@ class Findings:
         self._add(Finding("error", name, seen, remedy), place)
 
     def warning(self, name: str, seen: str, remedy: str, place: str = "") -> None:
-        """Add a finding about speed or surprising behaviour."""
+        """Add a finding about speed or surprising behavior."""
         self._add(Finding("warning", name, seen, remedy), place)
 
     def has(self, name: str) -> bool:

@@ -79,7 +79,7 @@ class _Normalizer(PoolWrapper):
 class NormalizeObservation(_Normalizer):
     """Scales observations to mean 0 and variance 1 by the running mean and variance.
 
-    In Dict and Tuple observations every Box is normalised, and everything else is unchanged. The results are float32
+    In Dict and Tuple observations every Box is normalized, and everything else is unchanged. The results are float32
     (float64 for a float64 Box), clipped to [-clip, clip] if clip is given. obs_rms holds the statistics: mean, var and
     count; for several Boxes by name: {"obs['position']": ...}.
     """

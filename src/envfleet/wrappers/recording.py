@@ -91,7 +91,7 @@ class RecordGrid(PoolWrapper):
 
     @property
     def recording(self) -> bool:
-        """True if a video is under way."""
+        """Whether a video is under way."""
         return self._video is not None
 
     def process(

@@ -87,7 +87,7 @@ class _DropIn(PoolVecEnv):
         return self._apply(indices, is_wrapped, wrapper_class)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return True if all envs have this attribute."""
+        """Return whether all envs have this attribute."""
         return all(self._apply(None, has_attribute, attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
@@ -168,12 +168,12 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]  # nothing to set: the pool knows
-        """True if step_async() was called and step_wait() was not yet."""
+        """Whether step_async() was called and step_wait() was not yet."""
         return self.pool.num_in_flight > 0
 
     @property
     def closed(self) -> bool:  # type: ignore[override]  # likewise
-        """True if close() was called."""
+        """Whether close() was called."""
         return self.pool.closed
 
 

@@ -140,7 +140,7 @@ def _build_env(env_id: str, **env_kwargs: Any) -> Any:
 
 
 def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_class: Any) -> bool:
-    """Return True if one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
+    """Return whether one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
     if not isinstance(env_id, str):
         return isinstance(env_id, (list, tuple)) or not callable(env_id)
     backend: str = pool_options.get("backend", "auto")

@@ -193,7 +193,7 @@ class EnvFleetVecEnv(PoolVecEnv):
         return self._for_each(ids, lambda own: self.pool.get_attr(attr_name, own))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return True if all envs have this attribute."""
+        """Return whether all envs have this attribute."""
         if not self._is_native:
             try:  # without its value, which may not be picklable
                 return all(self.pool.call("has_wrapper_attr", attr_name))

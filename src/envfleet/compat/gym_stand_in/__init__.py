@@ -302,7 +302,7 @@ def uninstall() -> bool:
 
 
 def _module_name(class_name: str) -> str:
-    """The module of gym.wrappers that a wrapper is in: TimeLimit is in time_limit."""
+    """Return the module of gym.wrappers that a wrapper is in: TimeLimit is in time_limit."""
     if class_name.startswith("Normalize"):
         return "normalize"
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in class_name).lstrip("_")

@@ -170,7 +170,7 @@ class RecordVideo(Wrapper):
 
     @property
     def recording(self) -> bool:
-        """True if a video is being recorded."""
+        """Whether a video is being recorded."""
         return self._video is not None
 
     def reset(self, **kwargs: Any) -> Any:
@@ -384,19 +384,19 @@ class NormalizeObservation(Wrapper):
         self.obs_rms = RunningMeanStd((space or self.observation_space).shape)
 
     def reset(self, **kwargs: Any) -> Any:
-        """Reset the env and normalise the observation."""
+        """Reset the env and normalize the observation."""
         result = self.env.reset(**kwargs)
         if kwargs.get("return_info"):
             return self.normalize(result[0]), result[1]
         return self.normalize(result)
 
     def step(self, action: Any) -> Any:
-        """Step the env and normalise the observation."""
+        """Step the env and normalize the observation."""
         obs, *others = self.env.step(action)
         return self.normalize(obs), *others
 
     def normalize(self, obs: Any) -> Any:
-        """Update the statistics with an observation and normalise it."""
+        """Update the statistics with an observation and normalize it."""
         self.obs_rms.update(np.asarray(obs) if self.is_vector_env else np.asarray(obs)[None])
         return (obs - self.obs_rms.mean) / np.sqrt(self.obs_rms.var + self.epsilon)
 
@@ -427,7 +427,7 @@ class NormalizeReward(Wrapper):
         self.returns = np.zeros(self.num_envs)
 
     def step(self, action: Any) -> Any:
-        """Step the env and normalise the reward."""
+        """Step the env and normalize the reward."""
         obs, reward, done, info = self.env.step(action)
         self.returns = self.returns * self.gamma + reward
         self.return_rms.update(self.returns)
