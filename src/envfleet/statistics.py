@@ -11,7 +11,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class EnvStats:
-    """The counters of one env since the pool was made. Times are nanoseconds inside the env."""
+    """The counters of one env since the pool was made.
+
+    Attributes:
+        num_steps: Steps, resets not included.
+        num_resets: Resets.
+        num_episodes: Episodes that ended.
+        return_sum: The sum of their returns.
+        return_min: The lowest return.
+        return_max: The highest return.
+        length_sum: The sum of their lengths.
+        length_min: The shortest length.
+        length_max: The longest length.
+        busy_ns: The time inside the env, in nanoseconds.
+        slowest_ns: The longest single call, in nanoseconds.
+    """
 
     num_steps: int
     num_resets: int
@@ -28,7 +42,12 @@ class EnvStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """The times of one worker: nanoseconds inside envs, and waiting for requests."""
+    """The times of one worker.
+
+    Attributes:
+        busy_ns: Nanoseconds inside envs.
+        wait_ns: Nanoseconds spent waiting for requests.
+    """
 
     busy_ns: int
     wait_ns: int
@@ -42,7 +61,12 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class PoolStats:
-    """The counters of a pool since it was made. Episodes count when they end."""
+    """The counters of a pool since it was made. Episodes count when they end.
+
+    Attributes:
+        envs: The counters of each env.
+        workers: The times of each worker, where they are measured.
+    """
 
     envs: tuple[EnvStats, ...]
     workers: tuple[WorkerStats, ...] = ()

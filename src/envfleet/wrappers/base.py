@@ -51,7 +51,13 @@ class BatchRows(NamedTuple):
 
 @dataclass(frozen=True)
 class WrapperState:
-    """The state of a wrapper and of the env that it wraps. Can be pickled."""
+    """The state of a wrapper and of the env that it wraps. Can be pickled.
+
+    Attributes:
+        wrapper: The name of the wrapper's class.
+        inner: The state of the wrapped env.
+        own: The values of the wrapper's state_names.
+    """
 
     wrapper: str
     inner: Any

@@ -18,9 +18,19 @@ from envfleet.wrappers.base import BatchRows, PoolWrapper
 class RecordEpisodeStatistics(PoolWrapper):
     """Adds info["episode"] = {"r": return, "l": length, "t": seconds} with the mask info["_episode"].
 
-    return_queue, length_queue and time_queue hold the last buffer_length episodes, episode_count how many ended. An
-    episode that an env's failure cut short (on_error="restart") does not count. pool.stats() returns means and
+    An episode that an env's failure cut short (on_error="restart") does not count. pool.stats() returns means and
     extremes of the same episodes without a wrapper.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        buffer_length: How many episodes the queues hold.
+        stats_key: The key in the info, "episode" by default.
+
+    Attributes:
+        episode_count: How many episodes ended.
+        return_queue: The returns of the last episodes.
+        length_queue: Their lengths.
+        time_queue: Their durations in seconds.
     """
 
     state_names = ("_returns", "_lengths", "episode_count", "return_queue", "length_queue", "time_queue")

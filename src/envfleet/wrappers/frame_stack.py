@@ -19,8 +19,12 @@ _PADDINGS = ("reset", "zero")
 class FrameStackObservation(PoolWrapper):
     """Stacks the last stack_size observations of each env, oldest first: (num_envs, stack_size, ...).
 
-    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); frames
-    of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
+    Frames of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        stack_size: The number of observations in a stack.
+        padding_type: An episode starts with its first observation repeated ("reset") or after zeros ("zero").
     """
 
     state_names = ("_frames", "_newest")

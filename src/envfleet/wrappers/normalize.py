@@ -80,8 +80,16 @@ class NormalizeObservation(_Normalizer):
     """Scales observations to mean 0 and variance 1 by the running mean and variance.
 
     In Dict and Tuple observations every Box is normalized, and everything else is unchanged. The results are float32
-    (float64 for a float64 Box), clipped to [-clip, clip] if clip is given. obs_rms holds the statistics: mean, var and
-    count; for several Boxes by name: {"obs['position']": ...}.
+    (float64 for a float64 Box).
+
+    Args:
+        env: The pool, or another wrapper of it.
+        epsilon: Added to the variance.
+        clip: Clip the results to [-clip, clip]; None for no bounds.
+
+    Attributes:
+        obs_rms: The statistics: mean, var and count; for several Boxes by name: {"obs['position']": ...}.
+        update_running_mean: Whether rows update the statistics; set it to False for evaluation.
     """
 
     state_names = ("obs_rms",)
@@ -148,7 +156,19 @@ class NormalizeObservation(_Normalizer):
 
 
 class NormalizeReward(_Normalizer):
-    """Divides rewards by the standard deviation of the discounted return so far within each episode."""
+    """Divides rewards by the standard deviation of the discounted return so far within each episode.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        gamma: The discount factor.
+        epsilon: Added to the variance.
+        clip: Clip the results to [-clip, clip]; None for no bounds.
+
+    Attributes:
+        return_rms: The statistics of the discounted return: mean, var and count.
+        accumulated_reward: The discounted return of each env so far.
+        update_running_mean: Whether rows update the statistics; set it to False for evaluation.
+    """
 
     state_names = ("return_rms", "accumulated_reward")
 

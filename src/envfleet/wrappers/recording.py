@@ -28,9 +28,20 @@ _MIN_FPS, _MAX_FPS = 0.01, 1000  # a GIF has 16 bits for hundredths of a second,
 class RecordGrid(PoolWrapper):
     """Records what some envs (default: the first 16) render, one frame per step, as a .gif or .mp4 file.
 
-    Without trigger: one video of num_frames frames, from the first reset. With trigger: a video starts at each step for
-    which trigger(step) is true, where step counts batches and {step} in the path names the file. A video ends after
-    num_frames frames, or with close().
+    A video ends after num_frames frames, or with close().
+
+    Args:
+        env: A synchronous pool with render_mode="rgb_array".
+        path: The file. With trigger, {step} in it is replaced by the number of the first step.
+        num_frames: The length of a video.
+        env_ids: The envs to record; None for the first 16.
+        trigger: A video starts at each step for which trigger(step) is true, where step counts batches. None for one
+            video, from the first reset.
+        fps: Frames per second; None for the env's own.
+        max_width: Larger frames are shrunk to at most this width.
+
+    Attributes:
+        paths: The files of the videos that were started.
     """
 
     def __init__(
@@ -59,7 +70,7 @@ class RecordGrid(PoolWrapper):
         self._finish: Callable[[], Any] = lambda: None
         self._left = 0
         self._batches = -1
-        self.paths: list[Path] = []  # of the videos that were started
+        self.paths: list[Path] = []
 
     @staticmethod
     def _check(env: VectorEnv[Any, Any, Any], path: Any, trigger: Any) -> None:
@@ -150,7 +161,20 @@ def record(
 ) -> Path:
     """Reset the envs, run them with policy(obs) -> actions (default: random actions) and write a .gif or .mp4 file.
 
-    envs need render_mode="rgb_array"; they stay open after the last frame.
+    The envs stay open after the last frame.
+
+    Args:
+        envs: A synchronous pool with render_mode="rgb_array".
+        path: The file to write.
+        policy: Maps the observations of all envs to actions; None for random actions.
+        num_frames: The length of the video.
+        seed: The seed of the reset, and of random actions.
+        env_ids: The envs to record; None for the first 16.
+        fps: Frames per second; None for the env's own.
+        max_width: Larger frames are shrunk to at most this width.
+
+    Returns:
+        The path of the file.
     """
     if policy is not None and not callable(policy):
         raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")

@@ -13,7 +13,13 @@ from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 
 
 class ClipReward(PoolWrapper):
-    """Clips rewards to the range from min_reward to max_reward."""
+    """Clips rewards to the range from min_reward to max_reward.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        min_reward: The lower bound, a number or an array without dimensions; None for none.
+        max_reward: The upper bound, likewise.
+    """
 
     def __init__(
         self,
@@ -21,7 +27,6 @@ class ClipReward(PoolWrapper):
         min_reward: float | NDArray[Any] | None = None,
         max_reward: float | NDArray[Any] | None = None,
     ) -> None:
-        """min_reward, max_reward: numbers, or arrays of one number without dimensions."""
         super().__init__(env)
         if min_reward is None and max_reward is None:
             raise ConfigError("ClipReward expected min_reward, max_reward or both, got neither")

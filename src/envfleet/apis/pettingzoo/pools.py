@@ -193,8 +193,9 @@ ByAgent = dict[AgentId, Any]
 
 
 class AgentsPool(PlayersPool[ByAgent]):
-    """obs, reward, terminated, truncated: dicts by agent of arrays, row i of env i (or `info["env_id"][i]`).
+    """A pool of multi-agent envs that returns dicts by agent of arrays over the envs. Made by make_pettingzoo().
 
+    Row i of obs[agent], reward[agent], terminated[agent] and truncated[agent] is env i (or `info["env_id"][i]`).
     `info["present"][agent]` tells in which rows the agent has values; all others are zeros.
     `info["alive"][agent]` tells where its next action counts. `info["agents"][agent]` holds its infos.
     """
@@ -266,7 +267,7 @@ class AgentsPool(PlayersPool[ByAgent]):
 
 
 class PlayerRowsPool(PlayersPool[Any]):
-    """obs, reward, terminated, truncated: one row per player that has values, env by env.
+    """A pool of multi-agent envs that returns one row per player with values, env by env. Made by make_pettingzoo().
 
     info["players.env_id"] and info["players.id"] (int32) tell which env and which agent
     (possible_agents[id]) a row belongs to. info["env_id"], info["elapsed_step"] and everything under "env." have one

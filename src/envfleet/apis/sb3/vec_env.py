@@ -130,9 +130,11 @@ class PoolVecEnv(VecEnv):
 class EnvFleetVecEnv(PoolVecEnv):
     """A pool as a VecEnv.
 
-    envs: a pool of envfleet.make() or envfleet.make_pool() with autoreset_mode="same_step". make_vec_env() makes the
-    pool too.
-    pin_memory: keep observations in page-locked memory, from which SB3's own copy to a GPU runs at the bus's speed.
+    make_vec_env() makes the pool too.
+
+    Args:
+        envs: A pool of envfleet.make() or envfleet.make_pool() with autoreset_mode="same_step".
+        pin_memory: Keep observations in page-locked memory, from which SB3's own copy to a GPU runs at the bus's speed.
     """
 
     def __init__(self, envs: Pool | GymnasiumPool, *, pin_memory: bool = False) -> None:
