@@ -11,8 +11,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,53 +24,42 @@ import envfleet
 from envfleet.sampling import rollout
 
 
+def option(default: Any, text: str) -> Any:
+    """Declare a field of Args with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class Args:
-    env: str = "CartPole-v1"
-    """any id with a flat Box observation and Discrete actions"""
-    seed: int = 1
-    """seed of the envs and of torch"""
-    total_steps: int = 1_000_000
-    """maximum number of env steps, if the target is not reached earlier"""
-    target_return: float = 475.0
-    """stop when the mean return of the last 100 episodes reaches it"""
-    num_envs: int = 32
-    """number of envs in the pool"""
-    num_steps: int = 128
-    """steps per env between two updates"""
-    num_epochs: int = 6
-    """passes over the rollout per update"""
-    num_minibatches: int = 8
-    """minibatches per pass"""
-    learning_rate: float = 1e-3
-    """initial learning rate of Adam; it decays to a tenth"""
-    gamma: float = 0.99
-    """discount factor"""
-    gae_lambda: float = 0.95
-    """lambda of generalized advantage estimation"""
-    clip: float = 0.2
-    """clipping range of the policy ratio"""
-    entropy_weight: float = 0.005
-    """weight of the entropy bonus"""
-    value_weight: float = 0.5
-    """weight of the value loss"""
-    max_grad_norm: float = 0.5
-    """maximum norm of the gradient"""
-    curve: str = "ppo_curve.png"
-    """file for the learning curve; empty for none"""
-    smoke: bool = False
-    """run for a few seconds only"""
+    env: str = option("CartPole-v1", "any id with a flat Box observation and Discrete actions")
+    seed: int = option(1, "seed of the envs and of torch")
+    total_steps: int = option(1_000_000, "maximum number of env steps, if the target is not reached earlier")
+    target_return: float = option(475.0, "stop when the mean return of the last 100 episodes reaches it")
+    num_envs: int = option(32, "number of envs in the pool")
+    num_steps: int = option(128, "steps per env between two updates")
+    num_epochs: int = option(6, "passes over the rollout per update")
+    num_minibatches: int = option(8, "minibatches per pass")
+    learning_rate: float = option(1e-3, "initial learning rate of Adam; it decays to a tenth")
+    gamma: float = option(0.99, "discount factor")
+    gae_lambda: float = option(0.95, "lambda of generalized advantage estimation")
+    clip: float = option(0.2, "clipping range of the policy ratio")
+    entropy_weight: float = option(0.005, "weight of the entropy bonus")
+    value_weight: float = option(0.5, "weight of the value loss")
+    max_grad_norm: float = option(0.5, "maximum norm of the gradient")
+    curve: str = option("ppo_curve.png", "file for the learning curve; empty for none")
+    smoke: bool = option(False, "run for a few seconds only")
 
 
 def parse_args() -> Args:
     """Parse one option per field of Args: --total-steps for total_steps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(Args):
-        flag = "--" + field.name.replace("_", "-")
-        if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true")
+    for own in fields(Args):
+        flag, text = "--" + own.name.replace("_", "-"), own.metadata["help"]
+        if isinstance(own.default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
         else:
-            parser.add_argument(flag, type=type(field.default), default=field.default, help=f"default {field.default}")
+            text += " (default: %(default)s)"
+            parser.add_argument(flag, type=type(own.default), default=own.default, help=text)
     args = Args(**vars(parser.parse_args()))
     if args.smoke:
         args.total_steps, args.num_envs = 3 * 8 * args.num_steps, 8

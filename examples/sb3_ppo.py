@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from stable_baselines3 import PPO
 from stable_baselines3.common.evaluation import evaluate_policy
@@ -18,18 +19,18 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from envfleet.apis.sb3 import make_vec_env  # was: from stable_baselines3.common.env_util import make_vec_env
 
 
+def option(default: Any, text: str) -> Any:
+    """Declare a field of Args with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class Args:
-    env: str = "CartPole-v1"
-    """any envfleet or Gymnasium id"""
-    seed: int = 1
-    """seed of the envs and of torch"""
-    total_steps: int = 100_000
-    """total number of env steps"""
-    num_envs: int = 16
-    """number of envs in the pool"""
-    num_eval_episodes: int = 20
-    """number of episodes of the final evaluation"""
+    env: str = option("CartPole-v1", "any envfleet or Gymnasium id")
+    seed: int = option(1, "seed of the envs and of torch")
+    total_steps: int = option(100_000, "total number of env steps")
+    num_envs: int = option(16, "number of envs in the pool")
+    num_eval_episodes: int = option(20, "number of episodes of the final evaluation")
 
 
 def main(args: Args) -> float:
@@ -48,8 +49,9 @@ def main(args: Args) -> float:
 
 def parse_args() -> Args:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(Args):
-        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    for own in fields(Args):
+        flag, text = "--" + own.name.replace("_", "-"), f"{own.metadata['help']} (default: %(default)s)"
+        parser.add_argument(flag, type=type(own.default), default=own.default, help=text)
     return Args(**vars(parser.parse_args()))
 
 

@@ -137,7 +137,7 @@ def test_the_report_reads_and_raises() -> None:
     report = check_env(Bad)
     text = str(report)
     assert text.splitlines()[0].endswith("Bad): 1 error, 1 warning")
-    assert text.index("error: reward is no number") < text.index("warning: observation of another dtype")
+    assert text.index("error: reward is not a number") < text.index("warning: observation of another dtype")
     assert text.count("remedy:") == 2
     with pytest.raises(EnvCheckError) as raised:
         check_env(Bad, strict=True)

@@ -107,10 +107,10 @@ def test_a_value_outside_a_custom_space_is_told() -> None:
 @pytest.mark.parametrize(
     ("reward", "severity", "name"),
     [
-        ("1", "error", "reward is no number"),
-        (None, "error", "reward is no number"),
-        (np.ones(1), "error", "reward is no number"),
-        (1j, "error", "reward is no number"),
+        ("1", "error", "reward is not a number"),
+        (None, "error", "reward is not a number"),
+        (np.ones(1), "error", "reward is not a number"),
+        (1j, "error", "reward is not a number"),
         (float("nan"), "error", "reward is NaN"),
         (np.float32("inf"), "warning", "reward is infinite"),
     ],
@@ -141,7 +141,7 @@ def test_flags_that_are_no_bools_are_told(flag: Any, severity: str) -> None:
             obs, reward, _, truncated, info = super().step(action)
             return obs, reward, flag, truncated, info
 
-    assert "expected terminated as a bool" in only(check_env(Flags), severity, "flag is no bool")
+    assert "expected terminated as a bool" in only(check_env(Flags), severity, "flag is not a bool")
 
 
 def test_a_flag_that_cannot_be_read_is_told() -> None:
@@ -150,7 +150,7 @@ def test_a_flag_that_cannot_be_read_is_told() -> None:
             obs, reward, _, _, info = super().step(action)
             return obs, reward, np.zeros(2, bool), np.zeros(2, bool), info
 
-    assert found(check_env(Flags)) == ["flag is no bool", "flag is no bool", "result cannot be read"]
+    assert found(check_env(Flags)) == ["flag is not a bool", "flag is not a bool", "result cannot be read"]
 
 
 def test_an_info_that_is_no_dict_is_told() -> None:
@@ -158,7 +158,7 @@ def test_an_info_that_is_no_dict_is_told() -> None:
         def step(self, action: Any) -> Any:
             return *super().step(action)[:4], None
 
-    assert "expected a dict, got None" in only(check_env(Infos), "error", "info is no dict")
+    assert "expected a dict, got None" in only(check_env(Infos), "error", "info is not a dict")
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])

@@ -113,3 +113,16 @@ def test_the_figures_in_brief_are_those_of_the_full_tables():
     figures = re.findall(r"(?<![\w.-])\d[\d.]*(?:x| k| M)(?!\w)", "\n".join(brief))
     assert len(figures) > 70
     assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}\b", full)] == []
+
+
+LINKED_FIGURE = re.compile(r"\[(\d+(?:\.(\d+))?)x[^\]]*\]\((benchmarks[^)#]*)[^)]*\)")
+
+
+@pytest.mark.parametrize("name", ["why.md", "training.md"])
+def test_linked_figures_are_those_of_the_linked_page(name):
+    figures = LINKED_FIGURE.findall((ROOT / "docs" / name).read_text())
+    assert figures
+    for figure, decimals, page in figures:
+        measured = re.findall(r"(?<![\w.])(\d[\d.]*)x(?!\w)", (ROOT / "docs" / page).read_text())
+        rounded = [f"{float(value):.{len(decimals)}f}" for value in measured]
+        assert figure in rounded, f"{name} says {figure}x, which is not in {page}"

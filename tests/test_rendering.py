@@ -1,21 +1,21 @@
-"""Pictures of another size."""
+"""Frames of another size, and grids of frames."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from envfleet.rendering import resized
+from envfleet.rendering import resized, shrink, tile
 
 
 def test_shrinking_takes_the_mean():
-    picture = np.arange(16, dtype=np.uint8).reshape(4, 4)
-    assert resized(picture, 2, 2).tolist() == [[2, 4], [10, 12]]  # 2.5, 4.5, 10.5, 12.5 to even
-    assert resized(picture, 0, 0) is picture
+    frame = np.arange(16, dtype=np.uint8).reshape(4, 4)
+    assert resized(frame, 2, 2).tolist() == [[2, 4], [10, 12]]  # 2.5, 4.5, 10.5, 12.5 to even
+    assert resized(frame, 0, 0) is frame
 
 
 def test_growing_repeats_and_odd_sizes_keep_the_mean():
-    picture = np.array([[[0, 9, 30]], [[10, 9, 60]]], dtype=np.uint8)
-    assert resized(picture, 3, 4)[..., 0].tolist() == [[0] * 3, [0] * 3, [10] * 3, [10] * 3]
+    frame = np.array([[[0, 9, 30]], [[10, 9, 60]]], dtype=np.uint8)
+    assert resized(frame, 3, 4)[..., 0].tolist() == [[0] * 3, [0] * 3, [10] * 3, [10] * 3]
     rng = np.random.default_rng(0)
     wide = rng.uniform(size=(7, 11, 3))
     small = resized(wide, 4, 3)
@@ -23,6 +23,18 @@ def test_growing_repeats_and_odd_sizes_keep_the_mean():
     np.testing.assert_allclose(small.mean(), wide.mean())
 
 
-def test_what_is_no_picture_stays():
+def test_what_is_not_a_frame_is_unchanged():
     assert resized("text", 3, 3) == "text"
     assert resized(None, 3, 3) is None
+
+
+def test_a_grid_has_room_for_its_largest_frame():
+    frames = [np.full((1 + size, 2, 3), 200, np.uint8) for size in range(3)]
+    assert tile(frames)[..., 0].tolist() == [[200] * 4, [0, 0, 200, 200], [0] * 4, *[[200, 200, 0, 0]] * 3]
+    assert tile(frames[:2], gap=1)[..., 0].tolist() == [[200, 200, 64, 200, 200], [64, 64, 64, 200, 200]]
+
+
+def test_a_frame_is_shrunk_by_a_whole_number():
+    frame = np.repeat(np.arange(24, dtype=np.uint8).reshape(4, 6, 1), 3, axis=2)
+    assert shrink(frame, 6) is frame
+    assert shrink(frame, 5)[..., 0].tolist() == [[3, 5, 7], [15, 17, 19]]

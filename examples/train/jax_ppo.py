@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections import deque
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,38 +23,28 @@ import numpy as np
 from envfleet.apis.jax import JaxPool
 
 
+def option(default: Any, text: str) -> Any:
+    """Declare a field of Args with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass(frozen=True)
 class Args:
-    env: str = "CartPole-v1"
-    """any id with a vector as observation and Discrete actions"""
-    target: float = 450.0
-    """mean return of the latest 100 episodes at which to stop"""
-    seed: int = 1
-    """seed of the envs and of the policy"""
-    total_steps: int = 1_000_000
-    """maximum number of env steps"""
-    num_envs: int = 64
-    """number of envs"""
-    num_steps: int = 64
-    """steps per env between two updates"""
-    num_epochs: int = 4
-    """passes over the rollout per update"""
-    num_minibatches: int = 4
-    """minibatches per pass"""
-    learning_rate: float = 1e-3
-    """learning rate of Adam"""
-    gamma: float = 0.99
-    """discount factor"""
-    gae_lambda: float = 0.95
-    """lambda of generalized advantage estimation"""
-    clip: float = 0.2
-    """clipping range of the policy ratio"""
-    entropy_weight: float = 0.01
-    """weight of the entropy bonus"""
-    max_grad_norm: float = 0.5
-    """maximum norm of the gradient"""
-    strict: bool = False
-    """exit with an error if the target was not reached"""
+    env: str = option("CartPole-v1", "any id with a vector as observation and Discrete actions")
+    target: float = option(450.0, "mean return of the latest 100 episodes at which to stop")
+    seed: int = option(1, "seed of the envs and of the policy")
+    total_steps: int = option(1_000_000, "maximum number of env steps")
+    num_envs: int = option(64, "number of envs")
+    num_steps: int = option(64, "steps per env between two updates")
+    num_epochs: int = option(4, "passes over the rollout per update")
+    num_minibatches: int = option(4, "minibatches per pass")
+    learning_rate: float = option(1e-3, "learning rate of Adam")
+    gamma: float = option(0.99, "discount factor")
+    gae_lambda: float = option(0.95, "lambda of generalized advantage estimation")
+    clip: float = option(0.2, "clipping range of the policy ratio")
+    entropy_weight: float = option(0.01, "weight of the entropy bonus")
+    max_grad_norm: float = option(0.5, "maximum norm of the gradient")
+    strict: bool = option(False, "exit with an error if the target was not reached")
 
 
 class State(NamedTuple):
@@ -203,12 +193,13 @@ def main(args: Args) -> None:
 
 def parse_args() -> Args:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(Args):
-        flag = "--" + field.name.replace("_", "-")
-        if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true")
+    for own in fields(Args):
+        flag, text = "--" + own.name.replace("_", "-"), own.metadata["help"]
+        if isinstance(own.default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
         else:
-            parser.add_argument(flag, type=type(field.default), default=field.default, help=f"default {field.default}")
+            text += " (default: %(default)s)"
+            parser.add_argument(flag, type=type(own.default), default=own.default, help=text)
     return Args(**vars(parser.parse_args()))
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,30 +24,24 @@ from stable_baselines3.common.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv
 from envfleet.apis.sb3 import make_vec_env
 
 
+def option(default: Any, text: str) -> Any:
+    """Declare a field of Args with its help text."""
+    return field(default=default, metadata={"help": text})
+
+
 @dataclass
 class Args:
-    env: str = "CartPole-v1"
-    """any envfleet or Gymnasium id with a vector as observation"""
-    target: float = 450.0
-    """mean return of the latest 100 episodes at which to stop"""
-    executor: str = "envfleet"
-    """or dummy or subproc: Stable-Baselines3's own vector envs"""
-    seed: int = 1
-    """seed of the envs and of torch"""
-    total_steps: int = 400_000
-    """maximum number of env steps"""
-    num_envs: int = 32
-    """number of envs"""
-    num_steps: int = 64
-    """steps per env between two updates"""
-    num_epochs: int = 8
-    """passes over the rollout per update"""
-    batch_size: int = 512
-    """rows per minibatch"""
-    learning_rate: float = 1e-3
-    """learning rate of Adam"""
-    strict: bool = False
-    """exit with an error if the target was not reached"""
+    env: str = option("CartPole-v1", "any envfleet or Gymnasium id with a vector as observation")
+    target: float = option(450.0, "mean return of the latest 100 episodes at which to stop")
+    executor: str = option("envfleet", "or dummy or subproc: Stable-Baselines3's own vector envs")
+    seed: int = option(1, "seed of the envs and of torch")
+    total_steps: int = option(400_000, "maximum number of env steps")
+    num_envs: int = option(32, "number of envs")
+    num_steps: int = option(64, "steps per env between two updates")
+    num_epochs: int = option(8, "passes over the rollout per update")
+    batch_size: int = option(512, "rows per minibatch")
+    learning_rate: float = option(1e-3, "learning rate of Adam")
+    strict: bool = option(False, "exit with an error if the target was not reached")
 
 
 class StopAtTarget(BaseCallback):
@@ -99,12 +94,13 @@ def main(args: Args) -> None:
 
 def parse_args() -> Args:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for field in fields(Args):
-        flag = "--" + field.name.replace("_", "-")
-        if isinstance(field.default, bool):
-            parser.add_argument(flag, action="store_true")
+    for own in fields(Args):
+        flag, text = "--" + own.name.replace("_", "-"), own.metadata["help"]
+        if isinstance(own.default, bool):
+            parser.add_argument(flag, action="store_true", help=text)
         else:
-            parser.add_argument(flag, type=type(field.default), default=field.default, help=f"default {field.default}")
+            text += " (default: %(default)s)"
+            parser.add_argument(flag, type=type(own.default), default=own.default, help=text)
     return Args(**vars(parser.parse_args()))
 
 

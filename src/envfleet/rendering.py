@@ -1,4 +1,4 @@
-"""Images of envs: resizing, tiling, and the window of render_mode="human"."""
+"""Frames that envs render: resizing, tiling, and the window of render_mode="human"."""
 
 from __future__ import annotations
 
@@ -13,28 +13,48 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, MissingExtraError
 
+Frame = NDArray[np.uint8]
+
+_GAP_GRAY = 64  # the lines between tiled frames
+
 # As set by the user: renderers without a screen set it to "dummy" for themselves.
 _USER_DRIVER = os.environ.get("SDL_VIDEODRIVER")
 
 
-def tile(frames: Sequence[Any]) -> NDArray[np.uint8]:
-    """Return RGB images as one image: a nearly square grid, filled row by row, padded with black."""
+def tile(frames: Sequence[Any], gap: int = 0) -> Frame:
+    """Return RGB frames as one frame: a nearly square grid, filled row by row.
+
+    gap: pixels between frames. The rest of the grid is black, or gray with a gap.
+    """
     for env_id, frame in enumerate(frames):
         if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
             raise ConfigError(
-                f"tile() expected uint8 images of shape (height, width, 3), got {got} from env {env_id}; "
+                f"tile() expected uint8 frames of shape (height, width, 3), got {got} from env {env_id}; "
                 "make the pool with render_mode='rgb_array'"
             )
     columns = math.ceil(math.sqrt(len(frames)))
     rows = math.ceil(len(frames) / columns)
     height = max(frame.shape[0] for frame in frames)
     width = max(frame.shape[1] for frame in frames)
-    image = np.zeros((rows * height, columns * width, 3), dtype=np.uint8)
+    shape = (rows * (height + gap) - gap, columns * (width + gap) - gap, 3)
+    grid = np.full(shape, _GAP_GRAY if gap else 0, dtype=np.uint8)
     for position, frame in enumerate(frames):
-        top, left = position // columns * height, position % columns * width
-        image[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
-    return image
+        top, left = position // columns * (height + gap), position % columns * (width + gap)
+        grid[top : top + frame.shape[0], left : left + frame.shape[1]] = frame
+    return grid
+
+
+def shrink(frame: Frame, max_width: int) -> Frame:
+    """Shrink a frame to at most max_width by an integer factor; each pixel is the mean of a block."""
+    height, width = frame.shape[:2]
+    factor = min(math.ceil(width / max_width), height)
+    if factor <= 1:
+        return frame
+    height, width = height // factor, width // factor
+    blocks: Frame = frame[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
+    smaller: Frame = blocks.mean(axis=(1, 3)).astype(np.uint8)
+    return smaller
 
 
 def check_screen() -> None:
@@ -43,13 +63,13 @@ def check_screen() -> None:
     if sys.platform == "linux" and not has_screen and _USER_DRIVER is None:
         raise ConfigError(
             "render_mode expected 'rgb_array' or None on a machine without a screen, got 'human', and neither DISPLAY "
-            "nor WAYLAND_DISPLAY is set; with 'rgb_array' render() returns images"
+            "nor WAYLAND_DISPLAY is set; with 'rgb_array' render() returns frames"
         )
     _pygame()
 
 
 class Window:
-    """A window that opens with the first image, in its size."""
+    """A window that opens with the first frame, in its size."""
 
     def __init__(self, title: str, fps: int) -> None:
         check_screen()
@@ -57,17 +77,17 @@ class Window:
         self._surface: Any = None
         self._clock: Any = None
 
-    def show(self, image: NDArray[np.uint8]) -> None:
-        """Show an RGB image, at most fps images per second."""
+    def show(self, frame: Frame) -> None:
+        """Show an RGB frame, at most fps frames per second."""
         pygame = _pygame()
-        size = (image.shape[1], image.shape[0])
+        size = (frame.shape[1], frame.shape[0])
         if self._surface is None or self._surface.get_size() != size:
             if _USER_DRIVER is None:
                 os.environ.pop("SDL_VIDEODRIVER", None)
             pygame.display.init()
             pygame.display.set_caption(self._title)
             self._surface, self._clock = pygame.display.set_mode(size), pygame.time.Clock()
-        pygame.surfarray.blit_array(self._surface, np.swapaxes(image, 0, 1))
+        pygame.surfarray.blit_array(self._surface, np.swapaxes(frame, 0, 1))
         pygame.event.pump()  # otherwise the window system reports the window as not responding
         pygame.display.flip()
         self._clock.tick(self._fps)
@@ -87,30 +107,30 @@ def _pygame() -> Any:
     return pygame
 
 
-def resized(picture: Any, width: int, height: int) -> Any:
-    """Resize a picture of (rows, columns, ...). A side of 0 keeps its length; non-arrays are returned unchanged.
+def resized(frame: Any, width: int, height: int) -> Any:
+    """Resize a frame of (rows, columns, ...). A side of 0 keeps its length; non-arrays are returned unchanged.
 
     Each new pixel is the mean of the area it covers.
     """
-    if not isinstance(picture, np.ndarray) or picture.ndim < 2:
-        return picture
+    if not isinstance(frame, np.ndarray) or frame.ndim < 2:
+        return frame
     for axis, size in ((0, height), (1, width)):
-        if size > 0 and size != picture.shape[axis]:
-            picture = _resized_along(picture, axis, size)
-    return picture
+        if size > 0 and size != frame.shape[axis]:
+            frame = _resized_along(frame, axis, size)
+    return frame
 
 
-def _resized_along(picture: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
-    length = picture.shape[axis]
+def _resized_along(frame: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
+    length = frame.shape[axis]
     # The sum up to any edge, by interpolation between the sums up to whole pixels.
     edges = np.linspace(0, length, size + 1)
     whole = np.minimum(edges.astype(np.int64), length - 1)
-    pixels = np.moveaxis(picture, axis, 0).astype(np.float64)
+    pixels = np.moveaxis(frame, axis, 0).astype(np.float64)
     sums = np.concatenate([np.zeros((1, *pixels.shape[1:])), np.cumsum(pixels, axis=0)])
     part = (edges - whole).reshape(-1, *(1,) * (pixels.ndim - 1))
     up_to = sums[whole] + part * pixels[whole]
     means = np.diff(up_to, axis=0) * (size / length)
-    if picture.dtype.kind in "iu":
+    if frame.dtype.kind in "iu":
         means = np.rint(means)
-    result: NDArray[Any] = np.moveaxis(means, 0, axis).astype(picture.dtype)
+    result: NDArray[Any] = np.moveaxis(means, 0, axis).astype(frame.dtype)
     return result

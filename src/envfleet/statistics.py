@@ -1,13 +1,31 @@
-"""PoolStats: the counters and times that pool.stats() returns."""
+"""PoolStats: the counters and times that pool.stats() returns; and running means and variances."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class EnvStats:
-    """The counters of one env since the pool was made. Times are nanoseconds inside the env."""
+    """The counters of one env since the pool was made.
+
+    Attributes:
+        num_steps: Steps, resets not included.
+        num_resets: Resets.
+        num_episodes: Episodes that ended.
+        return_sum: The sum of their returns.
+        return_min: The lowest return.
+        return_max: The highest return.
+        length_sum: The sum of their lengths.
+        length_min: The shortest length.
+        length_max: The longest length.
+        busy_ns: The time inside the env, in nanoseconds.
+        slowest_ns: The longest single call, in nanoseconds.
+    """
 
     num_steps: int
     num_resets: int
@@ -24,7 +42,12 @@ class EnvStats:
 
 @dataclass(frozen=True)
 class WorkerStats:
-    """The times of one worker: nanoseconds inside envs, and waiting for requests."""
+    """The times of one worker.
+
+    Attributes:
+        busy_ns: Nanoseconds inside envs.
+        wait_ns: Nanoseconds spent waiting for requests.
+    """
 
     busy_ns: int
     wait_ns: int
@@ -38,7 +61,12 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class PoolStats:
-    """The counters of a pool since it was made. Episodes count when they end."""
+    """The counters of a pool since it was made. Episodes count when they end.
+
+    Attributes:
+        envs: The counters of each env.
+        workers: The times of each worker, where they are measured.
+    """
 
     envs: tuple[EnvStats, ...]
     workers: tuple[WorkerStats, ...] = ()
@@ -109,3 +137,20 @@ class PoolStats:
         for position, worker in enumerate(self.workers):
             lines.append(f"worker {position}: {worker.busy_share:.0%} in envs")
         return "\n".join(lines)
+
+
+def add_to_moments(count: float, mean: Any, squares: Any, values: NDArray[Any]) -> tuple[float, Any, Any]:
+    """Add values along their first axis; return the new count, mean and sum of squared distances from the mean.
+
+    By Chan's formula for combined sets, which does not subtract large sums from each other. In float64: float32 sums
+    lose precision in long runs.
+    """
+    added = len(values)
+    added_mean = np.add.reduce(values, axis=0, dtype=np.float64) / added
+    distances = values - added_mean
+    added_squares = np.add.reduce(distances * distances, axis=0)
+    total = count + added
+    away = added_mean - mean
+    # In this order, a first portion of huge values does not overflow: its factor is 0.
+    squares = squares + added_squares + away * (away * (count * added / total))
+    return total, mean + away * (added / total), squares

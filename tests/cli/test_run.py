@@ -282,8 +282,12 @@ def test_env_without_a_picture_is_told_before_the_run(
 
 
 MODULE = """
+import itertools
+
 import gymnasium
 import numpy as np
+
+NUMBERS = itertools.count()
 
 class Env(gymnasium.Env):
     observation_space = gymnasium.spaces.Discrete(10)
@@ -292,6 +296,7 @@ class Env(gymnasium.Env):
 
     def __init__(self, length=4, picture="rgb", render_mode=None):
         self.length, self.picture, self.render_mode, self.count = length, picture, render_mode, 0
+        self.number = next(NUMBERS)
 
     def reset(self, *, seed=None, options=None):
         self.count = 0
@@ -309,7 +314,8 @@ class Env(gymnasium.Env):
             return "o" * self.count
         if self.picture == "none":
             raise NotImplementedError("no picture today")
-        return np.full((80, 96, 3), 50 * self.count, np.uint8)
+        height = 80 if self.picture == "rgb" else 80 + 8 * (self.number % 2)
+        return np.full((height, 96, 3), 50 * self.count, np.uint8)
 
 gymnasium.register("CliPython-v0", Env)
 """
@@ -378,6 +384,13 @@ def test_record_of_a_python_env(
     assert len(frames) == 5
     shades = [int(frame[0, 0, 0]) for frame in frames]
     np.testing.assert_allclose(shades, [0, 50, 100, 150, 200], atol=3)  # a GIF has few colours
+
+
+def test_record_of_frames_of_different_sizes(python_env: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.gif"
+    recording = ["--record", str(path), "--record-envs", "2", "--record-steps", "3", "--set", "picture=uneven"]
+    assert main(["run", python_env, "--backend", "serial", "--num-envs", "2", "--steps", "8", *recording]) == 0
+    assert imageio.imread(path).shape == (3, 88, 2 * 96 + 2, 3)
 
 
 @pytest.mark.parametrize(

@@ -191,7 +191,7 @@ class DmEnv(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
         return self._time_step(self.pool.reset(seed=seed, options=options))
 
     def step(self, action: Any) -> dm_env.TimeStep:
-        """Steps; on a fresh env, or after a LAST, ignores the action and starts an episode."""
+        """Step the env. On a new env and after a LAST TimeStep, ignore the action and start an episode."""
         if self._starts_episode:
             return self.reset()
         return self._time_step(self.pool.step([action]))

@@ -75,7 +75,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         return batch.obs, batch.reward, batch.terminated, batch.truncated, self._info(batch)
 
     def render(self) -> tuple[Any, ...]:
-        """Return what each env renders: an RGB image with render_mode="rgb_array". "human" shows env 0 in a window."""
+        """Return what each env renders: an RGB frame with render_mode="rgb_array". "human" shows env 0 in a window."""
         if self.render_mode is None:
             raise ConfigError("render() expected render_mode='rgb_array' at make(), got None; pass it there")
         if self._is_shown_here:
@@ -84,11 +84,11 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         return self.pool.render_all()
 
     def render_tiled(self) -> NDArray[np.uint8]:
-        """Return the images of all envs as one, in a nearly square grid."""
+        """Return the frames of all envs as one, in a nearly square grid."""
         return tile(self.render())
 
     def render_env(self, env_id: int) -> Any:
-        """Return what one env renders: an RGB image with render_mode="rgb_array"."""
+        """Return what one env renders: an RGB frame with render_mode="rgb_array"."""
         return self.pool.render(env_id)
 
     def show_env(self, env_id: int) -> None:

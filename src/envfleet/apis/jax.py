@@ -51,12 +51,9 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 class JaxPool:
     """Envs that jitted functions step.
 
-    Parameters
-    ----------
-    env : Pool or what envfleet.make() takes
-        A pool is used as it is and is closed with this one. Anything else is passed to envfleet.make_pool().
-    **options
-        Options of envfleet.make_pool().
+    Args:
+        env: A Pool, or anything that envfleet.make_pool() accepts. A pool is used as it is and closed with this one.
+        **options: Options of envfleet.make_pool().
     """
 
     def __init__(self, env: Any, **options: Any) -> None:
@@ -138,8 +135,10 @@ def xla_functions(
 ) -> Functions:
     """Return (handle, recv, send, step), as EnvPool's xla() does.
 
-    rows_of: the form in which recv() and step() return a batch of traced arrays. fitted: what is done to the actions
-    and ids of a call first.
+    Args:
+        pool: The pool that the functions step.
+        rows_of: Converts a batch of traced arrays to what recv() and step() return.
+        fitted: Converts the actions and ids of a call first.
     """
     traced = TracedPool(pool)
 

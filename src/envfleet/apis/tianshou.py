@@ -51,9 +51,11 @@ Ids = int | list[int] | NDArray[Any] | None
 class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyped where tianshou is not installed
     """num_envs envs as one BaseVectorEnv. Made by make_vector_env().
 
-    wait_num: how many rows an asynchronous step waits for; None for all of them.
-    timeout: seconds after which an asynchronous step returns with the rows it has, at least one.
-    env_spaces: the observation and action space of each env; None if they are the pool's.
+    Args:
+        envs: The pool.
+        wait_num: How many rows an asynchronous step waits for; None for all of them.
+        timeout: Seconds after which an asynchronous step returns with the rows it has, at least one.
+        env_spaces: The observation and action space of each env; None if they are the pool's.
     """
 
     # The base's constructor would make a worker for each env; everything that uses them is overridden.
@@ -174,7 +176,7 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
 
     @property
     def is_closed(self) -> bool:  # type: ignore[override, unused-ignore]  # likewise
-        """True if the pool is closed."""
+        """Whether the pool is closed."""
         return self.pool.closed
 
     def close(self) -> None:
@@ -226,7 +228,12 @@ def make_vector_env(
 ) -> TianshouPool:
     """Make a pool as Tianshou's vector env.
 
-    wait_num, timeout: as in Tianshou's vector envs; they take the place of batch_size. options: as in envfleet.make().
+    Args:
+        task_id: Anything that envfleet.make() accepts.
+        num_envs: The number of envs; None for one, or for the length of a list of factories.
+        wait_num: How many rows a step waits for, instead of batch_size; None for all of them.
+        timeout: Seconds after which a step returns with the rows it has, at least one.
+        **options: Options of envfleet.make().
     """
     if "batch_size" in options:
         raise ConfigError("make_vector_env() does not take batch_size; pass wait_num instead")

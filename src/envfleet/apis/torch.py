@@ -45,25 +45,18 @@ _TORCH_DTYPES = {np.dtype(char): torch.from_numpy(np.empty(0, char)).dtype for c
 class TorchPool:
     """Envs that are stepped with tensors on a device.
 
-    Parameters
-    ----------
-    env : Pool or what envfleet.make() takes
-        A pool is used as it is and is closed with this one. Anything else is passed to envfleet.make_pool().
-    device : torch.device or str
-        Where the tensors are.
-    info_tensors : bool
-        Return numeric infos as tensors on the device instead of numpy arrays. Batches share the masks of infos that all
-        rows have.
-    reward_dtype : torch.dtype or None
-        The dtype of rewards; None keeps the pool's float64.
-    static_shapes : bool
-        Return the same tensors from every call, with capacity rows, as CUDA graphs need them. The next call overwrites
-        them. info["mask"] is True for the rows that hold a result: all of them unless a call named some envs only.
-    num_groups : int
-        Split the envs into groups that step independently of each other (see `groups`), so that the envs of one step
-        while the policy computes the actions of another.
-    **options
-        Options of envfleet.make_pool().
+    Args:
+        env: A Pool, or anything that envfleet.make_pool() accepts. A pool is used as it is and closed with this one.
+        device: Where the tensors are.
+        info_tensors: Return numeric infos as tensors on the device instead of numpy arrays. Batches share the masks of
+            infos that all rows have.
+        reward_dtype: The dtype of rewards; None keeps the pool's float64.
+        static_shapes: Return the same tensors from every call, with capacity rows, as CUDA graphs need them. The next
+            call overwrites them. info["mask"] is True for the rows that hold a result: all of them unless a call named
+            some envs only.
+        num_groups: Split the envs into groups that step independently of each other (see `groups`), so that the envs of
+            one step while the policy computes the actions of another.
+        **options: Options of envfleet.make_pool().
     """
 
     def __init__(

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.batch import Batch
+from envfleet.statistics import add_to_moments
 
 
 class RowLog:
@@ -56,33 +57,30 @@ class Moments:
 
     def __init__(self) -> None:
         self.count = 0
-        self.mean = math.nan
         self.lowest = math.nan
         self.highest = math.nan
+        self._mean = 0.0
         self._squares = 0.0  # sum of squared distances from the mean
 
     @property
+    def mean(self) -> float:
+        """The mean of the numbers; NaN without any."""
+        return self._mean if self.count else math.nan
+
+    @property
     def std(self) -> float:
-        """The standard deviation of the numbers, without Bessel's correction."""
+        """The standard deviation of the numbers, without Bessel's correction; NaN without any."""
         return math.sqrt(self._squares / self.count) if self.count else math.nan
 
     def add(self, values: NDArray[Any]) -> None:
-        """Add numbers, by Chan's formula, which has no cancellation."""
+        """Add numbers."""
         if not values.size:
             return
-        mean = float(values.mean())
-        squares = float(np.square(values - mean).sum())
-        if not self.count:
-            self.count, self.mean, self._squares = values.size, mean, squares
-            self.lowest, self.highest = float(values.min()), float(values.max())
-            return
-        total = self.count + values.size
-        distance = mean - self.mean
-        self._squares += squares + distance * distance * self.count * values.size / total
-        self.mean += distance * values.size / total
-        self.count = total
-        self.lowest = min(self.lowest, float(values.min()))
-        self.highest = max(self.highest, float(values.max()))
+        # fmin() and fmax() ignore the NaN before the first number.
+        self.lowest = float(np.fmin(self.lowest, values.min()))
+        self.highest = float(np.fmax(self.highest, values.max()))
+        count, mean, squares = add_to_moments(self.count, self._mean, self._squares, values)
+        self.count, self._mean, self._squares = int(count), float(mean), float(squares)
 
 
 class EpisodeStatistics:

@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.stats:
             console.say(str(pool.stats()))
     if recorder is not None and not progress.interrupted:
-        recorder.write(arguments.record_steps or _RECORD_STEPS, arguments.fps)
+        recorder.write()
         console.say(f"recorded {arguments.record}")
     return 130 if progress.interrupted else 0
 
@@ -213,7 +213,14 @@ def _recorder(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
         return None
     from envfleet.cli.recording import Recorder
 
-    return Recorder(arguments.record, arguments.env_id, arguments.record_envs or _RECORD_ENVS, options)
+    return Recorder(
+        arguments.record,
+        arguments.env_id,
+        arguments.record_envs or _RECORD_ENVS,
+        options,
+        arguments.record_steps or _RECORD_STEPS,
+        arguments.fps,
+    )
 
 
 def _progress_text(progress: Progress) -> str:

@@ -82,7 +82,7 @@ def remove_tree(root: str, installer: str) -> bool:
 
 
 def is_available(name: str) -> bool:
-    """Return True if a module of that name is imported or can be."""
+    """Return whether a module of that name is imported or can be."""
     if name in sys.modules:
         return sys.modules[name] is not None
     try:

@@ -88,7 +88,7 @@ class WrapperRayVecEnv(PoolVecEnv):
         return list(self.pool.get_attr(attr_name, env_ids=self._chosen(indices)))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return True if every env has the attribute."""
+        """Return whether every env has the attribute."""
         try:
             self.get_attr(attr_name)
         except AttributeError:
@@ -205,7 +205,7 @@ class _EnvAdapter(EnvAdapter):
     """An adapter that knows the wrappers of its env."""
 
     def is_wrapped_by(self, wrapper_class: type[Any]) -> bool:
-        """Whether such a wrapper is among those around the env."""
+        """Return whether such a wrapper is among those around the env."""
         env: Any = self.env
         while env is not None:
             if isinstance(env, wrapper_class) and not isinstance(env, (EnvAdapter, SeededOnce)):

@@ -30,13 +30,13 @@ class EnvAdapter(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.reset(seed=seed)
 
     def render_as(self, mode: str, keywords: Mapping[str, Any]) -> Any:
-        """Render the env: its render() gets the keywords that it accepts; otherwise the image is resized."""
+        """Render the env: its render() gets the keywords that it accepts; otherwise the frame is resized."""
         env = self.env
         rest = dict(keywords)
         if isinstance(env, AdaptedEnv):
             render = env.env.render
             accepted = _accepted_keywords(render, {"mode": mode, **rest})
-            image = render(**accepted)
+            frame = render(**accepted)
             rest = {name: value for name, value in rest.items() if name not in accepted}
         else:
             if mode != env.render_mode:
@@ -44,9 +44,9 @@ class EnvAdapter(gymnasium.Wrapper[Any, Any, Any, Any]):
                     f"render({mode!r}) expected envs made with render_mode={mode!r}, got {env.render_mode!r}; "
                     f"pass render_mode={mode!r} to make_env() or gymnasium.make()"
                 )
-            image = env.render()
+            frame = env.render()
         width, height = rest.pop("width", None), rest.pop("height", None)
-        return resized(image, int(width or 0), int(height or 0))
+        return resized(frame, int(width or 0), int(height or 0))
 
 
 class SeededOnce(gymnasium.Wrapper[Any, Any, Any, Any]):

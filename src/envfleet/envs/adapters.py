@@ -2,7 +2,7 @@
 
 Besides Gymnasium's own envs, three kinds are supported: gym up to 0.25 (4-tuple step, seed()), gym 0.26 (Gymnasium's
 calls with gym's classes and spaces), and the five-method protocol of envpool_wrapper. gym itself is never imported: its
-envs and spaces are recognised by their attributes and class names.
+envs and spaces are recognized by their attributes and class names.
 """
 
 from __future__ import annotations

@@ -19,8 +19,11 @@ GeneratorFactory = Callable[[], Any]
 class GeneratorError(EnvError):
     """A generator of a Runner raised. The others go on, and so does the iterator.
 
-    generator: its position in gen_fns; env_traceback: the generator's own traceback, as text; __cause__: the
-    exception itself, if it could be pickled.
+    __cause__ is the exception itself, if it could be pickled.
+
+    Attributes:
+        generator: Its position in gen_fns.
+        env_traceback: The generator's own traceback, as text.
     """
 
     def __init__(self, fault: Fault, remedy: str) -> None:
@@ -42,7 +45,9 @@ class GeneratorError(EnvError):
 class GeneratorDied(GeneratorError, WorkerDied):  # noqa: N818 (it says what happened)
     """The process that ran a generator died, and the generator with it.
 
-    exit_code: its exit code, or None; signal: the signal that killed it, or None.
+    Attributes:
+        exit_code: The exit code of the process, or None.
+        signal: The signal that killed it, or None.
     """
 
     def _event(self) -> str:

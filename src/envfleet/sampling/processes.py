@@ -141,7 +141,7 @@ class ProcessesBackend(Backend):
                 raise start_error(replace(fault, method=START)) from fault.cause
             if all(worker.is_started for worker in self._workers):
                 return
-            self._queue.wait_for_news()
+            self._queue.wait_for_change()
 
 
 # --- between the threads -------------------------------------------------------------------------
@@ -180,9 +180,9 @@ class SchedulerQueue:
         self._exits: list[_Exit] = []
         self._is_closed = False
         self._scheduler_error: BaseException | None = None
-        # Held while there are no news. A plain lock, since a Ctrl-C cannot interrupt it halfway.
-        self._no_news = threading.Lock()
-        self._no_news.acquire()
+        # Held while nothing has changed. A plain lock, since a Ctrl-C cannot interrupt it halfway.
+        self._unchanged = threading.Lock()
+        self._unchanged.acquire()
         self.wake_read, self._wake_write = os.pipe()
         os.set_blocking(self.wake_read, False)
         os.set_blocking(self._wake_write, False)
@@ -220,7 +220,7 @@ class SchedulerQueue:
             self._wake()  # there is room for more
             if event is not None:
                 return event
-            self.wait_for_news()
+            self.wait_for_change()
 
     def submit(self, command: _Command) -> None:
         """Have the scheduler thread run this."""
@@ -241,9 +241,9 @@ class SchedulerQueue:
                 "the runner's scheduler thread failed, which is a bug; please report it"
             ) from self._scheduler_error
 
-    def wait_for_news(self) -> None:
+    def wait_for_change(self) -> None:
         """Wait until something may have changed."""
-        self._no_news.acquire()
+        self._unchanged.acquire()
 
     @property
     def is_locked_by_this_thread(self) -> bool:
@@ -327,7 +327,7 @@ class SchedulerQueue:
     def notify(self) -> None:
         """Have the caller look again."""
         with contextlib.suppress(RuntimeError):  # it was notified already
-            self._no_news.release()
+            self._unchanged.release()
 
 
 # --- the scheduler thread ------------------------------------------------------------------------

@@ -32,10 +32,17 @@ Policy = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Episodes:
-    """The episodes that ended in a rollout, in the order in which they ended, including their earlier parts."""
+    """The episodes that ended in a rollout, in the order in which they ended, including their earlier parts.
+
+    Attributes:
+        env_id: The env of each episode.
+        step: The step of the rollout at which it ended.
+        returns: Its return.
+        lengths: Its length in steps.
+    """
 
     env_id: NDArray[np.int32]
-    step: NDArray[np.int64]  # of the rollout, at which it ended
+    step: NDArray[np.int64]
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
 
@@ -57,12 +64,23 @@ class Episodes:
 class Rollout:
     """Transitions of all envs, time first: the arrays have the shape (steps, num_envs, ...).
 
-    obs[t, i] is what the policy saw, actions[t, i] the action it chose, and rewards, terminated and truncated [t, i]
-    the result. Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays.
+    Observations and actions of Dict and Tuple spaces are dicts and tuples of arrays. next_obs() joins obs, final_obs
+    and last_obs.
 
-    mask is False where there was no transition: at the step that a next_step pool ignores, and where an env failed and
-    was restarted. final_obs holds one row for each episode that ended, its last observation, and
-    final_at = (steps, env_ids) their positions; last_obs is what the next rollout starts from. next_obs() joins them.
+    Attributes:
+        obs: What the policy saw.
+        actions: The actions that it chose.
+        rewards: The rewards of these actions.
+        terminated: Where an episode terminated.
+        truncated: Where an episode was truncated.
+        mask: False where there was no transition: at the step that a next_step pool ignores, and where an env failed
+            and was restarted.
+        final_obs: The last observation of each episode that ended, one row per episode.
+        final_at: The positions of these episodes, as (steps, env_ids).
+        last_obs: What the next rollout starts from.
+        extras: What the policy returned beside the actions.
+        episodes: The episodes that ended.
+        space: The observation space of one env.
     """
 
     obs: Any
@@ -154,13 +172,17 @@ def rollout(
 ) -> Rollout | TorchRollout:
     """Step all envs `steps` times and return their transitions.
 
-    envs: a synchronous pool of envfleet.make(), any Gymnasium VectorEnv, or a TorchPool, whose rollout is a
-    TorchRollout of tensors on its device. policy: maps the observations of all envs to actions, or to (actions,
-    extras), where extras is a dict of arrays with one row per env (log-probabilities, values); None samples random
-    actions.
-
     The first call resets the envs, later ones continue where the last one ended; seed or reset=True starts over.
-    autoreset_mode: what the vector env does at the end of an episode, if its metadata does not say.
+
+    Args:
+        envs: A synchronous pool of envfleet.make(), any Gymnasium VectorEnv, or a TorchPool. The rollout of a TorchPool
+            is a TorchRollout of tensors on its device.
+        policy: Maps the observations of all envs to actions, or to (actions, extras), where extras is a dict of arrays
+            with one row per env (log-probabilities, values). None samples random actions.
+        steps: The number of steps per env.
+        seed: Reset the envs with this seed first.
+        reset: Reset the envs first.
+        autoreset_mode: What the vector env does at the end of an episode, if its metadata does not say.
     """
     torch_api = sys.modules.get("envfleet.apis.torch")  # not imported: there is no TorchPool then
     if torch_api is not None and isinstance(envs, torch_api.TorchPool):

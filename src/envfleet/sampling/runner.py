@@ -44,16 +44,26 @@ class Runner:
     the others go on, and when all have returned the iterator ends. One that raised or returned is started again by the
     next trajs().
 
-    ordered: trajectories in turn, generator 0 first; otherwise as they are finished. prefetch: how many requests each
-    generator is ahead of you (serial: none). max_ahead_bytes: with about this much finished and not yet taken, nothing
-    new is started (ray: the object store's own limit). traj_timeout: seconds that a generator may take for its start,
-    and for each trajectory, before its process is killed (processes, ray). on_error: "raise", or "restart" to start
-    failed generators again at once, up to max_restarts times each. progress: True for tqdm, or a class with its
-    interface.
-    start_method: "forkserver", "spawn" or "fork" (processes). context_fn(manager): returns keyword arguments for all
-    generators, shared through a multiprocessing manager. ray_address, ray_options, placement_timeout: the cluster to
-    join, the options of its actors, and the seconds that an actor may wait for a machine.
-    Pass a keyword argument of gen_fn that has one of these names with functools.partial.
+    Args:
+        gen_fns: The generator functions.
+        *args: Arguments of every gen_fn.
+        backend: What runs the generators: "processes", "serial" (this process) or "ray".
+        ordered: Return trajectories in turn, generator 0 first. Otherwise as they are finished.
+        prefetch: How many requests each generator is ahead of you (serial: none).
+        progress: True for tqdm, or a class with its interface.
+        on_error: "raise", or "restart" to start failed generators again at once.
+        max_restarts: Per generator, with on_error="restart".
+        max_ahead_bytes: With about this much finished and not yet taken, nothing new is started (ray: the object
+            store's own limit).
+        traj_timeout: Seconds that a generator may take for its start, and for each trajectory, before its process is
+            killed (processes, ray). None for no limit.
+        start_method: "forkserver" (the default), "spawn" or "fork" (processes).
+        context_fn: context_fn(manager) returns keyword arguments for all generators, shared through a multiprocessing
+            manager.
+        ray_address: The cluster to join.
+        ray_options: The options of the actors.
+        placement_timeout: Seconds that an actor may wait for a machine.
+        **kwargs: Keyword arguments of every gen_fn. Pass one that has the name of an option with functools.partial.
     """
 
     def __init__(
@@ -167,8 +177,11 @@ class Runner:
     def broadcast(self, weights: Any) -> int:
         """Send new weights to the generators, which read them with envfleet.sampling.weights(); return their version.
 
-        weights: any object; its arrays are written once into memory that all workers share (ray: one copy per node).
-        Later changes to it are not seen. A running trajectory sees the new weights as soon as it asks for them.
+        A running trajectory sees the new weights as soon as it asks for them.
+
+        Args:
+            weights: Any object. Its arrays are written once into memory that all workers share (ray: one copy per
+                node); later changes to it are not seen.
         """
         self._check("broadcast()")
         self._backend.broadcast(weights, self._version + 1)

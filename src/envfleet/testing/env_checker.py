@@ -35,9 +35,15 @@ def check_env(
 ) -> EnvReport:
     """Report what would break an env in a pool, with a remedy for each finding.
 
-    env: an id, a class or a factory, as in make(). Six short rollouts of num_steps random actions run in this process:
-    an env that crashes or hangs does so here. Exceptions of the env are not raised but reported. strict: raise
-    EnvCheckError if there are errors.
+    Six short rollouts with random actions run in this process: an env that crashes or hangs does so here. Exceptions of
+    the env are not raised but reported.
+
+    Args:
+        env: An id, a class or a factory, as in make().
+        num_steps: The steps per rollout.
+        seed: The seed of the env and of the actions.
+        env_kwargs: Parameters of the env.
+        strict: Raise EnvCheckError if there are errors.
     """
     findings = Findings()
     name = short(env)

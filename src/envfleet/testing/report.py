@@ -13,9 +13,14 @@ Severity = Literal["error", "warning"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One problem. An error breaks the env in a pool; a warning is about speed or surprising behaviour.
+    """One problem. An error breaks the env in a pool; a warning is about speed or surprising behavior.
 
-    seen: what was observed the first time. times: how often.
+    Attributes:
+        severity: "error" or "warning".
+        name: The kind of problem.
+        seen: What was observed the first time.
+        remedy: What to do about it.
+        times: How often it was observed.
     """
 
     severity: Severity
@@ -31,7 +36,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class EnvReport:
-    """The result of check_env(). ok: there are no errors, but possibly warnings. notes: for information."""
+    """The result of check_env().
+
+    Attributes:
+        env: The name of the env.
+        findings: The problems that were found.
+        notes: For information.
+    """
 
     env: str
     findings: tuple[Finding, ...]
@@ -39,7 +50,7 @@ class EnvReport:
 
     @property
     def ok(self) -> bool:
-        """Whether there are no errors."""
+        """Whether there are no errors; there may be warnings."""
         return not self.errors
 
     @property
@@ -86,7 +97,7 @@ class Findings:
         self._add(Finding("error", name, seen, remedy), place)
 
     def warning(self, name: str, seen: str, remedy: str, place: str = "") -> None:
-        """Add a finding about speed or surprising behaviour."""
+        """Add a finding about speed or surprising behavior."""
         self._add(Finding("warning", name, seen, remedy), place)
 
     def has(self, name: str) -> bool:

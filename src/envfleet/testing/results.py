@@ -45,7 +45,7 @@ def check_reward(reward: Any, method: str, findings: Findings) -> None:
     is_scalar_array = isinstance(reward, np.ndarray) and reward.ndim == 0 and reward.dtype.kind in "biuf"
     if not (isinstance(reward, Real | np.bool_) or is_scalar_array):
         findings.error(
-            "reward is no number",
+            "reward is not a number",
             f"{method} expected a float, got {short(reward)} of type {type(reward).__name__}",
             "return float(reward)",
         )
@@ -62,16 +62,16 @@ def check_flag(name: str, flag: Any, method: str, findings: Findings) -> None:
     seen = f"{method} expected {name} as a bool, got {short(flag)} of type {type(flag).__name__}"
     # 0 and 1 work as intended; a non-empty string or list would end every episode.
     if isinstance(flag, int | np.integer) or (isinstance(flag, np.ndarray) and flag.ndim == 0 and flag.dtype == bool):
-        findings.warning("flag is no bool", seen, f"return bool({name})", name)
+        findings.warning("flag is not a bool", seen, f"return bool({name})", name)
     else:
-        findings.error("flag is no bool", seen, f"return bool({name})", name)
+        findings.error("flag is not a bool", seen, f"return bool({name})", name)
 
 
 def check_info(info: Any, method: str, findings: Findings) -> None:
     """Check that an info is a dict."""
     if not isinstance(info, dict):
         findings.error(
-            "info is no dict",
+            "info is not a dict",
             f"{method} expected a dict, got {short(info)} of type {type(info).__name__}",
             "return {} if there is nothing to report",
         )

@@ -189,7 +189,7 @@ class _Times:
     num_resets: int = 0
     step_s: float = 0.0
     num_steps: int = 0
-    # Of the steps during which no other process took the core: in the others, the time off the CPU is no waiting.
+    # Of the steps during which no other process took the core: in others, the time off the CPU is not spent waiting.
     undisturbed_s: float = 0.0
     undisturbed_cpu_s: float = 0.0
 

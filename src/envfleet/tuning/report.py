@@ -12,14 +12,23 @@ _MAX_ERROR = 100  # characters of an error in the table
 
 @dataclass
 class Case:
-    """One setting of a pool and its throughput."""
+    """One setting of a pool and its throughput.
+
+    Attributes:
+        backend: What runs the envs.
+        num_envs: The number of envs.
+        batch_size: The rows per batch.
+        num_workers: The number of workers.
+        steps_per_s: The throughput of each round.
+        error: Why there are no rounds, or no more of them.
+    """
 
     backend: str
     num_envs: int
     batch_size: int
     num_workers: int
-    steps_per_s: list[float] = field(default_factory=list)  # one per round
-    error: str | None = None  # why there are no rounds, or no more of them
+    steps_per_s: list[float] = field(default_factory=list)
+    error: str | None = None
 
     @property
     def mode(self) -> str:
@@ -68,12 +77,14 @@ class Case:
 class Tuning:
     """The result of tune().
 
-    best: keyword arguments for envfleet.make(): the fastest setting, and the options that were passed to tune().
-    cases: every setting that was considered, the fastest first; those that were not measured have an error.
-    notes: observations about the env and the results.
+    Attributes:
+        env: The env, as written in a call of make().
+        best: Keyword arguments for envfleet.make(): the fastest setting, and the options that were passed to tune().
+        cases: Every setting that was considered, the fastest first; those that were not measured have an error.
+        notes: Observations about the env and the results.
     """
 
-    env: str  # as written in a call of make()
+    env: str
     best: dict[str, Any]
     cases: tuple[Case, ...]
     notes: tuple[str, ...]

@@ -82,11 +82,20 @@ def tune(
 
     >>> envfleet.make(env, **envfleet.tune(env, num_envs=64).best)
 
-    env, env_kwargs and all other options are those of make(). The defaults: the backends that can run the env, worker
-    counts up to the usable cores (more if the env waits more than it computes), batches of all envs, of half and of a
-    quarter. A case that fails is listed with its error. seconds: about how long it takes.
+    A case that fails is listed with its error. Serial and threads are measured in this process: pass
+    backends=["processes"] for an env that may crash.
 
-    Serial and threads are measured in this process. Pass backends=["processes"] for an env that may crash.
+    Args:
+        env: Anything that make() accepts.
+        num_envs: One or several numbers of envs; None for a number that fits the env.
+        seconds: About how long it takes.
+        backends: One or several backends; None for those that can run the env.
+        num_workers: One or several numbers of workers; None for counts up to the usable cores, and more if the env
+            waits more than it computes.
+        batch_sizes: One or several batch sizes; None for all envs, half and a quarter of them.
+        env_kwargs: Parameters of the env.
+        progress: Called with the share of the time that has passed and a description of what is measured next.
+        **options: Options of make().
     """
     for wrong, right in (("backend", "backends"), ("batch_size", "batch_sizes"), ("num_threads", "num_workers")):
         if wrong in options:

@@ -40,7 +40,20 @@ _KNOWN_SPACES = (
 class AsyncVectorEnv(PoolVectorEnv):
     """Runs envs in worker processes; a drop-in for gymnasium.vector.AsyncVectorEnv.
 
-    There are as many workers as usable cores, not one per env.
+    There are as many workers as usable cores, not one per env. A worker function needs Gymnasium's own pipes: with one,
+    the constructor returns Gymnasium's class.
+
+    Args:
+        env_fns: Functions that each return an env.
+        shared_memory: False also accepts observation spaces that are not Gymnasium's, and sends their values by
+            message. Data of fixed size is in shared memory either way.
+        copy: Whether reset() and step() return copies of the observations.
+        context: The start method of the workers: "forkserver" (the default), "spawn" or "fork".
+        daemon: Accepted; workers always end with their parent.
+        worker: A worker function of Gymnasium's class.
+        observation_mode: "same", "different", or a tuple of the batched and the single observation space.
+        autoreset_mode: What happens at the end of an episode.
+        max_concurrency: The number of workers; None for the usable cores.
     """
 
     def __new__(cls, *args: Any, worker: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
@@ -65,12 +78,6 @@ class AsyncVectorEnv(PoolVectorEnv):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         max_concurrency: int | None = None,
     ) -> None:
-        """The arguments are those of gymnasium.vector.AsyncVectorEnv.
-
-        shared_memory: data of fixed size is in shared memory either way. context: the start method of the workers
-        ("forkserver", "spawn", "fork"). daemon: workers end with their parent either way. max_concurrency: the number
-        of workers.
-        """
         if max_concurrency is not None:
             if not isinstance(max_concurrency, (int, np.integer)):
                 raise ValueError(f"`max_concurrency` must be an integer or None, got {type(max_concurrency)}.")

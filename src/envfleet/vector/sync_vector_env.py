@@ -15,7 +15,14 @@ from envfleet.vector.building import inner_env
 
 
 class SyncVectorEnv(PoolVectorEnv):
-    """Runs envs one after the other in the caller's thread; a drop-in for gymnasium.vector.SyncVectorEnv."""
+    """Runs envs one after the other in the caller's thread; a drop-in for gymnasium.vector.SyncVectorEnv.
+
+    Args:
+        env_fns: Functions that each return an env.
+        copy: Whether reset() and step() return copies of the observations.
+        observation_mode: "same", "different", or a tuple of the batched and the single observation space.
+        autoreset_mode: What happens at the end of an episode.
+    """
 
     def __init__(
         self,
@@ -24,7 +31,6 @@ class SyncVectorEnv(PoolVectorEnv):
         observation_mode: str | tuple[gymnasium.Space[Any], gymnasium.Space[Any]] = "same",
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
     ) -> None:
-        """The arguments are those of gymnasium.vector.SyncVectorEnv."""
         self._set_factories(env_fns)
         self.copy = copy
         self.observation_mode = observation_mode

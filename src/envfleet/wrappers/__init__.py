@@ -4,7 +4,7 @@ They wrap pools of envfleet.make(), in every autoreset mode, with step() as with
 have the name of a Gymnasium wrapper take its arguments; docs/wrappers.md explains the differences.
 """
 
-from envfleet.wrappers.base import PoolWrapper, Rows, WrapperState
+from envfleet.wrappers.base import BatchRows, PoolWrapper, WrapperState
 from envfleet.wrappers.episode_statistics import RecordEpisodeStatistics
 from envfleet.wrappers.frame_stack import FrameStackObservation
 from envfleet.wrappers.normalize import NormalizeObservation, NormalizeReward
@@ -12,6 +12,7 @@ from envfleet.wrappers.recording import RecordGrid, record
 from envfleet.wrappers.rewards import ClipReward
 
 __all__ = [
+    "BatchRows",
     "ClipReward",
     "FrameStackObservation",
     "NormalizeObservation",
@@ -19,7 +20,6 @@ __all__ = [
     "PoolWrapper",
     "RecordEpisodeStatistics",
     "RecordGrid",
-    "Rows",
     "WrapperState",
     "record",
 ]

@@ -1,7 +1,7 @@
 """PoolWrapper: a VectorWrapper that also knows send() and recv(), partial resets and rows in any order.
 
-A wrapper processes batches of rows in _take(), which is called for every way that rows arrive: reset() of
-all or of some envs, step(), recv(), in every autoreset mode, and in an EnvError.
+A wrapper overrides process(), which is called for the rows of every call, in every autoreset mode: reset() of all or of
+some envs, step(), recv(), and the rows in an EnvError.
 """
 
 from __future__ import annotations
@@ -25,24 +25,39 @@ from envfleet.seeding import Seed
 Mask = NDArray[np.bool_]
 
 
-class Rows(NamedTuple):
+class BatchRows(NamedTuple):
     """The envs of a batch's rows and what happened to them, as arrays with one value per row.
 
-    A row that ended in same_step mode is both: the last of one episode, and the first of the next. A row
-    that a partial reset did not select is neither: its env has not changed.
+    A row that ended in same_step mode is both stepped and first: it ends one episode and starts the next. A row that a
+    partial reset did not select is neither: its env has not changed.
+
+    Attributes:
+        env_id: The env of each row.
+        first: Whether the row shows the first observation of an episode.
+        stepped: Whether the row is the outcome of a step, so that its reward counts.
+        ended: Whether the row ended an episode.
+        failed: Whether the env raised and was restarted. The reward and the last observation mean nothing then.
+        env_index: Indexes the rows' envs in an array of all envs: env_id, or a faster slice if the rows are all envs in
+            order.
     """
 
     env_id: NDArray[np.int32]
-    first: Mask  # shows the first observation of an episode
-    moved: Mask  # is the outcome of a step, so its reward counts
-    ended: Mask  # ended an episode
-    failed: Mask  # the env raised and was restarted; the reward and the last observation mean nothing
-    at: Any  # what picks the rows' envs out of an array of all: env_id, or a slice where they are all, in order
+    first: Mask
+    stepped: Mask
+    ended: Mask
+    failed: Mask
+    env_index: Any
 
 
 @dataclass(frozen=True)
 class WrapperState:
-    """The state of a wrapper and of the env that it wraps. Can be pickled."""
+    """The state of a wrapper and of the env that it wraps. Can be pickled.
+
+    Attributes:
+        wrapper: The name of the wrapper's class.
+        inner: The state of the wrapped env.
+        own: The values of the wrapper's state_names.
+    """
 
     wrapper: str
     inner: Any
@@ -50,10 +65,13 @@ class WrapperState:
 
 
 class PoolWrapper(VectorWrapper):
-    """A wrapper around a pool of envfleet.make(), or around another PoolWrapper."""
+    """A wrapper around a pool of envfleet.make(), or around another PoolWrapper. Override process().
 
-    # Names of the attributes that _take() changes: what get_state() saves.
-    _kept: tuple[str, ...] = ()
+    Attributes:
+        state_names: The names of the attributes that process() changes. get_state() saves them.
+    """
+
+    state_names: tuple[str, ...] = ()
 
     def __init__(self, env: VectorEnv[Any, Any, Any]) -> None:
         if not isinstance(env, VectorEnv) or not isinstance(env.unwrapped, GymnasiumPool):
@@ -69,12 +87,16 @@ class PoolWrapper(VectorWrapper):
         self._ids = np.arange(pool.num_envs, dtype=np.int32)
         self._none = np.zeros(pool.num_envs, dtype=np.bool_)
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        """Process a batch and return its observations and rewards; info may be changed in place.
+        """Process a batch and return its observations and rewards.
 
-        The reward of a reset is zeros.
+        Args:
+            rows: Which envs the rows belong to, and which of them start, continue and end an episode.
+            obs: The observations.
+            reward: The rewards; zeros for a reset.
+            info: The infos. May be changed in place.
         """
         raise NotImplementedError
 
@@ -85,14 +107,14 @@ class PoolWrapper(VectorWrapper):
     ) -> tuple[Any, dict[str, Any]]:
         """Reset all envs, those of env_id, or those of options["reset_mask"]."""
         ids = () if env_id is None else (env_id,)
-        obs, info = self._keeping_up(lambda: self.env.reset(*ids, seed=seed, options=options))  # type: ignore[arg-type]  # any Mapping and Seed
+        obs, info = self._process_on_error(lambda: self.env.reset(*ids, seed=seed, options=options))  # type: ignore[arg-type]  # any Mapping and Seed
         if options is not None and "reset_mask" in options:
             env_ids, first = self._ids, options["reset_mask"]
         else:
             env_ids = info["env_id"]
             first = np.ones(len(env_ids), dtype=np.bool_)
         none = self._none[: len(env_ids)]
-        obs, _ = self._take(Rows(env_ids, first, none, none, none, env_ids), obs, np.zeros(len(env_ids)), info)
+        obs, _ = self.process(BatchRows(env_ids, first, none, none, none, env_ids), obs, np.zeros(len(env_ids)), info)
         return obs, info
 
     def step(self, actions: Any, env_id: Any = None, *, timeout: float | None = None) -> Step:
@@ -100,8 +122,8 @@ class PoolWrapper(VectorWrapper):
         # A Gymnasium wrapper in between accepts only actions.
         ids = () if env_id is None else (env_id,)
         limit = {} if timeout is None else {"timeout": timeout}
-        step = self._keeping_up(lambda: self.env.step(actions, *ids, **limit))
-        return self._taken(step, slice(None) if env_id is None and not self._is_async else None)
+        step = self._process_on_error(lambda: self.env.step(actions, *ids, **limit))
+        return self._processed(step, slice(None) if env_id is None and not self._is_async else None)
 
     # --- EnvPool -----------------------------------------------------------------------------------
 
@@ -116,13 +138,13 @@ class PoolWrapper(VectorWrapper):
     def recv(self, timeout: float | None = None) -> Step:
         """Receive the rows that are ready; info["env_id"] tells which envs they belong to."""
         receive = self._inner("recv")
-        return self._taken(self._keeping_up(lambda: receive(timeout)))
+        return self._processed(self._process_on_error(lambda: receive(timeout)))
 
     # --- state and life ------------------------------------------------------------------------------
 
     def get_state(self) -> WrapperState:
         """Return the state of every env and of the wrappers around them."""
-        own = {name: copy.deepcopy(getattr(self, name)) for name in self._kept}
+        own = {name: copy.deepcopy(getattr(self, name)) for name in self.state_names}
         return WrapperState(type(self).__name__, self._inner("get_state")(), own)
 
     def set_state(self, state: WrapperState) -> None:
@@ -140,14 +162,14 @@ class PoolWrapper(VectorWrapper):
             setattr(self, name, value)
 
     def _check_own(self, own: Any) -> None:
-        """Raise StateError unless these are values of the kept names, with arrays of the same shapes and dtypes."""
-        if not isinstance(own, dict) or own.keys() != set(self._kept):
+        """Raise StateError unless these are values of state_names, with arrays of the same shapes and dtypes."""
+        if not isinstance(own, dict) or own.keys() != set(self.state_names):
             got = list(own) if isinstance(own, dict) else type(own).__name__
             raise StateError(
-                f"set_state() expected a state of {type(self).__name__} with {list(self._kept)}, got {got}; "
+                f"set_state() expected a state of {type(self).__name__} with {list(self.state_names)}, got {got}; "
                 "the state is damaged or of another version: save it again with get_state()"
             )
-        for name in self._kept:
+        for name in self.state_names:
             _check_arrays(name, getattr(self, name, None), own[name])
 
     def __getattr__(self, name: str) -> Any:
@@ -171,7 +193,7 @@ class PoolWrapper(VectorWrapper):
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _taken(self, step: Step, at: slice | None = None) -> Step:
+    def _processed(self, step: Step, env_index: slice | None = None) -> Step:
         obs, reward, terminated, truncated, info = step
         ended = terminated | truncated
         first = info["elapsed_step"] == 0
@@ -180,12 +202,12 @@ class PoolWrapper(VectorWrapper):
             first &= ~ended
         failed = truncated & info["_error"] if self._restarts and "_error" in info else self._none[: len(ended)]
         env_id = info["env_id"]
-        rows = Rows(env_id, first, ended | ~first, ended, failed, env_id if at is None else at)
-        obs, reward = self._take(rows, obs, reward, info)
+        rows = BatchRows(env_id, first, ended | ~first, ended, failed, env_id if env_index is None else env_index)
+        obs, reward = self.process(rows, obs, reward, info)
         return obs, reward, terminated, truncated, info
 
-    def _keeping_up(self, call: Callable[[], Any]) -> Any:
-        """Make a call. If an env raises, the rows of the others are processed and put into the error."""
+    def _process_on_error(self, call: Callable[[], Any]) -> Any:
+        """Make a call. If an env raises, process the rows of the others and put them into the error."""
         try:
             return call()
         except EnvError as error:
@@ -193,7 +215,7 @@ class PoolWrapper(VectorWrapper):
             if batch is not None:
                 info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
                 rows = batch.obs, batch.reward, batch.terminated, batch.truncated, info
-                batch.obs, batch.reward, *_ = self._taken(rows)
+                batch.obs, batch.reward, *_ = self._processed(rows)
                 batch.info = info
             raise
 
@@ -206,13 +228,13 @@ class PoolWrapper(VectorWrapper):
         return getattr(self.env, name)
 
 
-def changed(space: gymnasium.Space[Any], change: Callable[[gymnasium.Space[Any]], Any]) -> gymnasium.Space[Any]:
-    """Return the space with a function applied to each leaf."""
+def map_leaves(space: gymnasium.Space[Any], function: Callable[[gymnasium.Space[Any]], Any]) -> gymnasium.Space[Any]:
+    """Return the space with the function applied to each leaf."""
     if isinstance(space, spaces.Dict):
-        return spaces.Dict({key: changed(part, change) for key, part in space.spaces.items()})
+        return spaces.Dict({key: map_leaves(part, function) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):
-        return spaces.Tuple([changed(part, change) for part in space.spaces])
-    leaf: gymnasium.Space[Any] = change(space)
+        return spaces.Tuple([map_leaves(part, function) for part in space.spaces])
+    leaf: gymnasium.Space[Any] = function(space)
     return leaf
 
 
@@ -237,7 +259,7 @@ def check_number(wrapper: PoolWrapper, name: str, value: Any) -> None:
         raise ConfigError(f"{type(wrapper).__name__} expected a number as {name}, got {value!r}")
 
 
-class FinalRows:
+class FinalObservations:
     """The final observations in info["final_obs"] of a same_step batch, by leaf: read, replace, write back.
 
     rows: the rows of the batch that have a final observation.

@@ -12,18 +12,28 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.wrappers.base import PoolWrapper, Rows
+from envfleet.wrappers.base import BatchRows, PoolWrapper
 
 
 class RecordEpisodeStatistics(PoolWrapper):
     """Adds info["episode"] = {"r": return, "l": length, "t": seconds} with the mask info["_episode"].
 
-    return_queue, length_queue and time_queue hold the last buffer_length episodes, episode_count how many ended. An
-    episode that an env's failure cut short (on_error="restart") does not count. pool.stats() returns means and
+    An episode that an env's failure cut short (on_error="restart") does not count. pool.stats() returns means and
     extremes of the same episodes without a wrapper.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        buffer_length: How many episodes the queues hold.
+        stats_key: The key in the info, "episode" by default.
+
+    Attributes:
+        episode_count: How many episodes ended.
+        return_queue: The returns of the last episodes.
+        length_queue: Their lengths.
+        time_queue: Their durations in seconds.
     """
 
-    _kept = ("_returns", "_lengths", "episode_count", "return_queue", "length_queue", "time_queue")
+    state_names = ("_returns", "_lengths", "episode_count", "return_queue", "length_queue", "time_queue")
 
     def __init__(self, env: VectorEnv[Any, Any, Any], buffer_length: int = 100, stats_key: str = "episode") -> None:
         super().__init__(env)
@@ -37,12 +47,13 @@ class RecordEpisodeStatistics(PoolWrapper):
         self.length_queue: deque[int] = deque(maxlen=max_episodes)
         self.time_queue: deque[float] = deque(maxlen=max_episodes)
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Add up rewards and steps, and report the episodes that ended."""
         # Rows of resets have no reward, and are set to zero below anyway.
-        self._returns[rows.at] += reward
-        self._lengths[rows.at] += rows.moved
+        self._returns[rows.env_index] += reward
+        self._lengths[rows.env_index] += rows.stepped
         over = np.flatnonzero(rows.first | rows.ended)
         if over.size:
             done = rows.ended & ~rows.failed

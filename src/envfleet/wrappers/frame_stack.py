@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows
+from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper
 
 _PADDINGS = ("reset", "zero")
 
@@ -19,11 +19,15 @@ _PADDINGS = ("reset", "zero")
 class FrameStackObservation(PoolWrapper):
     """Stacks the last stack_size observations of each env, oldest first: (num_envs, stack_size, ...).
 
-    An episode starts with its first observation repeated (padding_type="reset") or after zeros ("zero"); frames
-    of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
+    Frames of the previous episode never appear. Dict and Tuple observations are stacked leaf by leaf.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        stack_size: The number of observations in a stack.
+        padding_type: An episode starts with its first observation repeated ("reset") or after zeros ("zero").
     """
 
-    _kept = ("_frames", "_newest")
+    state_names = ("_frames", "_newest")
 
     def __init__(self, env: VectorEnv[Any, Any, Any], stack_size: int, *, padding_type: str = "reset") -> None:
         super().__init__(env)
@@ -48,19 +52,20 @@ class FrameStackObservation(PoolWrapper):
         self._newest = np.zeros(self.num_envs, dtype=np.intp)
         self._oldest_first = np.arange(1, self.stack_size + 1)
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Replace each observation with the env's last stack_size observations."""
         ids = rows.env_id
-        finals = FinalRows(info, self._split)
+        finals = FinalObservations(info, self._split)
         if finals.rows.size:
             self._finish(finals, ids[finals.rows])
-        started, stepped = np.flatnonzero(rows.first), np.flatnonzero(rows.moved & ~rows.first)
-        going_on = ids[stepped]
-        newest = self._newest[going_on] = (self._newest[going_on] + 1) % self.stack_size
+        started, continued = np.flatnonzero(rows.first), np.flatnonzero(rows.stepped & ~rows.first)
+        continued_ids = ids[continued]
+        newest = self._newest[continued_ids] = (self._newest[continued_ids] + 1) % self.stack_size
         for frames, column in zip(self._frames, self._split(obs), strict=True):
-            if stepped.size:
-                frames[going_on, newest] = column if stepped.size == len(ids) else column[stepped]
+            if continued.size:
+                frames[continued_ids, newest] = column if continued.size == len(ids) else column[continued]
             if started.size:
                 self._start(frames, ids[started], column[started])
         slots = self._slots(ids)
@@ -73,7 +78,7 @@ class FrameStackObservation(PoolWrapper):
             frames[ids] = 0
             frames[ids, self._newest[ids]] = first
 
-    def _finish(self, finals: FinalRows, ids: NDArray[np.int32]) -> None:
+    def _finish(self, finals: FinalObservations, ids: NDArray[np.int32]) -> None:
         """Write the final stacks of episodes that ended in a same_step batch, whose rows already show the next ones."""
         self._newest[ids] = (self._newest[ids] + 1) % self.stack_size
         slots = self._slots(ids)

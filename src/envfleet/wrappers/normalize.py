@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
 from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.wrappers.base import FinalRows, PoolWrapper, Rows, changed, check_number
+from envfleet.statistics import add_to_moments
+from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper, check_number, map_leaves
 
 
 class _Normalizer(PoolWrapper):
@@ -78,12 +79,20 @@ class _Normalizer(PoolWrapper):
 class NormalizeObservation(_Normalizer):
     """Scales observations to mean 0 and variance 1 by the running mean and variance.
 
-    In Dict and Tuple observations every Box is normalised, and everything else is unchanged. The results are float32
-    (float64 for a float64 Box), clipped to [-clip, clip] if clip is given. obs_rms holds the statistics: mean, var and
-    count; for several Boxes by name: {"obs['position']": ...}.
+    In Dict and Tuple observations every Box is normalized, and everything else is unchanged. The results are float32
+    (float64 for a float64 Box).
+
+    Args:
+        env: The pool, or another wrapper of it.
+        epsilon: Added to the variance.
+        clip: Clip the results to [-clip, clip]; None for no bounds.
+
+    Attributes:
+        obs_rms: The statistics: mean, var and count; for several Boxes by name: {"obs['position']": ...}.
+        update_running_mean: Whether rows update the statistics; set it to False for evaluation.
     """
 
-    _kept = ("obs_rms",)
+    state_names = ("obs_rms",)
 
     def __init__(self, env: VectorEnv[Any, Any, Any], epsilon: float = 1e-8, *, clip: float | None = None) -> None:
         super().__init__(env, epsilon, clip)
@@ -99,7 +108,7 @@ class NormalizeObservation(_Normalizer):
         # For a single Box the moments themselves, as in Gymnasium: code reads the mean and copies it from env to env.
         self.obs_rms = by_name if isinstance(inner, (spaces.Dict, spaces.Tuple)) else by_name["obs"]
         self._split, self._join = split(inner), join(inner)
-        self.single_observation_space = changed(inner, self._space)
+        self.single_observation_space = map_leaves(inner, self._space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
 
     def _space(self, leaf: gymnasium.Space[Any]) -> gymnasium.Space[Any]:
@@ -111,13 +120,14 @@ class NormalizeObservation(_Normalizer):
     def _moments(self) -> dict[str, RunningMeanStd]:
         return self.obs_rms if isinstance(self.obs_rms, dict) else {"obs": self.obs_rms}
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Update the statistics with the rows, and normalize their observations."""
         columns = self._split(obs)
-        finals = FinalRows(info, self._split)
+        finals = FinalObservations(info, self._split)
         # The row of a failed env is zeros, or in same_step mode the next episode's first observation.
-        seen = rows.first | (rows.moved & ~rows.failed)
+        seen = rows.first | (rows.stepped & ~rows.failed)
         for name, moments in self._moments().items():
             position = self._positions[name]
             last = finals.leaf(position)
@@ -146,9 +156,21 @@ class NormalizeObservation(_Normalizer):
 
 
 class NormalizeReward(_Normalizer):
-    """Divides rewards by the standard deviation of the discounted return so far within each episode."""
+    """Divides rewards by the standard deviation of the discounted return so far within each episode.
 
-    _kept = ("return_rms", "accumulated_reward")
+    Args:
+        env: The pool, or another wrapper of it.
+        gamma: The discount factor.
+        epsilon: Added to the variance.
+        clip: Clip the results to [-clip, clip]; None for no bounds.
+
+    Attributes:
+        return_rms: The statistics of the discounted return: mean, var and count.
+        accumulated_reward: The discounted return of each env so far.
+        update_running_mean: Whether rows update the statistics; set it to False for evaluation.
+    """
+
+    state_names = ("return_rms", "accumulated_reward")
 
     def __init__(
         self, env: VectorEnv[Any, Any, Any], gamma: float = 0.99, epsilon: float = 1e-8, *, clip: float | None = None
@@ -164,17 +186,18 @@ class NormalizeReward(_Normalizer):
     def _moments(self) -> dict[str, RunningMeanStd]:
         return {"return": self.return_rms}
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
-        running = self.accumulated_reward[rows.at]
-        running = np.where(rows.moved, running * self.gamma + reward, running)
-        counted = running[rows.moved & ~rows.failed]
+        """Update the statistics with the rows, and scale their rewards."""
+        running = self.accumulated_reward[rows.env_index]
+        running = np.where(rows.stepped, running * self.gamma + reward, running)
+        counted = running[rows.stepped & ~rows.failed]
         if self.update_running_mean and counted.size:
             self.return_rms.update(counted)
         # The return starts from 0 after an end, including a truncation.
         running[rows.ended | rows.first] = 0.0
-        self.accumulated_reward[rows.at] = running
+        self.accumulated_reward[rows.env_index] = running
         return obs, self._clipped(reward / np.sqrt(self.return_rms.var + self.epsilon))
 
 
@@ -186,7 +209,7 @@ _FIRST_COUNT = 1e-4  # of mean 0 and variance 1, so that there is something to d
 
 
 class RunningMeanStd:
-    """Running mean and variance in float64: float32 sums lose precision in long runs."""
+    """Running mean and variance, in float64."""
 
     def __init__(self, shape: tuple[int, ...] = ()) -> None:
         self.mean: NDArray[np.float64] = np.zeros(shape)
@@ -194,14 +217,6 @@ class RunningMeanStd:
         self.count: float = _FIRST_COUNT
 
     def update(self, rows: NDArray[Any]) -> None:
-        """Add rows, by Chan's formula for the moments of combined sets."""
-        added = len(rows)
-        mean = np.add.reduce(rows, axis=0, dtype=np.float64) / added
-        from_mean = rows - mean
-        var = np.add.reduce(from_mean * from_mean, axis=0) / added
-        total = self.count + added
-        away = mean - self.mean
-        squares = self.var * self.count + var * added + away * away * (self.count * added / total)
-        self.mean = np.asarray(self.mean + away * (added / total))
-        self.var = np.asarray(squares / total)
-        self.count = total
+        """Add rows."""
+        count, mean, squares = add_to_moments(self.count, self.mean, self.var * self.count, rows)
+        self.count, self.mean, self.var = count, np.asarray(mean), np.asarray(squares / count)

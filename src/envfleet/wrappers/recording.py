@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
 from envfleet.making.options import integer_option
-from envfleet.rendering import tile
-from envfleet.wrappers.base import PoolWrapper, Rows, check_number
-from envfleet.wrappers.video import Video, check_path, shrunk, writer_of
+from envfleet.rendering import Frame, shrink, tile
+from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
+from envfleet.wrappers.video import Video, check_path, writer_of
 
 Policy = Callable[[Any], Any]
 
@@ -28,9 +28,20 @@ _MIN_FPS, _MAX_FPS = 0.01, 1000  # a GIF has 16 bits for hundredths of a second,
 class RecordGrid(PoolWrapper):
     """Records what some envs (default: the first 16) render, one frame per step, as a .gif or .mp4 file.
 
-    Without trigger: one video of num_frames frames, from the first reset. With trigger: a video starts at each step for
-    which trigger(step) is true, where step counts batches and {step} in the path names the file. A video ends after
-    num_frames frames, or with close().
+    A video ends after num_frames frames, or with close().
+
+    Args:
+        env: A synchronous pool with render_mode="rgb_array".
+        path: The file. With trigger, {step} in it is replaced by the number of the first step.
+        num_frames: The length of a video.
+        env_ids: The envs to record; None for the first 16.
+        trigger: A video starts at each step for which trigger(step) is true, where step counts batches. None for one
+            video, from the first reset.
+        fps: Frames per second; None for the env's own.
+        max_width: Larger frames are shrunk to at most this width.
+
+    Attributes:
+        paths: The files of the videos that were started.
     """
 
     def __init__(
@@ -59,7 +70,7 @@ class RecordGrid(PoolWrapper):
         self._finish: Callable[[], Any] = lambda: None
         self._left = 0
         self._batches = -1
-        self.paths: list[Path] = []  # of the videos that were started
+        self.paths: list[Path] = []
 
     @staticmethod
     def _check(env: VectorEnv[Any, Any, Any], path: Any, trigger: Any) -> None:
@@ -91,12 +102,13 @@ class RecordGrid(PoolWrapper):
 
     @property
     def recording(self) -> bool:
-        """True if a video is under way."""
+        """Whether a video is under way."""
         return self._video is not None
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Start a video if one is due, and add a frame to the current one."""
         self._batches += 1
         if self._video is None and self._begins():
             self._video = Video(self._path.replace("{step}", str(self._batches)), self._fps)
@@ -105,7 +117,7 @@ class RecordGrid(PoolWrapper):
             self._left = self._num_frames
             self.paths.append(self._video.path)
         if self._video is not None:
-            self._video.append(self._picture())
+            self._video.append(self.grid_frame())
             self._left -= 1
             if self._left == 0:
                 self.stop()
@@ -114,11 +126,16 @@ class RecordGrid(PoolWrapper):
     def _begins(self) -> bool:
         return not self.paths if self._trigger is None else bool(self._trigger(self._batches))
 
-    def _picture(self) -> NDArray[np.uint8]:
+    def _render(self) -> Sequence[Any]:
         envs: Any = self.unwrapped
         if envs.pool.spec.backend == "native":
-            return shrunk(tile([envs.render_env(env_id) for env_id in self._shown]), self._max_width)
-        return shrunk(tile(envs.pool.render_all(self._shown)), self._max_width)
+            return [envs.render_env(env_id) for env_id in self._shown]
+        frames: Sequence[Any] = envs.pool.render_all(self._shown)
+        return frames
+
+    def grid_frame(self) -> Frame:
+        """Return the frames of the recorded envs as one."""
+        return shrink(tile(self._render()), self._max_width)
 
     def stop(self) -> None:
         """Complete the current video, if any."""
@@ -144,11 +161,30 @@ def record(
 ) -> Path:
     """Reset the envs, run them with policy(obs) -> actions (default: random actions) and write a .gif or .mp4 file.
 
-    envs need render_mode="rgb_array"; they stay open after the last frame.
+    The envs stay open after the last frame.
+
+    Args:
+        envs: A synchronous pool with render_mode="rgb_array".
+        path: The file to write.
+        policy: Maps the observations of all envs to actions; None for random actions.
+        num_frames: The length of the video.
+        seed: The seed of the reset, and of random actions.
+        env_ids: The envs to record; None for the first 16.
+        fps: Frames per second; None for the env's own.
+        max_width: Larger frames are shrunk to at most this width.
+
+    Returns:
+        The path of the file.
     """
     if policy is not None and not callable(policy):
         raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
+    record_rollout(grid, policy, seed)
+    return grid.paths[0]
+
+
+def record_rollout(grid: RecordGrid, policy: Policy | None, seed: int | None) -> None:
+    """Reset the envs and run them with policy(obs), or random actions for None, until the video is complete."""
     if policy is None:
         grid.action_space.seed(seed)
     try:
@@ -161,4 +197,3 @@ def record(
                 obs, _ = grid.env.reset(options={"reset_mask": ended})
     finally:
         grid.stop()
-    return grid.paths[0]

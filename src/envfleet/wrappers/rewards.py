@@ -9,11 +9,17 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.wrappers.base import PoolWrapper, Rows, check_number
+from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 
 
 class ClipReward(PoolWrapper):
-    """Clips rewards to the range from min_reward to max_reward."""
+    """Clips rewards to the range from min_reward to max_reward.
+
+    Args:
+        env: The pool, or another wrapper of it.
+        min_reward: The lower bound, a number or an array without dimensions; None for none.
+        max_reward: The upper bound, likewise.
+    """
 
     def __init__(
         self,
@@ -21,7 +27,6 @@ class ClipReward(PoolWrapper):
         min_reward: float | NDArray[Any] | None = None,
         max_reward: float | NDArray[Any] | None = None,
     ) -> None:
-        """min_reward, max_reward: numbers, or arrays of one number without dimensions."""
         super().__init__(env)
         if min_reward is None and max_reward is None:
             raise ConfigError("ClipReward expected min_reward, max_reward or both, got neither")
@@ -32,8 +37,9 @@ class ClipReward(PoolWrapper):
             raise ConfigError(f"ClipReward expected min_reward <= max_reward, got {min_reward} and {max_reward}")
         self.min_reward, self.max_reward = min_reward, max_reward
 
-    def _take(
-        self, rows: Rows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
+    def process(
+        self, rows: BatchRows, obs: Any, reward: NDArray[np.float64], info: dict[str, Any]
     ) -> tuple[Any, NDArray[np.float64]]:
+        """Clip the rewards of the rows that are steps."""
         # The reward of a reset stays 0, even if the bounds exclude it.
-        return obs, np.where(rows.moved, np.clip(reward, self.min_reward, self.max_reward), reward)
+        return obs, np.where(rows.stepped, np.clip(reward, self.min_reward, self.max_reward), reward)

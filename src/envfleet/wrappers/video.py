@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, MissingExtraError
-
-Frame = NDArray[np.uint8]
+from envfleet.rendering import Frame
 
 _PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imageio_ffmpeg")}
 
@@ -44,7 +41,7 @@ class Video:
             self._frames.append(frame)
             return
         if self._encoder is None:
-            # Blocks of 2: larger ones, the default, would scale the picture.
+            # Blocks of 2: larger ones, the default, would scale the frame.
             size = (frame.shape[1], frame.shape[0])
             self._encoder = self._module.write_frames(
                 str(self.path), size, fps=self._fps, macro_block_size=2, ffmpeg_log_level="error"
@@ -78,18 +75,6 @@ def writer_of(path: Path) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(package, "cli", f"a {path.suffix[1:].upper()} file") from error
-
-
-def shrunk(picture: Frame, max_width: int) -> Frame:
-    """Shrink a picture to at most max_width by an integer factor; each pixel is the mean of a block."""
-    height, width = picture.shape[:2]
-    factor = min(math.ceil(width / max_width), height)
-    if factor <= 1:
-        return picture
-    height, width = height // factor, width // factor
-    blocks: Frame = picture[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
-    smaller: Frame = blocks.mean(axis=(1, 3)).astype(np.uint8)
-    return smaller
 
 
 def _even(frame: Frame) -> Frame:

@@ -130,7 +130,7 @@ class PlayersEnv(gymnasium.Env[Any, Any]):
         return getattr(self if name in _OWN or not hasattr(self.env, name) else self.env, name)
 
     def has_wrapper_attr(self, name: str) -> bool:
-        """Return True if the adapter or the multi-agent env has the attribute."""
+        """Return whether the adapter or the multi-agent env has the attribute."""
         return name in _OWN or hasattr(self.env, name)
 
     def set_wrapper_attr(self, name: str, value: Any, *, force: bool = True) -> bool:

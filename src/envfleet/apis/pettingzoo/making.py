@@ -55,9 +55,13 @@ def make_pettingzoo(
 ) -> AgentsPool | PlayerRowsPool:
     """Make a pool of multi-agent envs: ParallelEnvs, or AECEnvs that PettingZoo can convert.
 
-    layout: "agents" returns dicts by agent of arrays over the envs, "rows" one row per player. max_num_players: the
-    largest number of players in one step of an env; default: all possible agents. wrappers: callables that wrap the
-    multi-agent env. render_mode: passed to the env. options: as in envfleet.make().
+    Args:
+        env: An id of PettingZoo's registry, a module such as rps_v2, a class, a factory, or a list of factories.
+        layout: "agents" returns dicts by agent of arrays over the envs, "rows" one row per player.
+        max_num_players: The largest number of players in one step of an env; None for all possible agents.
+        wrappers: Callables that wrap the multi-agent env, the first one innermost.
+        render_mode: Passed to the env.
+        **options: Options of envfleet.make().
     """
     if layout not in ("agents", "rows"):
         raise ConfigError(f"layout expected 'agents' or 'rows', got {layout!r}")

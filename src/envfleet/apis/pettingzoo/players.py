@@ -1,4 +1,4 @@
-"""Players: the agents of an env with their spaces and slots; Reading: what a batch says about each agent.
+"""Players: the agents of an env with their spaces and slots; AgentRows: what a batch says about each agent.
 
 A slot is one row of the arrays that an env's agents share. Agents with equal spaces form a group, and each group has
 its own slots. If a group has a slot for every agent, the agent's index in the group is its slot; if it has fewer
@@ -37,7 +37,7 @@ class Group:
 
     @property
     def is_fixed(self) -> bool:
-        """True if every agent has its own slot."""
+        """Whether every agent has its own slot."""
         return self.num_slots == len(self.agents)
 
 
@@ -186,8 +186,8 @@ Flags = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a batch says about each agent: arrays of shape (rows, agents).
+class AgentRows:
+    """The values of each agent in a batch: arrays of shape (rows, agents).
 
     present: the agent has a value in this row. alive: its next action counts. slot: where its observation is, -1 for
     none. last_slot: the same in batch.final, for an episode that ended in a same_step row; reward and flags are then
@@ -203,8 +203,8 @@ class Reading:
     last_slot: NDArray[np.intp]
 
 
-def read_batch(batch: Batch, num_agents: int, was_alive: Flags) -> Reading:
-    """Read a batch. was_alive: who was alive before, in the rows of this batch."""
+def agent_rows_of(batch: Batch, num_agents: int, was_alive: Flags) -> AgentRows:
+    """Return what a batch says about each agent. was_alive: who was alive before, in the rows of this batch."""
     ended = batch.terminated | batch.truncated
     slot = _slots(batch.obs["player"], num_agents)
     last_slot = np.full_like(slot, -1)
@@ -229,7 +229,7 @@ def read_batch(batch: Batch, num_agents: int, was_alive: Flags) -> Reading:
     # The pool's time limit, or a restart, truncates the episode of players that were not done.
     truncated = truncated | (played & ended[:, None] & ~terminated)
     alive = (played & ~terminated & ~truncated) | starts_next
-    return Reading(present | played, alive, reward, terminated, truncated, slot, last_slot)
+    return AgentRows(present | played, alive, reward, terminated, truncated, slot, last_slot)
 
 
 def _slots(player: NDArray[np.int32], num_agents: int) -> NDArray[np.intp]:

@@ -16,14 +16,14 @@ from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.players import (
     AgentId,
+    AgentRows,
     Flags,
     Group,
     Players,
-    Reading,
     agent_observations,
+    agent_rows_of,
     gather_observations,
     idle_value,
-    read_batch,
     split_infos,
 )
 from envfleet.apis.view import PoolView
@@ -104,7 +104,7 @@ class PlayersPool(PoolView, ABC, Generic[T]):
 
     def show(self, batch: Batch) -> Step[T]:
         """Convert a batch of the pool, such as EnvError.batch, to this view's layout."""
-        return self._to_step(batch, self._read(batch))
+        return self._to_step(batch, self._agent_rows(batch))
 
     def _receive(self, take: Any) -> Step[T]:
         try:
@@ -112,22 +112,22 @@ class PlayersPool(PoolView, ABC, Generic[T]):
         except EnvError as error:
             # The other envs have stepped, so their agents' state has changed.
             if error.batch is not None:
-                self._remember(error.batch, self._read(error.batch))
+                self._update_agents(error.batch, self._agent_rows(error.batch))
             raise
-        reading = self._read(batch)
-        self._remember(batch, reading)
-        return self._to_step(batch, reading)
+        agent_rows = self._agent_rows(batch)
+        self._update_agents(batch, agent_rows)
+        return self._to_step(batch, agent_rows)
 
-    def _read(self, batch: Batch) -> Reading:
-        return read_batch(batch, len(self.possible_agents), self._alive[batch.env_id])
+    def _agent_rows(self, batch: Batch) -> AgentRows:
+        return agent_rows_of(batch, len(self.possible_agents), self._alive[batch.env_id])
 
-    def _remember(self, batch: Batch, reading: Reading) -> None:
-        self._present[batch.env_id] = reading.present
-        self._alive[batch.env_id] = reading.alive
-        self._slot[batch.env_id] = reading.slot
+    def _update_agents(self, batch: Batch, agent_rows: AgentRows) -> None:
+        self._present[batch.env_id] = agent_rows.present
+        self._alive[batch.env_id] = agent_rows.alive
+        self._slot[batch.env_id] = agent_rows.slot
 
     @abstractmethod
-    def _to_step(self, batch: Batch, reading: Reading) -> Step[T]:
+    def _to_step(self, batch: Batch, agent_rows: AgentRows) -> Step[T]:
         """Return the batch in this view's layout."""
 
     # --- actions -------------------------------------------------------------------------------
@@ -193,34 +193,35 @@ ByAgent = dict[AgentId, Any]
 
 
 class AgentsPool(PlayersPool[ByAgent]):
-    """obs, reward, terminated, truncated: dicts by agent of arrays, row i of env i (or `info["env_id"][i]`).
+    """A pool of multi-agent envs that returns dicts by agent of arrays over the envs. Made by make_pettingzoo().
 
+    Row i of obs[agent], reward[agent], terminated[agent] and truncated[agent] is env i (or `info["env_id"][i]`).
     `info["present"][agent]` tells in which rows the agent has values; all others are zeros.
     `info["alive"][agent]` tells where its next action counts. `info["agents"][agent]` holds its infos.
     """
 
-    def _to_step(self, batch: Batch, reading: Reading) -> Step[ByAgent]:
+    def _to_step(self, batch: Batch, agent_rows: AgentRows) -> Step[ByAgent]:
         own_infos, env_info = split_infos(batch.info, len(self.possible_agents))
         own: dict[str, Any] = {
             "env_id": batch.env_id,
             "elapsed_step": batch.elapsed_step,
-            "present": self._by_agent(reading.present),
-            "alive": self._by_agent(reading.alive),
+            "present": self._by_agent(agent_rows.present),
+            "alive": self._by_agent(agent_rows.alive),
             "agents": dict(zip(self.possible_agents, own_infos, strict=True)),
         }
         info = with_env_info(own, env_info)
         ended = batch.terminated | batch.truncated
         if batch.final is not None and ended.any():
             last_infos, last_env_info = split_infos(batch.final.info, len(self.possible_agents))
-            info["final_obs"] = self._observations(batch.final.obs, reading.last_slot, always_gather=True)
-            info["_final_obs"] = self._by_agent(reading.last_slot >= 0)
+            info["final_obs"] = self._observations(batch.final.obs, agent_rows.last_slot, always_gather=True)
+            info["_final_obs"] = self._by_agent(agent_rows.last_slot >= 0)
             by_agent = dict(zip(self.possible_agents, last_infos, strict=True))
             info["final_info"] = with_env_info({"agents": by_agent}, last_env_info)
         return (
-            self._observations(batch.obs, reading.slot),
-            self._by_agent(reading.reward),
-            self._by_agent(reading.terminated),
-            self._by_agent(reading.truncated),
+            self._observations(batch.obs, agent_rows.slot),
+            self._by_agent(agent_rows.reward),
+            self._by_agent(agent_rows.terminated),
+            self._by_agent(agent_rows.truncated),
             info,
         )
 
@@ -266,7 +267,7 @@ class AgentsPool(PlayersPool[ByAgent]):
 
 
 class PlayerRowsPool(PlayersPool[Any]):
-    """obs, reward, terminated, truncated: one row per player that has values, env by env.
+    """A pool of multi-agent envs that returns one row per player with values, env by env. Made by make_pettingzoo().
 
     info["players.env_id"] and info["players.id"] (int32) tell which env and which agent
     (possible_agents[id]) a row belongs to. info["env_id"], info["elapsed_step"] and everything under "env." have one
@@ -285,8 +286,8 @@ class PlayerRowsPool(PlayersPool[Any]):
         self.single_observation_space = self._only.observation_space
         self.single_action_space = self._only.action_space
 
-    def _to_step(self, batch: Batch, reading: Reading) -> Step[Any]:
-        rows, indices = np.nonzero(reading.present)
+    def _to_step(self, batch: Batch, agent_rows: AgentRows) -> Step[Any]:
+        rows, indices = np.nonzero(agent_rows.present)
         own_infos, env_info = split_infos(batch.info, len(self.possible_agents))
         own: dict[str, Any] = {
             "env_id": batch.env_id,
@@ -299,17 +300,17 @@ class PlayerRowsPool(PlayersPool[Any]):
         }
         info = with_env_info(own, merge(_rows_of(own_infos, rows, indices)))
         if batch.final is not None and (batch.terminated | batch.truncated).any():
-            last_slot = reading.last_slot[rows, indices]
+            last_slot = agent_rows.last_slot[rows, indices]
             last_infos, _ = split_infos(batch.final.info, len(self.possible_agents))
             info["final_obs"] = gather_observations(self._only, batch.final.obs["obs"][0], rows, last_slot)
             info["_final_obs"] = last_slot >= 0
             last = _rows_of(last_infos, rows, indices)
             info["final_info"] = merge([own if slot >= 0 else None for own, slot in zip(last, last_slot, strict=True)])
         return (
-            gather_observations(self._only, batch.obs["obs"][0], rows, reading.slot[rows, indices]),
-            reading.reward[rows, indices],
-            reading.terminated[rows, indices],
-            reading.truncated[rows, indices],
+            gather_observations(self._only, batch.obs["obs"][0], rows, agent_rows.slot[rows, indices]),
+            agent_rows.reward[rows, indices],
+            agent_rows.terminated[rows, indices],
+            agent_rows.truncated[rows, indices],
             info,
         )
 

@@ -1,4 +1,4 @@
-"""Pools as Stable-Baselines3's vectorised environments.
+"""Pools as Stable-Baselines3's vectorized environments.
 
 from envfleet.apis.sb3 import make_vec_env                    # instead of SB3's make_vec_env
 from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv      # instead of SB3's classes

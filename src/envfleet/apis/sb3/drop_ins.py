@@ -87,7 +87,7 @@ class _DropIn(PoolVecEnv):
         return self._apply(indices, is_wrapped, wrapper_class)
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return True if all envs have this attribute."""
+        """Return whether all envs have this attribute."""
         return all(self._apply(None, has_attribute, attr_name))
 
     def set_attr(self, attr_name: str, value: Any, indices: Indices = None) -> None:
@@ -103,10 +103,13 @@ class _DropIn(PoolVecEnv):
 
 
 class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
-    """Runs envs one after the other in the caller's thread; a drop-in for SB3's DummyVecEnv."""
+    """Runs envs one after the other in the caller's thread; a drop-in for SB3's DummyVecEnv.
+
+    Args:
+        env_fns: Functions that each return a separate env.
+    """
 
     def __init__(self, env_fns: Sequence[EnvFactory]) -> None:
-        """Build the envs. env_fns: functions that each return a separate env."""
         built = [adapt(env_fn()) for env_fn in _checked(env_fns)]
         if len({id(env.unwrapped) for env in built}) < len(built):
             raise ConfigError(
@@ -148,14 +151,16 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
 class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
     """Runs envs in worker processes; a drop-in for SB3's SubprocVecEnv.
 
-    There are as many workers as usable cores, not one for each env; num_workers sets another number,
-    for envs that wait more than they compute.
+    Args:
+        env_fns: Functions that each return an env.
+        start_method: "forkserver" (the default), "spawn" or "fork".
+        num_workers: None for the usable cores, at most one worker per env. Pass more for envs that wait more than they
+            compute.
     """
 
     def __init__(
         self, env_fns: Sequence[EnvFactory], start_method: str | None = None, *, num_workers: int | None = None
     ) -> None:
-        """Start the workers. start_method: "forkserver" (the default), "spawn" or "fork"."""
         num_envs = len(_checked(env_fns))
         multiprocessing.get_context(start_method)  # raises the ValueError that SB3's callers know
         config = _config(
@@ -168,12 +173,12 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
 
     @property
     def waiting(self) -> bool:  # type: ignore[override]  # nothing to set: the pool knows
-        """True if step_async() was called and step_wait() was not yet."""
+        """Whether step_async() was called and step_wait() was not yet."""
         return self.pool.num_in_flight > 0
 
     @property
     def closed(self) -> bool:  # type: ignore[override]  # likewise
-        """True if close() was called."""
+        """Whether close() was called."""
         return self.pool.closed
 
 

@@ -56,14 +56,25 @@ def make_vec_env(
 ) -> VecEnv:
     """Make a monitored VecEnv of n_envs envs, as stable_baselines3.common.env_util.make_vec_env() does.
 
-    env_id: anything that envfleet.make() accepts. An id with a native env runs natively, unless a wrapper or a backend
-    is given; all other envs run in worker processes, or in this process if there is only one.
-    num_envs: envfleet's name for n_envs. options: those of envfleet.make() (backend, num_workers, on_error ...); all
-    others are parameters of the env, like env_kwargs.
+    An id with a native env runs natively, unless a wrapper or a backend is given. All other envs run in worker
+    processes, or in this process if there is only one.
 
-    monitor_dir: native envs write one file there, because one VecMonitor watches them all; Python envs write one
-    each. vec_env_cls: SB3's own helper runs with this class and vec_env_kwargs; without it, vec_env_kwargs are
-    options of the pool.
+    Args:
+        env_id: Anything that envfleet.make() accepts.
+        n_envs: The number of envs; None for one, or for the length of a list of factories.
+        seed: Env i gets seed + i; None for fresh entropy.
+        start_index: The number of the first env in the names of monitor files.
+        monitor_dir: The folder of the monitor files. Native envs write one file, because one VecMonitor watches them
+            all; Python envs write one each.
+        wrapper_class: Wraps each env.
+        env_kwargs: Parameters of the env.
+        vec_env_cls: Have SB3's own helper make the envs with this class and vec_env_kwargs.
+        vec_env_kwargs: Without vec_env_cls, options of the pool.
+        monitor_kwargs: Arguments of the monitor.
+        wrapper_kwargs: Arguments of wrapper_class.
+        num_envs: envfleet's name for n_envs.
+        **options: Options of envfleet.make(), such as backend, num_workers and on_error. All others are parameters of
+            the env, like env_kwargs.
     """
     if num_envs is not None and n_envs not in (None, num_envs):
         raise ConfigError(f"expected n_envs or num_envs, got n_envs={n_envs!r} and num_envs={num_envs!r}; pass one")
@@ -140,7 +151,7 @@ def _build_env(env_id: str, **env_kwargs: Any) -> Any:
 
 
 def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_class: Any) -> bool:
-    """Return True if one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
+    """Return whether one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
     if not isinstance(env_id, str):
         return isinstance(env_id, (list, tuple)) or not callable(env_id)
     backend: str = pool_options.get("backend", "auto")

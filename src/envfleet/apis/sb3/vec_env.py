@@ -134,9 +134,11 @@ class PoolVecEnv(VecEnv):
 class EnvFleetVecEnv(PoolVecEnv):
     """A pool as a VecEnv.
 
-    envs: a pool of envfleet.make() or envfleet.make_pool() with autoreset_mode="same_step". make_vec_env() makes the
-    pool too.
-    pin_memory: keep observations in page-locked memory, from which SB3's own copy to a GPU runs at the bus's speed.
+    make_vec_env() makes the pool too.
+
+    Args:
+        envs: A pool of envfleet.make() or envfleet.make_pool() with autoreset_mode="same_step".
+        pin_memory: Keep observations in page-locked memory, from which SB3's own copy to a GPU runs at the bus's speed.
     """
 
     def __init__(self, envs: Pool | GymnasiumPool, *, pin_memory: bool = False) -> None:
@@ -197,7 +199,7 @@ class EnvFleetVecEnv(PoolVecEnv):
         return self._for_each(ids, lambda own: self.pool.get_attr(attr_name, own))
 
     def has_attr(self, attr_name: str) -> bool:
-        """Return True if all envs have this attribute."""
+        """Return whether all envs have this attribute."""
         if not self._is_native:
             try:  # without its value, which may not be picklable
                 return all(self.pool.call("has_wrapper_attr", attr_name))

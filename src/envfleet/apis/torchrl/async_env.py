@@ -34,7 +34,17 @@ ENV_INDEX = "env_index"
 class AsyncEnvFleetEnv:
     """num_envs envs; recv() returns the first batch_size that finish.
 
-    env and options are those of EnvFleetEnv; a pool needs autoreset mode same_step. The specs are of batch_size rows.
+    The specs are of batch_size rows.
+
+    Args:
+        env: Anything that envfleet.make() accepts, or a pool in autoreset mode same_step.
+        num_envs: The number of envs.
+        batch_size: The rows per batch.
+        device: The device of the tensordicts.
+        categorical_action_encoding: Use indices instead of one-hot vectors, in observations too.
+        disable_env_checker: False wraps Python envs in Gymnasium's PassiveEnvChecker.
+        create_env_kwargs: Options of envfleet.make_pool().
+        **options: Options of envfleet.make_pool().
     """
 
     def __init__(
@@ -192,9 +202,15 @@ class AsyncCollector:
     """Yields tensordicts of [frames_per_batch] transitions until total_frames; endlessly if that is negative.
 
     The rows of a trajectory are adjacent and in order of time; ("collector", "traj_ids") and "env_index" identify them,
-    so that split_trajectories() returns [trajectory, time]. policy: a TensorDictModule or any callable from tensordict
-    to tensordict; None means random actions. It is called with batch_size rows, at the start once with num_envs, on the
-    env's device.
+    so that split_trajectories() returns [trajectory, time].
+
+    Args:
+        env: The env to step.
+        policy: A TensorDictModule or any callable from tensordict to tensordict; None for random actions. It is called
+            with batch_size rows, at the start once with num_envs, on the env's device.
+        frames_per_batch: The transitions per tensordict, a multiple of the env's batch_size.
+        total_frames: How many transitions to yield; negative for no end.
+        exploration_type: The exploration type under which the policy is called.
     """
 
     def __init__(

@@ -35,10 +35,17 @@ from envfleet.seeding import Seed, seeds_for
 class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
     """num_envs envs as one EnvBase.
 
-    env: anything that envfleet.make() accepts, or a pool in autoreset mode same_step or disabled.
-    categorical_action_encoding: indices instead of one-hot vectors, in observations too (as in GymEnv).
-    frame_skip: how often each action is repeated; rewards are summed, and the end of an episode stops it.
-    create_env_kwargs, options: for envfleet.make_pool().
+    Args:
+        env: Anything that envfleet.make() accepts, or a pool in autoreset mode same_step or disabled.
+        num_envs: The number of envs.
+        device: The device of the tensordicts.
+        categorical_action_encoding: Use indices instead of one-hot vectors, in observations too (as in GymEnv).
+        frame_skip: How often each action is repeated. Rewards are summed, and the end of an episode stops it.
+        allow_done_after_reset: As in EnvBase.
+        disable_env_checker: False wraps Python envs in Gymnasium's PassiveEnvChecker.
+        create_env_kwargs: Options of envfleet.make_pool().
+        run_type_checks: As in EnvBase.
+        **options: Options of envfleet.make_pool().
     """
 
     # Otherwise TorchRL repeats the action itself, in a Python loop over whole tensordicts.

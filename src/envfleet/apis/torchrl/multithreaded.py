@@ -29,7 +29,7 @@ from envfleet.pool import Pool
 class MultiThreadedEnvWrapper(EnvFleetEnv):
     """A synchronous pool, of envfleet.make() or of EnvPool's calls, as one EnvBase.
 
-    categorical_action_encoding: None (default) and True mean indices, which TorchRL's class always uses; False means
+    categorical_action_encoding=None (default) and True mean indices, which TorchRL's class always uses; False means
     one-hot vectors.
     """
 
@@ -92,8 +92,16 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
 class MultiThreadedEnv(MultiThreadedEnvWrapper):
     """num_workers envs of one name as one EnvBase.
 
-    env_name: anything that envfleet.make() accepts. The prefix "ALE/" is dropped, as in TorchRL, so that the game has
-    EnvPool's preprocessing. create_env_kwargs: options of EnvPool's make() or of envfleet.make().
+    Args:
+        num_workers: The number of envs.
+        env_name: Anything that envfleet.make() accepts. The prefix "ALE/" is dropped, as in TorchRL, so that the game
+            has EnvPool's preprocessing.
+        create_env_kwargs: Options of EnvPool's make() or of envfleet.make().
+        categorical_action_encoding: False for one-hot vectors instead of indices.
+        disable_env_checker: False wraps Python envs in Gymnasium's PassiveEnvChecker.
+        frame_skip: How often each action is repeated.
+        device: The device of the tensordicts.
+        allow_done_after_reset: As in EnvBase.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class _CompatRunner(Runner, ABC):
 
 
 class SubprocRunner(_CompatRunner):
-    """Run each generator in its own process, one request ahead; yield whichever trajectory is ready first.
+    """Runs each generator in its own process, one request ahead, and yields whichever trajectory is ready first.
 
     context: "fork", "spawn" or "forkserver"; None means envfleet's own, which needs no `if __name__ == "__main__":`.
     context_fn(manager): returns keyword arguments for the generators. Other arguments are passed to the generators.
@@ -97,7 +97,7 @@ class SubprocRunner(_CompatRunner):
 
 
 class DummyRunner(_CompatRunner):
-    """Run the generators in this process, round-robin. context is ignored."""
+    """Runs the generators in this process, round-robin. context is ignored."""
 
     def _settings(self, context: str | None) -> dict[str, Any]:
         return {"backend": "serial", "ordered": True}

@@ -50,11 +50,11 @@ class VecEnv(ABC):
         return self.step_wait()
 
     def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
-        """Return a list with one picture per env."""
+        """Return a list with one frame per env."""
         raise NotImplementedError
 
     def get_images(self, **kwargs: Any) -> list[Any]:
-        """Return the pictures of render("rgb_array")."""
+        """Return the frames of render("rgb_array")."""
         return list(self.render("rgb_array", **kwargs))
 
     def close(self) -> None:
@@ -184,9 +184,9 @@ class PoolVecEnv(VecEnv):
     def render(self, mode: str = "rgb_array", **kwargs: Any) -> Any:
         """Return a list with what each env renders in this mode.
 
-        width and height are passed to the env if it takes them; otherwise its picture is resized.
+        width and height are passed to the env if it takes them; otherwise its frame is resized.
 
-        Resets the envs if they were never reset. mode="tiled": all pictures as one.
+        Resets the envs if they were never reset. mode="tiled": all frames as one.
         """
         if not self._was_reset:
             self.reset()

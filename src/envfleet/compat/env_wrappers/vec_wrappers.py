@@ -1,7 +1,7 @@
 """baselines.common.vec_env's wrappers for env-wrappers' vector envs: VecNormalize, VecFrameStack, VecMonitor.
 
 Autoreset is same-step, so the row of a step that ends an episode already shows the next one's first observation. The
-last observation, info["terminal_observation"], is normalised and stacked like the others.
+last observation, info["terminal_observation"], is normalized and stacked like the others.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class VecNormalize(VecEnvWrapper):
         self.ret = np.zeros(self.num_envs)
 
     def reset(self) -> Any:
-        """Reset all envs and normalise their observations."""
+        """Reset all envs and normalize their observations."""
         self.ret = np.zeros(self.num_envs)
         return self._updated(self.venv.reset())
 
     def step_wait(self) -> VecStep:
-        """Receive the step and normalise it."""
+        """Receive the step and normalize it."""
         obs, rewards, dones, infos = self.venv.step_wait()
         self.ret = self.ret * self.gamma + rewards
         obs = self._updated(obs)

@@ -96,7 +96,7 @@ def unbounded(dtype: Any, shape: list[int]) -> ArraySpec:
 
 
 def flat_spaces(space: gymnasium.Space[Any], prefix: str, separator: str = ":") -> dict[str, gymnasium.Space[Any]]:
-    """The parts of a space by EnvPool's names: "obs" alone, or "obs:position", "obs:arm.angle"."""
+    """Return the parts of a space by EnvPool's names: "obs" alone, or "obs:position", "obs:arm.angle"."""
     parts: Mapping[Any, gymnasium.Space[Any]]
     if isinstance(space, spaces.Dict):
         parts = space.spaces
@@ -114,7 +114,7 @@ def flat_spaces(space: gymnasium.Space[Any], prefix: str, separator: str = ":") 
 
 
 def to_nested_dict(flatten_dict: Mapping[str, Any], generator: Any = dict) -> Any:
-    """A flat mapping with dots in its keys as nested ones: {"a.b": 1} -> {"a": {"b": 1}}."""
+    """Return a flat mapping with dots in its keys as nested ones: {"a.b": 1} -> {"a": {"b": 1}}."""
     nested = generator()
     for path, value in flatten_dict.items():
         *parents, last = path.split(".")
@@ -128,13 +128,13 @@ def to_nested_dict(flatten_dict: Mapping[str, Any], generator: Any = dict) -> An
 
 
 def to_namedtuple(name: str, hdict: Mapping[str, Any]) -> Any:
-    """A nested mapping as nested named tuples."""
+    """Return a nested mapping as nested named tuples."""
     values = [to_namedtuple(key, value) if isinstance(value, dict) else value for key, value in hdict.items()]
     return namedtuple(name, list(hdict))(*values)
 
 
 def discrete_range(spec: ArraySpec, spec_type: str) -> tuple[int, int] | None:
-    """The first value and the number of values of a scalar that counts, or None."""
+    """Return the first value and the number of values of a scalar that counts, or None."""
     if spec.own_shape or np.ndim(spec.minimum) or spec.minimum is None:
         return None
     is_integer = np.issubdtype(spec.dtype, np.integer)
@@ -146,7 +146,7 @@ def discrete_range(spec: ArraySpec, spec_type: str) -> tuple[int, int] | None:
 
 
 def dm_spec_transform(name: str, spec: ArraySpec, spec_type: str) -> Any:
-    """The dm_env spec of an array; spec_type is "obs" or "act"."""
+    """Return the dm_env spec of an array; spec_type is "obs" or "act"."""
     from dm_env import specs
 
     if spec.dtype is np.object_:
@@ -159,7 +159,7 @@ def dm_spec_transform(name: str, spec: ArraySpec, spec_type: str) -> Any:
 
 
 def gymnasium_spec_transform(name: str, spec: ArraySpec, spec_type: str) -> gymnasium.Space[Any]:
-    """The Gymnasium space of an array; spec_type is "obs" or "act"."""
+    """Return the Gymnasium space of an array; spec_type is "obs" or "act"."""
     counted = discrete_range(spec, spec_type)
     if counted is not None:
         return spaces.Discrete(counted[1], start=counted[0])
@@ -167,7 +167,7 @@ def gymnasium_spec_transform(name: str, spec: ArraySpec, spec_type: str) -> gymn
 
 
 def gym_spec_transform(name: str, spec: ArraySpec, spec_type: str) -> Any:
-    """The space of an array, of the gym package where that is in use."""
+    """Return the space of an array, of the gym package where that is in use."""
     from envfleet.compat.envpool.gym_module import to_gym_space
 
     return to_gym_space(gymnasium_spec_transform(name, spec, spec_type))

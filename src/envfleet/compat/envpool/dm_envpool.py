@@ -65,7 +65,7 @@ class StateType:
         return self._type(env_id, Players(env_id), elapsed_step, *infos, *values)
 
     def observation_spec(self) -> Any:
-        """The same named tuple of dm_env specs for one env."""
+        """Return the same named tuple of dm_env specs for one env."""
         env_id = dm_spec_transform("env_id", unbounded(np.int32, []), "obs")
         elapsed_step = dm_spec_transform("elapsed_step", unbounded(np.int32, []), "obs")
         infos = [_spec_of(name, array.space) for name, array in self._infos.items()]

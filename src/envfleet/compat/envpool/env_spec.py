@@ -60,7 +60,7 @@ class EnvPoolSpec:
 
     @classmethod
     def of_task(cls: type[_Spec], task_id: Any, options: dict[str, Any]) -> _Spec:
-        """The spec of a task with these options of EnvPool's or envfleet's make(). Nothing is built yet."""
+        """Return the spec of a task with these options of EnvPool's or envfleet's make(). Nothing is built yet."""
         spec = object.__new__(cls)
         spec._start(task_id, options)
         return spec
@@ -81,7 +81,7 @@ class EnvPoolSpec:
         self._resolved: EnvSpec | None = None
 
     def of_pool(self: _Spec, spec: EnvSpec, *, gym_spaces: bool) -> _Spec:
-        """This spec for a pool that was made with it."""
+        """Return this spec for a pool that was made with it."""
         own = copy.copy(self)
         own._resolved = spec
         own._shows_gym_spaces = gym_spaces
@@ -103,7 +103,7 @@ class EnvPoolSpec:
         return with_int32(space) if self._has_int32 else space
 
     def obs_of(self, obs: Any) -> Any:
-        """The observations of a batch in obs_space."""
+        """Return the observations of a batch in obs_space."""
         if not self._has_int32:
             return obs
         if self.task_id == _BLACKJACK:
@@ -119,7 +119,7 @@ class EnvPoolSpec:
         return namedtuple("Config", list(values), rename=True)(*values.values())
 
     def config_dict(self) -> dict[str, Any]:
-        """The options as EnvPool's flat dict."""
+        """Return the options as EnvPool's flat dict."""
         spec = self.env_spec
         config = {**_OF_ENVPOOL, **spec.config, **task_config(self.task_id, spec.config), **self.options.given}
         returns_info = self.options.gym_reset_return_info
@@ -178,13 +178,13 @@ class EnvPoolSpec:
     # --- dm_env ------------------------------------------------------------------------------
 
     def observation_spec(self) -> Any:
-        """The fields of a TimeStep's observation as dm_env specs: obs, or the keys of a Dict space, and the infos."""
+        """Return the dm_env specs of a TimeStep's observation: obs, or the keys of a Dict space, and the infos."""
         from envfleet.compat.envpool.dm_envpool import StateType
 
         return StateType(self).observation_spec()
 
     def action_spec(self) -> Any:
-        """The dm_env spec of one env's action, nested as the space is."""
+        """Return the dm_env spec of one env's action, nested as the space is."""
         from envfleet.apis.dm import spec_of_space
 
         space = self.env_spec.action_space

@@ -99,14 +99,14 @@ def _version(env_id: str) -> tuple[int, str]:
 
 
 def class_names(module: str) -> list[str]:
-    """The names of all classes of a module."""
+    """Return the names of all classes of a module."""
     known = [*registry.list_all_envs(), *gymnasium.registry]
     found = {found for found in map(env_class_of, known) if found is not None and found.module == module}
     return [f"{own.name}{kind}" for own in sorted(found, key=lambda own: own.name) for kind in _KINDS]
 
 
 def class_of(module: str, name: str) -> type:
-    """The class of that name in a module of EnvPool's. Raises AttributeError."""
+    """Return the class of that name in a module of EnvPool's. Raises AttributeError."""
     for kind in _KINDS[::-1]:  # longer suffixes first: XGymEnvPool is not an XEnvPool
         prefix = name.removesuffix(kind)
         if prefix != name and name in class_names(module):
@@ -115,7 +115,7 @@ def class_of(module: str, name: str) -> type:
 
 
 def classes_for(task_id: Any, kind: str) -> Any:
-    """The class of that kind for a task: its X's, or the general one where EnvPool has none."""
+    """Return the class of that kind for a task: its X's, or the general one where EnvPool has none."""
     env_class = env_class_of(task_id)
     gym = gym_module() if kind == "GymEnvPool" else None
     return _general(kind) if env_class is None else _made(env_class, kind, gym)
@@ -176,7 +176,7 @@ _UNDECIDED: dict[str, Any] = {
 
 
 def _selectors(env_class: EnvClass, task_id: str) -> dict[str, str]:
-    """How EnvPool's config names one of several tasks: task="pong" of Atari, task_name="run" of dm_control."""
+    """Return how EnvPool's config names one of several tasks: task="pong" of Atari, task_name="run" of dm_control."""
     if env_class.module == "atari":
         return {"task": re.sub(r"(?<!^)(?=[A-Z])", "_", task_id.removesuffix("-v5")).lower()}
     if env_class.module == "mujoco.dmc":
@@ -185,7 +185,7 @@ def _selectors(env_class: EnvClass, task_id: str) -> dict[str, str]:
 
 
 def _selected(env_class: EnvClass, options: dict[str, Any], defaults: Mapping[str, Any]) -> str:
-    """The task that a config stands for; takes what selects it out of the options."""
+    """Return the task that a config stands for, and remove what selects it from the options."""
     task_id = options.pop("task_id")
     for name in _selectors(env_class, task_id):
         wanted = options.pop(name)

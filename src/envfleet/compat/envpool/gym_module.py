@@ -21,7 +21,7 @@ from envfleet.errors import ConfigError
 
 
 def gym_module() -> Any:
-    """The package `gym`, real or envfleet's stand-in, or None. Like EnvPool, this imports gym where it is installed."""
+    """Return the package `gym`, real or envfleet's stand-in, or None. Like EnvPool, import gym if it is installed."""
     module = sys.modules.get("gym")
     if module is None and is_available("gym"):
         module = import_module("gym")
@@ -29,7 +29,7 @@ def gym_module() -> Any:
 
 
 def has_new_api() -> bool:
-    """Return True if reset() returns (obs, info) and step() 5-tuples: a real gym >= 0.26 is in use."""
+    """Return whether reset() returns (obs, info) and step() 5-tuples: a real gym >= 0.26 is in use."""
     module = gym_module()
     if module is None or isinstance(module, AliasModule):
         return False

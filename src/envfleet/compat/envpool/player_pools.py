@@ -29,12 +29,12 @@ _MAX_PLAYERS = 8
 
 
 def wants_players(options: Mapping[str, Any]) -> bool:
-    """Return True if EnvPool's max_num_players is above 1."""
+    """Return whether EnvPool's max_num_players is above 1."""
     return integer_option("max_num_players", options.get("max_num_players", 1), 1, _MAX_PLAYERS) > 1
 
 
 def make_player_pool(task_id: Any, env_type: str, options: Mapping[str, Any]) -> PlayersEnvPool:
-    """A pool of games with max_num_players each. options: EnvPool's, and those of envfleet.make_pettingzoo()."""
+    """Return a pool of games with max_num_players each. options: EnvPool's, and those of envfleet.make_pettingzoo()."""
     known = sorted({*_ENVPOOL_IDS, *MULTIPLAYER_SCENARIOS})
     if task_id not in known:
         raise ConfigError(
@@ -88,7 +88,7 @@ class PlayersEnvPool:
 
     @property
     def is_async(self) -> bool:
-        """True if batches hold fewer games than there are."""
+        """Whether batches hold fewer games than there are."""
         return self._rows.pool.config.is_async
 
     def __len__(self) -> int:

@@ -70,7 +70,7 @@ class EnvPoolMixin(ABC):
         raise NotImplementedError
 
     def _traced_arguments(self, action: Any, env_id: Any) -> tuple[Any, Any]:
-        """_fitted() for traced arrays: a dict of arrays is unpacked, and Box actions are clipped."""
+        """Do what _fitted() does, for traced arrays: unpack a dict of arrays, and clip Box actions."""
         import jax.numpy as jnp
 
         space = self.pool.spec.action_space
@@ -82,7 +82,7 @@ class EnvPoolMixin(ABC):
         return action, env_id
 
     def render(self, env_ids: Any = None, camera_id: int | None = None) -> Any:
-        """Return pictures of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
+        """Return frames of these envs (default: render_env_id) as one array of shape (n, height, width, 3)."""
         if env_ids is None:
             env_ids = self._spec.options.render_env_id
         ids = np.atleast_1d(np.asarray(env_ids, dtype=np.int32))
@@ -120,7 +120,7 @@ class EnvPoolMixin(ABC):
         return self.pool.step(action, env_id, timeout)
 
     def _never_reset(self, env_id: Any) -> bool:
-        """Return True if none of these envs was ever reset: a step then resets them, as in EnvPool.
+        """Return whether none of these envs was ever reset: a step then resets them, as in EnvPool.
 
         If some were, the others are reset here, and the step goes to all of them.
         """
@@ -199,7 +199,7 @@ def envpool_info(
     elapsed_step: NDArray[np.int32],
     declared: Mapping[str, ArraySpec],
 ) -> EnvPoolInfo:
-    """The columns of a batch as EnvPool has them.
+    """Return the columns of a batch as EnvPool has them.
 
     A declared key is always present, with zeros for rows without a value. Other keys, which Python envs may set, keep
     their mask if some rows have no value.

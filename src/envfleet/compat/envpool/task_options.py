@@ -22,7 +22,7 @@ from envfleet.spec import ArraySpec, EnvSpec
 
 
 def _since_5(before: Any, since: Any) -> dict[int, Any]:
-    """A default that changed in version 5 of an env."""
+    """Return the values by version of a default that changed in version 5 of an env."""
     return {2: before, 3: before, 4: before, 5: since}
 
 

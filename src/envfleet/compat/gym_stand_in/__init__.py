@@ -217,7 +217,7 @@ class OldCalls(Env):
         return obs, reward, terminated or truncated, info
 
     def render(self, mode: str = "human", width: int | None = None, height: int | None = None) -> Any:
-        """Return what the env renders in the mode that it was made with; a picture is resized to width and height."""
+        """Return what the env renders in the mode that it was made with; a frame is resized to width and height."""
         return resized(self.env.render(), int(width or 0), int(height or 0))
 
     def close(self) -> None:
@@ -302,7 +302,7 @@ def uninstall() -> bool:
 
 
 def _module_name(class_name: str) -> str:
-    """The module of gym.wrappers that a wrapper is in: TimeLimit is in time_limit."""
+    """Return the module of gym.wrappers that a wrapper is in: TimeLimit is in time_limit."""
     if class_name.startswith("Normalize"):
         return "normalize"
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in class_name).lstrip("_")

@@ -170,7 +170,7 @@ class RecordVideo(Wrapper):
 
     @property
     def recording(self) -> bool:
-        """True if a video is being recorded."""
+        """Whether a video is being recorded."""
         return self._video is not None
 
     def reset(self, **kwargs: Any) -> Any:
@@ -317,7 +317,7 @@ class GrayScaleObservation(ObservationWrapper):
 
     def __init__(self, env: Any, keep_dim: bool = False) -> None:
         super().__init__(env)
-        shape = _check_picture("GrayScaleObservation", env.observation_space)
+        shape = _check_image("GrayScaleObservation", env.observation_space)
         if len(shape) != 3 or shape[-1] != 3:
             raise ConfigError(f"GrayScaleObservation expected observations of (height, width, 3), got {shape}")
         self.keep_dim = keep_dim
@@ -330,11 +330,11 @@ class GrayScaleObservation(ObservationWrapper):
 
 
 class ResizeObservation(ObservationWrapper):
-    """Resizes pictures to shape: (height, width), or one number for both. Each pixel is the mean of those it covers."""
+    """Resizes images to shape: (height, width), or one number for both. Each pixel is the mean of those it covers."""
 
     def __init__(self, env: Any, shape: int | Sequence[int]) -> None:
         super().__init__(env)
-        inner = _check_picture("ResizeObservation", env.observation_space)
+        inner = _check_image("ResizeObservation", env.observation_space)
         self.shape = (shape, shape) if isinstance(shape, int) else tuple(int(side) for side in shape)
         if len(self.shape) != 2 or min(self.shape) < 1:
             raise ConfigError(f"shape expected one or two numbers of at least 1, got {shape!r}")
@@ -384,19 +384,19 @@ class NormalizeObservation(Wrapper):
         self.obs_rms = RunningMeanStd((space or self.observation_space).shape)
 
     def reset(self, **kwargs: Any) -> Any:
-        """Reset the env and normalise the observation."""
+        """Reset the env and normalize the observation."""
         result = self.env.reset(**kwargs)
         if kwargs.get("return_info"):
             return self.normalize(result[0]), result[1]
         return self.normalize(result)
 
     def step(self, action: Any) -> Any:
-        """Step the env and normalise the observation."""
+        """Step the env and normalize the observation."""
         obs, *others = self.env.step(action)
         return self.normalize(obs), *others
 
     def normalize(self, obs: Any) -> Any:
-        """Update the statistics with an observation and normalise it."""
+        """Update the statistics with an observation and normalize it."""
         self.obs_rms.update(np.asarray(obs) if self.is_vector_env else np.asarray(obs)[None])
         return (obs - self.obs_rms.mean) / np.sqrt(self.obs_rms.var + self.epsilon)
 
@@ -427,7 +427,7 @@ class NormalizeReward(Wrapper):
         self.returns = np.zeros(self.num_envs)
 
     def step(self, action: Any) -> Any:
-        """Step the env and normalise the reward."""
+        """Step the env and normalize the reward."""
         obs, reward, done, info = self.env.step(action)
         self.returns = self.returns * self.gamma + reward
         self.return_rms.update(self.returns)
@@ -441,7 +441,7 @@ def _check_box(wrapper: str, name: str, space: Any) -> spaces.Box:
     return space
 
 
-def _check_picture(wrapper: str, space: Any) -> tuple[int, ...]:
+def _check_image(wrapper: str, space: Any) -> tuple[int, ...]:
     box = _check_box(wrapper, "observation_space", space)
     if box.dtype != np.uint8 or len(box.shape) not in (2, 3):
         raise ConfigError(f"{wrapper} expected uint8 observations of (height, width[, channels]), got {box}")

@@ -221,7 +221,7 @@ class _VecEnv:
             )
 
     def _is_reset(self, block: int, batch: Batch) -> bool:
-        """Return True if these rows are the results of async_reset()."""
+        """Return whether these rows are the results of async_reset()."""
         if self._pools[block].config.is_async:
             was_reset = self._rows_to_reset > 0
             self._rows_to_reset -= len(batch)
@@ -401,13 +401,13 @@ class _Rows(gymnasium.Env[Any, Any]):
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
         """Reset the env."""
         _, infos = self.env.reset() if seed is None else self.env.reset(seed=seed)
-        return self._rows(), _travelling(infos)
+        return self._rows(), _wrapped_infos(infos)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Step the env. Only an emulated env ends: a PufferEnv resets its agents itself."""
         # PufferLib's emulated envs read the bytes of discrete actions as 32-bit integers.
         *_, infos = self.env.step(action if self._takes_floats else action.astype(np.int32))
-        return self._rows(), 0.0, bool(self.env.done), False, _travelling(infos)
+        return self._rows(), 0.0, bool(self.env.done), False, _wrapped_infos(infos)
 
     def _rows(self) -> dict[str, Any]:
         env = self.env
@@ -428,7 +428,7 @@ class _Rows(gymnasium.Env[Any, Any]):
         self.env.close()
 
 
-def _travelling(infos: Any) -> dict[str, Any]:
+def _wrapped_infos(infos: Any) -> dict[str, Any]:
     if not infos:
         return {}
     return {_INFOS: _Infos(list(infos) if isinstance(infos, list) else [infos])}

@@ -257,7 +257,7 @@ class PettingZooPufferEnv(_Emulated):
 
     @property
     def done(self) -> bool:
-        """True if the episode is over for all agents."""
+        """Whether the episode is over for all agents."""
         return self._all_done or not self.env.agents
 
     def observation_space(self, agent: Any) -> Any:

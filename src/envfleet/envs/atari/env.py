@@ -225,7 +225,7 @@ class AtariEnv(gymnasium.Env[NDArray[np.uint8], np.int64]):
         return [action.name for action in self._actions]
 
     def render(self) -> NDArray[np.uint8] | None:
-        """Return the screen at full size and in colour."""
+        """Return the screen at full size and in color."""
         if self.render_mode is None:
             return None
         if not self._emulator.has_started:

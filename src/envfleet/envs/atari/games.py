@@ -46,7 +46,7 @@ class Naming:
 def _namings() -> dict[str, Naming]:
     namings = {}
     for game in GAMES:
-        # The two projects capitalise a letter after a digit differently: TicTacToe3d, TicTacToe3D.
+        # The two projects capitalize a letter after a digit differently: TicTacToe3d, TicTacToe3D.
         theirs = game.title().replace("_", "")
         namings["".join(part.capitalize() for part in game.split("_")) + "-v5"] = Naming(game, "envpool")
         namings[f"ALE/{theirs}-v5"] = Naming(game, "ale")

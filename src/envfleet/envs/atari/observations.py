@@ -18,7 +18,7 @@ from envfleet import _native
 from envfleet.envs.atari.emulator import Emulator
 from envfleet.envs.atari.options import AtariOptions
 
-# The emulator's colours of an NTSC console, as red, green and blue; palette indices are even numbers.
+# The emulator's colors of an NTSC console, as red, green and blue; palette indices are even numbers.
 _NTSC = (
     "000000 4a4a4a 6f6f6f 8e8e8e aaaaaa c0c0c0 d6d6d6 ececec 484800 69690f 86861d a2a22a bbbb35 d2d240 e8e84a fcfc54 "
     "7c2c00 904811 a26221 b47a30 c3903d d2a44a dfb755 ecc860 901c00 a33915 b55328 c66c3a d5824a e39759 f0aa67 fcbc74 "
@@ -29,17 +29,17 @@ _NTSC = (
     "004400 1a661a 328432 48a048 5cba5c 6fd26f 80e880 90fc90 143c00 355f18 527e2d 6e9c42 87b754 9ed065 b4e775 c8fc84 "
     "303800 505916 6d762b 88923e a0ab4f b7c25f ccd86e e0ec7c 482c00 694d14 866a26 a28638 bb9f47 d2b656 e8cc63 fce070"
 )
-_PAL_HEIGHT = 250  # PAL consoles have other colours, some of which depend on the line
+_PAL_HEIGHT = 250  # PAL consoles have other colors, some of which depend on the line
 
 
 @cache
 def palette(is_gray: bool) -> NDArray[np.uint8]:
-    """Return 256 values per plane: one plane of grey, or three of red, green and blue."""
-    colours = np.array([list(bytes.fromhex(colour)) for colour in _NTSC.split()], dtype=np.uint8)
+    """Return 256 values per plane: one plane of gray, or three of red, green and blue."""
+    colors = np.array([list(bytes.fromhex(color)) for color in _NTSC.split()], dtype=np.uint8)
     if is_gray:
         # The emulator's own weights.
-        colours = np.round(colours @ np.array([0.2989, 0.5870, 0.1140])).astype(np.uint8)[:, None]
-    planes: NDArray[np.uint8] = np.ascontiguousarray(np.repeat(colours, 2, axis=0).T)
+        colors = np.round(colors @ np.array([0.2989, 0.5870, 0.1140])).astype(np.uint8)[:, None]
+    planes: NDArray[np.uint8] = np.ascontiguousarray(np.repeat(colors, 2, axis=0).T)
     return planes
 
 
@@ -133,8 +133,8 @@ class StackObserver(Observer):
         self._is_pooled = options.max_pool and options.frame_skip != 1
         self._hides_end = options.max_pool
         self._push = self._kernel.push_both if self._is_pooled else self._kernel.push_last
-        # Without a stack the colours are the last axis, as in Gymnasium.
-        self._colours_last = options.stack_num is None and not options.gray_scale
+        # Without a stack the colors are the last axis, as in Gymnasium.
+        self._colors_last = options.stack_num is None and not options.gray_scale
         self._is_flat = options.stack_num is None and options.gray_scale
         self._obs = self._view()
         self.observation_space = spaces.Box(0, 255, self._obs.shape, np.uint8)
@@ -166,25 +166,25 @@ class StackObserver(Observer):
 
     def observe_into(self, row: NDArray[np.uint8]) -> None:
         """Move the stack there, if it is itself the observation."""
-        if not self._colours_last:
+        if not self._colors_last:
             self._kernel.move_stack(row)
             self._obs = self._view()
 
     def _view(self) -> NDArray[np.uint8]:
         stack = self._kernel.stack
-        if self._colours_last:
+        if self._colors_last:
             return np.moveaxis(stack, 0, -1)
         return stack[0] if self._is_flat else stack
 
     def _shown(self) -> NDArray[np.uint8]:
-        return np.ascontiguousarray(self._obs) if self._colours_last else self._obs
+        return np.ascontiguousarray(self._obs) if self._colors_last else self._obs
 
     def _state(self) -> list[NDArray[np.uint8]]:
         return [self._kernel.stack, self._kernel.pooled]
 
 
 class PalStackObserver(StackObserver):
-    """A StackObserver for consoles whose colours are not in the palette: the emulator colours the screens, slower."""
+    """A StackObserver for consoles whose colors are not in the palette: the emulator colors the screens, slower."""
 
     def __init__(self, emulator: Emulator, options: AtariOptions) -> None:
         super().__init__(emulator, options)
@@ -228,8 +228,8 @@ class PalStackObserver(StackObserver):
         self._kernel.push_pooled()
         return self._shown()
 
-    def _planes(self, colours: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        return colours[None] if colours.ndim == 2 else np.moveaxis(colours, -1, 0)
+    def _planes(self, colors: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        return colors[None] if colors.ndim == 2 else np.moveaxis(colors, -1, 0)
 
 
 def observer_for(emulator: Emulator, options: AtariOptions) -> Observer:

@@ -29,7 +29,7 @@ class Frames:
     def __init__(
         self, raw_shape: tuple[int, int], shape: tuple[int, int], num_planes: int, num_frames: int, resize: str
     ) -> None:
-        """resize: "area", "linear", or "nearest" for screens whose values are labels and not colours."""
+        """resize: "area", "linear", or "nearest" for screens whose values are labels and not colors."""
         self._num_planes = num_planes
         self.shape = (num_planes * num_frames, *shape)
         self._stack: Pixels = np.zeros(self.shape, dtype=np.uint8)

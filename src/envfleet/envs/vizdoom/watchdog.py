@@ -71,7 +71,7 @@ def release_queues(folder: str) -> None:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for has no command line."""
+    """Return whether a process runs; one that has ended and was not waited for has no command line."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         return bool(file.read())
     return False
