@@ -131,9 +131,9 @@ class Pool:
         timeout_s = timeout_seconds(timeout)
         ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
         if self._executor.num_in_flight and ids is None:
-            if not self._executor.abandon(timeout_s):
+            if not self._executor.drop_pending(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
-        elif self._executor.has_late_batch:
+        elif self._executor.has_ordered_batch:
             raise CallOrderError("reset(env_id) expected no batch in flight; recv() it first, or reset() all envs")
         if ids is not None and not len(ids):
             return self._empty_batch(was_reset=True)
@@ -144,7 +144,7 @@ class Pool:
             batch = self._executor.reset_each(ids, arguments, timeout_s)
         if batch is None:
             raise RecvTimeout(f"reset() did not finish within {timeout} s; recv() returns it when it does")
-        return self._restarts.settle(batch, was_reset=True)
+        return self._restarts.handle_faults(batch, was_reset=True)
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
         """Step these envs (default: all). Synchronous pools return their rows in this order.
@@ -164,7 +164,7 @@ class Pool:
             batch = self._guard.run(self._step_checked, actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | None:
         actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
@@ -189,7 +189,7 @@ class Pool:
         batch = self._guard.run(self._step_objects, actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step_objects() did not finish within {timeout} s; recv() returns it when it does")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_objects(self, actions: Sequence[Any], env_ids: Any, timeout_s: float) -> Batch | None:
         actions, ids = self._check_objects("step_objects()", actions, env_ids)
@@ -199,8 +199,8 @@ class Pool:
         assert not isinstance(batch, Refused), "checked actions are accepted"
         return batch
 
-    def _settle(self, batch: Batch) -> Batch:
-        return self._guard.run(self._restarts.settle, batch)
+    def _handle_faults(self, batch: Batch) -> Batch:
+        return self._guard.run(self._restarts.handle_faults, batch)
 
     # --- asynchronous, or a synchronous step in two halves ---------------------------------
 
@@ -264,7 +264,7 @@ class Pool:
             )
         if batch is None:
             raise RecvTimeout(f"recv() got no batch within {timeout} s; the next recv() returns the late rows")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def async_reset(
         self,
@@ -300,7 +300,7 @@ class Pool:
 
     def _drop_pending(self, timeout: float | None) -> None:
         self._has_sent_none = False
-        if self._executor.num_in_flight and not self._executor.abandon(timeout_seconds(timeout)):
+        if self._executor.num_in_flight and not self._executor.drop_pending(timeout_seconds(timeout)):
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
@@ -310,7 +310,8 @@ class Pool:
     def make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
         """Return the port through which the handlers of XLA programs step this pool, for envfleet.apis.jax.
 
-        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL.
+        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL;
+        settle() returns batch_of_rows() as columns.
         columns: what a batch consists of, as (name, index).
         """
         return self._guard.run(self._make_xla_port, calls, columns)
@@ -321,7 +322,7 @@ class Pool:
     def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
         """step() of a synchronous pool, whose batch may be overwritten by the next call, whatever `copy` is."""
         batch = self._guard.run(self._step_borrowed, actions, env_ids)
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
         self._executor.set_borrowing(True)
@@ -332,10 +333,10 @@ class Pool:
         assert batch is not None, "without a time limit there is a batch"
         return batch
 
-    def settle_rows(self, rows: _native.Rows | Batch) -> Batch:
+    def batch_of_rows(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     # --- between batches -------------------------------------------------------------------
 

@@ -30,7 +30,7 @@ NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
 
 class Refused:
-    """The answer to input that the fast path does not accept; no env has moved."""
+    """The result for input that the fast path does not accept; no env has moved."""
 
 
 REFUSED: Final = Refused()
@@ -118,7 +118,7 @@ class Executor(ABC):
         """Start a reset of idle envs."""
 
     @abstractmethod
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         """Wait for everything in flight and discard it. Returns False after timeout_s."""
 
     # --- Python envs only ----------------------------------------------------------------
@@ -232,8 +232,8 @@ class Executor(ABC):
 
     @property
     @abstractmethod
-    def has_late_batch(self) -> bool:
-        """Whether an ordered batch was started, or timed out, and has not been received yet."""
+    def has_ordered_batch(self) -> bool:
+        """Whether a batch in the order of its env_ids was started and has not been received yet."""
 
     @abstractmethod
     def in_flight(self) -> NDArray[np.bool_]:
@@ -311,8 +311,8 @@ class PoolBackedExecutor(Executor, Generic[NativeT]):
         return self._native.num_in_flight
 
     @property
-    def has_late_batch(self) -> bool:
-        """Whether an ordered batch was started, or timed out, and has not been received yet."""
+    def has_ordered_batch(self) -> bool:
+        """Whether a batch in the order of its env_ids was started and has not been received yet."""
         return self._native.has_late_batch
 
     def in_flight(self) -> NDArray[np.bool_]:

@@ -86,11 +86,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step_checked(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -103,7 +103,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.recv(timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def native_pool(self) -> _native.NativePool | None:
         return self._native
@@ -111,11 +111,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def batch_of(self, rows: _native.Rows | Batch) -> Batch:
         return rows if type(rows) is Batch else self._make_batch(rows)
 
-    def _convert(self, answer: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
+    def _to_batch(self, result: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
         """Return the batch of what the native pool returned, if that was not a batch."""
-        if not answer:
-            return None if answer is None else REFUSED
-        return self._make_batch(answer)
+        if not result:
+            return None if result is None else REFUSED
+        return self._make_batch(result)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -126,7 +126,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         self._native.send_reset(env_ids)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:

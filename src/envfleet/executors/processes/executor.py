@@ -121,14 +121,14 @@ class ProcessesExecutor(PythonExecutor):
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
             fault = Fault(env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
             raise EnvError.of((fault,), None, "an env of this worker ended the process while it was being built")
-        answer, *details = pickle.loads(message[0])
-        if answer == "failed":
+        received, *details = pickle.loads(message[0])
+        if received == "failed":
             env_id, report = details
             fault = report.fault(env_id)
             if isinstance(fault.cause, ConfigError):
                 raise fault.cause
             raise EnvError.of((fault,), None, build_remedy(fault)) from fault.cause
-        assert answer == kind, f"a worker sent {answer}, expected {kind}"
+        assert received == kind, f"a worker sent {received}, expected {kind}"
         return details[0]
 
     def _watch(self, worker: int) -> None:

@@ -95,11 +95,11 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         if type(actions) is LeafColumns:
             return self.step_checked(actions, env_ids, timeout_s)
-        return self._answer(self._native.step(self, actions, env_ids, timeout_s))
+        return self._to_batch(self._native.step(self, actions, env_ids, timeout_s))
 
     def step_checked(self, actions: LeafColumns, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         self._store_actions(actions, env_ids)
-        return self._answer(self._native.step_stored(self, env_ids, timeout_s))
+        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         if type(actions) is LeafColumns:
@@ -111,26 +111,26 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         return self._native.send_stored(env_ids)
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._native.recv(self, timeout_s))
+        return self._to_batch(self._native.recv(self, timeout_s))
 
     def set_borrowing(self, is_on: bool) -> None:
         self._native.set_borrowing(is_on)
 
-    def _answer(self, answer: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
-        if type(answer) is _native.Rows:
+    def _to_batch(self, result: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
+        if type(result) is _native.Rows:
             # One observation array, no messages, no final rows: the most common case.
             return Batch(
-                answer.obs[0],
-                answer.reward,
-                answer.terminated,
-                answer.truncated,
-                answer.env_id,
-                answer.elapsed_step,
-                answer.info or {},
+                result.obs[0],
+                result.reward,
+                result.terminated,
+                result.truncated,
+                result.env_id,
+                result.elapsed_step,
+                result.info or {},
                 None,
                 (),
             )
-        return REFUSED if answer is False else answer  # type: ignore[return-value]  # neither Rows nor bool any more
+        return REFUSED if result is False else result  # type: ignore[return-value]  # neither Rows nor bool any more
 
     def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
         """Write checked actions where their envs find them."""
@@ -151,7 +151,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None, timeout_s: float
     ) -> Batch | Refused | None:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
-        return self._answer(self._native.step_stored(self, env_ids, timeout_s))
+        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
 
     def send_objects(self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None) -> bool:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
@@ -176,7 +176,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._native.send_reset(env_ids)
 
     def _run_reset(self, env_ids: NDArray[np.int32] | None, timeout_s: float) -> Batch | None:
-        batch = self._answer(self._native.reset(self, env_ids, timeout_s))
+        batch = self._to_batch(self._native.reset(self, env_ids, timeout_s))
         assert not isinstance(batch, Refused), "a reset is accepted or raises"
         return batch
 
@@ -191,7 +191,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             num_bytes = 0 if request is None else self._side_channel.put_request(int(env_id), request)
             self._native.set_request_bytes(int(env_id), num_bytes)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
     # --- batches -------------------------------------------------------------------------

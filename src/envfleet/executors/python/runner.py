@@ -229,9 +229,9 @@ class EnvRunner(_native.StepLoop):
         """Do what a request asks of an env, and reply."""
         try:
             what, *details = self._side_channel.take_request(env_id, self.request_bytes(env_id))
-            answer: Any = getattr(self, f"_do_{what}")(env_id, *details)
+            value: Any = getattr(self, f"_do_{what}")(env_id, *details)
             self.check_process()
-            self._send(env_id, {"value": answer})
+            self._send(env_id, {"value": value})
         except BaseException as error:
             return self.fault(env_id, "call", error)
         return None

@@ -177,11 +177,11 @@ def _check_reachable(address: str) -> None:
         connection.sendall(_HTTP2_GREETING)
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
-            answer = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
+            response = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
         except OSError:
-            answer = b""
-        if len(answer) < _HTTP2_HEAD_BYTES or answer[3] != _HTTP2_SETTINGS:
-            raise ConnectionError(f"the server at this address does not answer as Ray does ({answer!r})")
+            response = b""
+        if len(response) < _HTTP2_HEAD_BYTES or response[3] != _HTTP2_SETTINGS:
+            raise ConnectionError(f"the server at this address does not answer as Ray does ({response!r})")
 
 
 def is_encrypted() -> bool:

@@ -122,7 +122,7 @@ class CallerHandshake:
         self._nonce = os.urandom(_NONCE_BYTES)
         self.hello = _MAGIC + self._nonce
 
-    def answer(self, challenge: bytes) -> tuple[bytes, FrameTags, FrameTags]:
+    def respond(self, challenge: bytes) -> tuple[bytes, FrameTags, FrameTags]:
         """Check the actor's proof; return the caller's proof and the tags for sending and for receiving."""
         nonces = self._nonce + challenge[:_NONCE_BYTES]
         if not hmac.compare_digest(challenge[_NONCE_BYTES:], _hmac(self._secret, b"actor", nonces)):
@@ -400,7 +400,7 @@ class _ConnectionAttempt(Generic[Key]):
         self._challenge += part
         if len(self._challenge) < CHALLENGE_BYTES:
             return None
-        proof, send_tags, recv_tags = self._handshake.answer(self._challenge)
+        proof, send_tags, recv_tags = self._handshake.respond(self._challenge)
         self.socket.sendall(proof)
         return CallerConnection(self.socket, send_tags, recv_tags)
 

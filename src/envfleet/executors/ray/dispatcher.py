@@ -123,7 +123,7 @@ class Dispatcher:
     # Computed from the requests alone: an interruption could leave a separate count behind.
 
     @property
-    def has_ordered(self) -> bool:
+    def has_ordered_batch(self) -> bool:
         """Whether a batch in order is in flight."""
         return self._ordered is not None
 
@@ -320,8 +320,8 @@ class Dispatcher:
                 self._ready.append((request.response, slice(0, len(request.env_ids))))
             self._unordered.remove(request)
 
-    def abandon(self, timeout_s: float) -> bool:
-        """Wait for everything in flight and discard it. False after the timeout."""
+    def drop_pending(self, timeout_s: float) -> bool:
+        """Wait for everything in flight and discard it. Returns False after the timeout."""
         ordered = [request for request, _ in self._ordered[1]] if self._ordered is not None else []
         if not self._await_all([*ordered, *self._unordered], _deadline(timeout_s)):
             return False
@@ -522,7 +522,7 @@ class Dispatcher:
         """Take in the responses of a worker that no call waits for, and kill it if it is overdue."""
         for other in self._connections.wait(0.0):
             self._take_received(other)
-        while (current := worker.current) is not None and self._is_answered(current):
+        while (current := worker.current) is not None and self._has_response(current):
             self._get_one(current, None)
         if current is not None:
             self._kill_overdue([current])
@@ -574,14 +574,14 @@ class Dispatcher:
         if self._step_timeout_s is None:
             return
         for worker in {request.worker for request in requests if request.worker.is_overdue}:
-            if self._is_answered(worker.current):
+            if self._has_response(worker.current):
                 # What takes long is the transfer: a response stays on its node until it is fetched.
                 worker.current.started_at = time.monotonic()
             else:
                 limit = f"step_timeout={self._step_timeout_s:g} s"
                 self.mark_dead(worker, f"did not answer within {limit} and was killed")
 
-    def _is_answered(self, request: PendingRequest) -> bool:
+    def _has_response(self, request: PendingRequest) -> bool:
         """Return whether the response to a request that went through Ray exists, on whichever node."""
         # Without fetch_local=False, an object on another node never counts as ready when there is no time to fetch it.
         return request.ref is not None and bool(self._ray.wait([request.ref], timeout=0, fetch_local=False)[0])

@@ -169,7 +169,7 @@ class RayExecutor(Executor):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         with self._enter():
-            if self._dispatcher.has_ordered:
+            if self._dispatcher.has_ordered_batch:
                 return self._dispatcher.recv_ordered(timeout_s)
             if self._dispatcher.num_in_flight < self._config.batch_size or not self._config.is_async:
                 return REFUSED
@@ -190,9 +190,9 @@ class RayExecutor(Executor):
         with self._enter():
             self._dispatcher.send(RESET, env_ids, None, options)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         with self._enter():
-            return self._dispatcher.abandon(timeout_s)
+            return self._dispatcher.drop_pending(timeout_s)
 
     # --- between batches -----------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class RayExecutor(Executor):
                 faults.append(Fault(int(ids[0]), name, str(error), error.traceback))
             except self._lease.ray.exceptions.RayError as error:
                 if self._dispatcher.check_alive(worker, error):
-                    message = f"the call may have run, but Ray lost its answer: {message_of(error)}"
+                    message = f"the call may have run, but Ray lost its response: {message_of(error)}"
                     faults += [Fault(int(env_id), name, message, cause=error) for env_id in ids]
                 else:
                     faults += [worker.fault(int(env_id), name) for env_id in ids]
@@ -375,8 +375,8 @@ class RayExecutor(Executor):
         return self._dispatcher.num_in_flight
 
     @property
-    def has_late_batch(self) -> bool:
-        return self._dispatcher.has_ordered
+    def has_ordered_batch(self) -> bool:
+        return self._dispatcher.has_ordered_batch
 
     def in_flight(self) -> NDArray[np.bool_]:
         return self._dispatcher.in_flight()
