@@ -267,7 +267,7 @@ def test_env_ids_of_single_envs_are_checked_too():
     envs = envfleet.make("CartPole-v1", num_envs=2, render_mode="rgb_array")
     envs.reset()
     for env_id in (2, -1, 10**6, 0.5, "x"):
-        for call in (envs.render_env, envs.pool.render, envs.pool.attributes_of, envs.pool.params_of):
+        for call in (envs.render_env, envs.pool.render, envs.pool.get_attrs, envs.pool.params_of):
             with pytest.raises(EnvIdError):
                 call(env_id)
     for call in ("get_state", "render", "get_fields"):

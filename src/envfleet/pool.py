@@ -39,7 +39,7 @@ from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
-from envfleet.validation import check_env_id, check_env_ids, check_order, check_step
+from envfleet.validation import check_can_step, check_env_id, check_env_ids, check_step
 
 _NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
@@ -235,16 +235,16 @@ class Pool:
     def _check_objects(
         self, call: str, actions: Sequence[Any], env_ids: Any
     ) -> tuple[list[Any], NDArray[np.int32] | None]:
-        ids = check_order(call, env_ids, self._executor, self.config)
+        ids = check_can_step(call, env_ids, self._executor, self.config)
         objects = list(actions)
         num_rows = self.num_envs if ids is None else len(ids)
         if len(objects) != num_rows:
             raise ActionError(f"{call} expected {num_rows} actions, one per env, got {len(objects)}")
         return objects, ids
 
-    def check_order(self, call: str, env_ids: Any = None) -> None:
-        """Raise what a step of these envs (default: all) would raise now, whatever the actions; no env moves."""
-        self._guard.run(check_order, call, env_ids, self._executor, self.config)
+    def check_can_step(self, call: str, env_ids: Any = None) -> None:
+        """Raise what a step of these envs (default: all) would raise now, for any actions; no env moves."""
+        self._guard.run(check_can_step, call, env_ids, self._executor, self.config)
 
     def recv(self, timeout: float | None = None) -> Batch:
         """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
@@ -469,13 +469,13 @@ class Pool:
         """Return the steps, episodes, returns and times since the pool was made."""
         return self._guard.run(self._executor.stats)
 
-    def attributes_of(self, env_id: int) -> dict[str, Any]:
+    def get_attrs(self, env_id: int) -> dict[str, Any]:
         """Return all attributes of one env by name, if it can list them (native envs)."""
-        return self._guard.run(self._attributes_of, env_id)
+        return self._guard.run(self._get_attrs, env_id)
 
-    def _attributes_of(self, env_id: int) -> dict[str, Any]:
-        self._check_idle("attributes_of()")
-        return self._executor.get_attrs(int(check_env_ids("attributes_of()", [env_id], self._executor)[0]))
+    def _get_attrs(self, env_id: int) -> dict[str, Any]:
+        self._check_idle("get_attrs()")
+        return self._executor.get_attrs(int(check_env_ids("get_attrs()", [env_id], self._executor)[0]))
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
         """Return the parameters that one env was made with."""
@@ -503,7 +503,7 @@ class Pool:
         """The executor that runs the envs; for tests and tools."""
         return self._executor
 
-    # --- life cycle---------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -641,7 +641,7 @@ def timeout_seconds(timeout: float | None) -> float:
     return seconds
 
 
-def _is_whole(state: PoolState) -> bool:
+def _is_complete(state: PoolState) -> bool:
     """Return whether a state has all its parts: a damaged pickle may hold anything."""
     parts = {"states": bytes, "params": str, "seeds": int, "num_restarts": int}
     values = {name: getattr(state, name, None) for name in ("env_id", "num_envs", *parts)}
@@ -666,7 +666,7 @@ def _fitting_state(state: PoolState | bytes, env_id: str, params: tuple[str, ...
             raise StateError(f"set_state() expected a pickled PoolState, got other bytes: {error}") from error
     if not isinstance(state, PoolState):
         raise StateError(f"set_state() expected a PoolState from get_state(), got {type(state).__name__}")
-    if not _is_whole(state):
+    if not _is_complete(state):
         raise StateError(
             "set_state() expected a PoolState with one state per env, got a damaged one; save it again with get_state()"
         )

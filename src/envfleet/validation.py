@@ -74,7 +74,7 @@ def check_step(
     call: str, actions: Any, env_ids: Any, executor: Executor, config: PoolConfig
 ) -> tuple[Any, NDArray[np.int32] | None]:
     """Return (actions, env_ids) of a step or send in canonical form; env_ids None stands for all envs."""
-    ids = _check_idle(call, env_ids, executor, config)
+    ids = _check_not_in_flight(call, env_ids, executor, config)
     rows = executor.num_envs if ids is None else len(ids)
     space = executor.spec.action_space
     if ids is None and config.is_async and _rows_in(actions, space) == config.batch_size:
@@ -89,14 +89,14 @@ def check_step(
     return canonical, ids
 
 
-def check_order(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+def check_can_step(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
     """Return the env ids of a step, None for all. Raises unless these envs are idle and may be stepped."""
-    ids = _check_idle(call, env_ids, executor, config)
+    ids = _check_not_in_flight(call, env_ids, executor, config)
     _check_phases(call, ids, executor, config)
     return ids
 
 
-def _check_idle(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+def _check_not_in_flight(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
     if executor.num_in_flight and not config.is_async:
         raise CallOrderError(f"{call} expected no batch in flight; recv() it first")
     ids = None if env_ids is None else check_env_ids(call, env_ids, executor)

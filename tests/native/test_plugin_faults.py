@@ -46,7 +46,7 @@ def phases_of(pool: Pool) -> list[int]:
 
 
 def attributes_of(pool: Pool) -> dict[str, Any]:
-    return {name: np.asarray(value).tolist() for name, value in pool.attributes_of(BAD).items()}
+    return {name: np.asarray(value).tolist() for name, value in pool.get_attrs(BAD).items()}
 
 
 class Run:

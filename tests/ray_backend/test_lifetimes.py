@@ -63,9 +63,9 @@ def test_a_session_of_the_caller_stays(make):
     assert ray.is_initialized()
     with pytest.raises(PoolClosedError):
         pool.reset()
-    lease = ray_cluster.join()
-    assert not lease.is_own
-    lease.leave()
+    session = ray_cluster.acquire_session()
+    assert not session.is_own
+    session.release()
     assert ray.is_initialized()
 
 

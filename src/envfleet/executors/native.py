@@ -68,7 +68,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 thread_affinity_offset=config.thread_affinity_offset,
                 max_episode_steps=config.max_episode_steps or 0,
                 autoreset=NATIVE_CODES[config.autoreset_mode],
-                configs=[dict(values) for values in params],
+                configs=[dict(own) for own in params],
                 all_ids=all_ids,
                 batch_type=Batch if is_plain else None,
             )
@@ -296,15 +296,17 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             return self.render(env_ids)
         return self.get_attr(env_ids, name)
 
+    # --- status ----------------------------------------------------------------------------
+
     def stats(self) -> PoolStats:
         return PoolStats(tuple(EnvStats(**own) for own in self._native.env_statistics()))
-
-    # --- what is known ---------------------------------------------------------------------
 
     @property
     def ns_per_step(self) -> float:
         """The time of one env's step as the engine measures it; 0 before the first step."""
         return self._native.ns_per_step
+
+    # --- life cycle ------------------------------------------------------------------------
 
     def _end(self) -> list[Warning]:
         self._renderers.clear()  # they may hold windows or memory of a graphics driver

@@ -134,7 +134,7 @@ class ProcessesExecutor(PythonExecutor):
     def _watch(self, worker: int) -> None:
         self._workers[worker].on_exit(partial(_mark_dead, self._native, worker))
 
-    # --- dead workers-------------------------------------------------------------------------
+    # --- dead workers ------------------------------------------------------------------------
 
     def worker_death(self, env_id: int, method: str) -> Fault:
         worker = self._native.worker_of(env_id)

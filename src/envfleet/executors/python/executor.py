@@ -18,7 +18,7 @@ from envfleet.errors import EnvError
 from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
 from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
-from envfleet.executors.python.info_columns import InfoColumns
+from envfleet.executors.python.info_schema import InfoSchema
 from envfleet.executors.python.layout import Layout, native_action_space, plain_array_leaf, read_text
 from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
@@ -81,7 +81,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             on_overdue=on_overdue,
         )
         # Without a reference to this executor: if Ctrl-C keeps it from reaching a pool, it ends when it is dropped.
-        self._info_columns = InfoColumns(partial(_publish, self._native, side_channel))
+        self._info_schema = InfoSchema(partial(_publish, self._native, side_channel))
         self._join_obs = join(layout.observation_space)
         self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
         # The leaves without a column of each env's last observation, for observe().
@@ -200,11 +200,11 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         """Return a batch with messages or final rows. Called by the native pool inside step(), recv() and reset()."""
         messages = _Messages(self, rows.replies or (), len(rows.reward))
         info = merge(messages.infos, rows.info or {})
-        self._info_columns.learn(messages.infos)
+        self._info_schema.learn(messages.infos)
         final = None
         if self._layout.has_finals:
             final_info = merge(messages.final_infos, rows.final_info or {})
-            self._info_columns.learn(messages.final_infos)
+            self._info_schema.learn(messages.final_infos)
             final = FinalRows(self._obs(rows.final_obs, messages.final_objects), rows.final_elapsed_step, final_info)
         for row, objects in enumerate(messages.obs_objects):
             if objects is not None:

@@ -19,7 +19,7 @@ import cloudpickle
 from envfleet.errors import EnvfleetError, PoolClosedError
 
 _PAGE_BYTES = 4096
-_SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
+_SCHEMA_BYTES = 1 << 16  # InfoSchema limits the number of its keys and their lengths
 _MAX_SCHEMAS = 64  # kMaxSchemas of native/shm/segment.h
 # Memory that is kept for later messages after a message was read, for the replies of all envs together, and the same
 # again for the requests. Memory beyond that is returned to the system, which costs about a third of the time that a

@@ -21,7 +21,7 @@ from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
-from envfleet.executors.ray.building import ProcessContext
+from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.connection import (
     SERVE_ID,
     STOP_SERVING,
@@ -65,9 +65,9 @@ class EnvActor:
         self._listener: Listener | None = None
         self._connection: ActorConnection | None = None
 
-    # --- life ------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
-    def build(self, context: ProcessContext, builder: bytes, mode: AutoresetMode) -> bytes:
+    def build(self, context: ActorContext, builder: bytes, mode: AutoresetMode) -> bytes:
         """Build the envs; return their description and this process's id."""
         try:
             context.apply()

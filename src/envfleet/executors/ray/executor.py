@@ -29,7 +29,7 @@ from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import native_builders, python_builders
-from envfleet.executors.ray.cluster import Lease
+from envfleet.executors.ray.cluster import RaySession
 from envfleet.executors.ray.dispatcher import Dispatcher
 from envfleet.executors.ray.messages import (
     RESET,
@@ -67,7 +67,7 @@ class RayExecutor(Executor):
 
     def __init__(
         self,
-        lease: Lease,
+        session: RaySession,
         make_spec: SpecMaker,
         config: PoolConfig,
         params: Sequence[Mapping[str, Any]],
@@ -76,7 +76,7 @@ class RayExecutor(Executor):
         check_options: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """builders: pickled, one for each of worker_envs. check_options: raises if envs cannot take reset options."""
-        self._lease = lease
+        self._session = session
         self._params = params
         self._config = config
         self.num_envs = config.num_envs
@@ -84,7 +84,7 @@ class RayExecutor(Executor):
         guard = _native.CallGuard()
         actor_options = {**_runtime_env(config), **(config.ray.actor_options or {})}
         worker_config = WorkerConfig.create(
-            lease.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
+            session.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
         )
         ray_cluster.keep_in_forks(self)
         self._workers = [
@@ -101,11 +101,11 @@ class RayExecutor(Executor):
             raise
         self._responses = ResponseCodec(description.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         self._requests = RequestCodec(description.action_space)
-        self._connections = Connections(lease.ray, config.ray.direct)
+        self._connections = Connections(session.ray, config.ray.direct)
         self._table = WorkerTable(self._workers)
         self._stats = _StatsHistory(worker_envs)
         self._dispatcher = Dispatcher(
-            lease.ray,
+            session.ray,
             self._table,
             self._connections,
             description.observation_space,
@@ -125,7 +125,7 @@ class RayExecutor(Executor):
         """Return the context of a call. Raises, here or on entry, if the call is not allowed now."""
         # A forked child must not touch Ray's connections, which belong to its parent.
         if not self.call_guard.is_forked and not self.call_guard.is_closing:
-            self._lease.check()
+            self._session.check()
         return self.call_guard.part()
 
     # --- stepping ------------------------------------------------------------------------
@@ -321,7 +321,7 @@ class RayExecutor(Executor):
                 faults += [replace(fault, method=name) for fault in error.faults]
             except RemoteCallError as error:
                 faults.append(Fault(int(ids[0]), name, str(error), error.traceback))
-            except self._lease.ray.exceptions.RayError as error:
+            except self._session.ray.exceptions.RayError as error:
                 if self._dispatcher.check_alive(worker, error):
                     message = f"the call may have run, but Ray lost its response: {message_of(error)}"
                     faults += [Fault(int(env_id), name, message, cause=error) for env_id in ids]
@@ -365,7 +365,7 @@ class RayExecutor(Executor):
         ]
         return join(self.spec.observation_space)(joined)
 
-    # --- what is known ---------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
         return self._params[env_id if len(self._params) > 1 else 0]
@@ -400,7 +400,7 @@ class RayExecutor(Executor):
                 try:
                     (stats, age_ns), _ = decode_result(self._dispatcher.result_of(worker, ref), "")
                     self._stats.update(self._workers.index(worker), stats, age_ns)
-                except self._lease.ray.exceptions.RayError as error:
+                except self._session.ray.exceptions.RayError as error:
                     self._dispatcher.check_alive(worker, error)
             return self._stats.total()
 
@@ -414,7 +414,7 @@ class RayExecutor(Executor):
         """The handles of the actors; None for one that died."""
         return [worker.handle for worker in self._workers]
 
-    # --- life ------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
     def _end(self) -> list[Warning]:
         texts = self._stop_actors()
@@ -425,9 +425,9 @@ class RayExecutor(Executor):
         for worker in self._workers:
             worker.disconnect()
         try:
-            return stop_workers(self._workers, _CLOSE_TIMEOUT_S) if self._lease.is_alive else []
+            return stop_workers(self._workers, _CLOSE_TIMEOUT_S) if self._session.is_alive else []
         finally:
-            self._lease.leave()
+            self._session.release()
 
 
 def _local_ids(worker: Worker, env_ids: Sequence[int]) -> list[int]:
@@ -456,16 +456,16 @@ def create_native_executor(
     native_id: str,
     spec: EnvSpec,
     config: PoolConfig,
-    values: Sequence[Mapping[str, Any]],
+    params: Sequence[Mapping[str, Any]],
     libraries: Mapping[str, bytes],
-    given: frozenset[str],
+    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run native envs on it. given: the options that the user named."""
+    """Join the cluster and run native envs on it. explicit: the options that the user named."""
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
-        return native_builders(native_id, spec, config, values, worker_envs, libraries)
+        return native_builders(native_id, spec, config, params, worker_envs, libraries)
 
-    return _create(builders, lambda _: spec, config, values, given, functools.partial(check_native_options, spec))
+    return _create(builders, lambda _: spec, config, params, explicit, functools.partial(check_native_options, spec))
 
 
 def create_python_executor(
@@ -473,15 +473,15 @@ def create_python_executor(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    given: frozenset[str],
+    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run Python envs on it. given: the options that the user named."""
+    """Join the cluster and run Python envs on it. explicit: the options that the user named."""
     backend = config.ray.inner_backend or "serial"
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
         return python_builders(env_builders, backend, config, worker_envs)
 
-    return _create(builders, make_spec, config, params, given, None)
+    return _create(builders, make_spec, config, params, explicit, None)
 
 
 def _create(
@@ -489,26 +489,26 @@ def _create(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    given: frozenset[str],
+    explicit: frozenset[str],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
     num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
     config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
-    has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
+    has_num_workers = not explicit.isdisjoint({"num_workers", "envs_per_worker"})
     if has_num_workers:
         # Pickled before anything is started, so that what cannot be pickled is reported at once.
         worker_envs = split_envs(config.num_envs, config.num_workers)
         builders = make_builders(config, worker_envs)
-    lease = ray_cluster.join(config.ray.address)
+    session = ray_cluster.acquire_session(config.ray.address)
     try:
         if not has_num_workers:
             # One per core of the cluster.
-            config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(lease.ray)))
+            config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(session.ray)))
             worker_envs = split_envs(config.num_envs, config.num_workers)
             builders = make_builders(config, worker_envs)
-        return RayExecutor(lease, make_spec, config, params, builders, worker_envs, check_options), config
+        return RayExecutor(session, make_spec, config, params, builders, worker_envs, check_options), config
     except BaseException:
-        lease.leave()
+        session.release()
         raise
 
 

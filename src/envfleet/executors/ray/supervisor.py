@@ -25,7 +25,7 @@ from envfleet.executors.env_reports import BUILD_REMEDY, build_remedy
 from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
-from envfleet.executors.ray.building import ProcessContext
+from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted
 from envfleet.executors.ray.connection import SECRET_BYTES, SERVE_ID, STOP_SERVING, CallerConnection, connect_all
 from envfleet.executors.ray.messages import RemoteCallError, decode_result
@@ -353,7 +353,7 @@ def _await_placement(workers: Sequence[Worker]) -> None:
 
 def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
     ray = workers[0].config.launcher.ray
-    context = ray.put(ProcessContext.capture()) if len(workers) > 1 else ProcessContext.capture()
+    context = ray.put(ActorContext.capture()) if len(workers) > 1 else ActorContext.capture()
     refs = [worker.handle.build.remote(context, worker.builder, worker.config.autoreset_mode) for worker in workers]
     descriptions = []
     for worker, ref in zip(workers, refs, strict=True):

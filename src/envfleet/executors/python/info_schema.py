@@ -1,4 +1,4 @@
-"""InfoColumns: finds the info keys with numeric values, which are then sent as columns in shared memory."""
+"""InfoSchema: finds the info keys with numeric values, which are then sent as columns in shared memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PLAIN = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(n
 _ALIASES = {np.float64: float, np.int64: int}
 
 
-class InfoColumns:
+class InfoSchema:
     """The schema of the info columns. It only grows, so rows written with an older version stay readable."""
 
     def __init__(self, publish: Callable[[list[Any]], None]) -> None:
