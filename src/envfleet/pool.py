@@ -442,7 +442,11 @@ class Pool:
             self._executor.set_phase(env_id, int(Phase.RUNNING))
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute: one value for all envs, or a list or tuple with one value per env."""
+        """Set an attribute: one value for all envs, or a list or tuple with one value per env.
+
+        If an env refuses its value, this raises. Native envs then all keep their old values (on Ray, those of the same
+        actor); of Python envs, the others have their new ones.
+        """
         self._guard.run(self._set_attr, name, values, env_ids)
 
     def _set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None) -> None:

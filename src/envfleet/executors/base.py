@@ -213,7 +213,11 @@ class Executor(ABC):
 
     @abstractmethod
     def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of each of these envs, or of none. Raises AttributeError if it cannot be set."""
+        """Set an attribute of each of these envs. Raises AttributeError if it cannot be set.
+
+        If an env refuses its value, native envs of one process all keep their old values. Python envs are independent
+        of each other: those that did not refuse have their new values.
+        """
 
     @abstractmethod
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
