@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from envfleet.errors import SeedError
 
-Seed: TypeAlias = int | Sequence[int | None] | None
+Seed: TypeAlias = int | Sequence[int | None] | NDArray[np.integer[Any]] | None
 Words: TypeAlias = NDArray[np.uint32]
 
 _LIMIT = 1 << 128

@@ -9,12 +9,12 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from envfleet import _native
 from envfleet.autoreset import parse_mode
-from envfleet.errors import ConfigError
-from envfleet.spec import RAY_OPTIONS, PoolConfig, RayConfig
+from envfleet.errors import ConfigError, short_repr
+from envfleet.spec import RAY_OPTIONS, OnError, PoolConfig, RayConfig, StartMethod
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "native", "serial", "threads", "processes", "ray"]
 InnerBackend = Literal["native", "serial", "threads", "processes"]
-OnError = Literal["raise", "restart"]
-StartMethod = Literal["forkserver", "spawn", "fork"]
 # The names of Gymnasium's modes; an env of your own may have others.
 RenderMode = Literal["human", "rgb_array", "ansi", "rgb_array_list", "ansi_list", "depth_array", "rgbd_tuple"]
 AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "SameStep", "Disabled"]
@@ -32,11 +30,13 @@ AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "S
 BACKENDS: tuple[str, ...] = get_args(Backend)
 PYTHON_BACKENDS = ("serial", "threads", "processes")
 INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
-START_METHODS: tuple[str, ...] = get_args(StartMethod)
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
 NO_LIMIT = -1  # max_episode_steps: not even the env's own limit, as in gymnasium.make()
 MAX_RAY_WORKERS = 1 << 16
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def pool_options(
@@ -46,7 +46,7 @@ def pool_options(
     num_workers: int | None = None,
     num_threads: int | None = None,
     backend: Backend = "auto",
-    seed: int | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     wrappers: Sequence[Callable[[Any], Any]] | None = None,
     autoreset_mode: AutoresetMode | AutoresetModeName = "next_step",
@@ -192,7 +192,7 @@ def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int,
         max_episode_steps=None if limit is None else _step_limit(limit),
         reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
-        on_error=choice_option("on_error", pool.get("on_error", "raise"), get_args(OnError)),
+        on_error=choice_option("on_error", pool.get("on_error", "raise"), ON_ERROR),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
         step_timeout=seconds_option("step_timeout", pool.get("step_timeout")),
         start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
@@ -324,7 +324,7 @@ def _step_limit(value: Any) -> int:
     return integer_option("max_episode_steps", value, 1, _MAX_ENVS)
 
 
-def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def choice_option(name: str, value: Any, choices: tuple[ChoiceT, ...]) -> ChoiceT:
     """Return the value, or raise a ConfigError that lists the choices."""
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} expected one of {choices}, got {value!r}")
