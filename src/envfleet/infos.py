@@ -296,7 +296,7 @@ def _mixable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
 
 
 def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
-    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
+    """Return the column of a declared key in its declared dtype, with zeros where a row has no value."""
     column = columns.get(array.name)
     # Columns of a traced batch are complete, in the dtype that jax has for theirs.
     if column is not None and (column.dtype == array.space.dtype or not isinstance(column, np.ndarray)):

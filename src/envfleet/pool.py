@@ -33,15 +33,15 @@ from envfleet.errors import (
     PoolClosedError,
     RecvTimeout,
     StateError,
+    short_repr,
 )
-from envfleet.executors.base import Executor, Refused
+from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
 from envfleet.validation import check_can_step, check_env_id, check_env_ids, check_step
 
-_NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
@@ -134,7 +134,9 @@ class Pool:
             if not self._executor.drop_pending(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
         elif self._executor.has_ordered_batch:
-            raise CallOrderError("reset(env_id) expected no batch in flight; recv() it first, or reset() all envs")
+            raise CallOrderError(
+                "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
+            )
         if ids is not None and not len(ids):
             return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
@@ -150,9 +152,9 @@ class Pool:
         """Step these envs (default: all). Synchronous pools return their rows in this order.
 
         On an asynchronous pool: send() and recv() in one call. An empty array of ids returns an empty batch.
-        envfleet.validation.LeafColumns are taken as actions that the caller has already checked.
         """
-        timeout_s = _NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
+        # For apis: validation.LeafColumns are actions that the caller has already checked.
+        timeout_s = NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
         if self._is_async:
             num_rows = self._check_batch_fills("step()", env_ids)
             self.send(actions, env_ids)
@@ -248,7 +250,7 @@ class Pool:
 
     def recv(self, timeout: float | None = None) -> Batch:
         """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
-        batch = self._executor.recv(_NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
+        batch = self._executor.recv(NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
         if isinstance(batch, Refused):
@@ -320,14 +322,14 @@ class Pool:
         return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
 
     def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
-        """step() of a synchronous pool, whose batch may be overwritten by the next call, whatever `copy` is."""
+        """Step a synchronous pool and return a batch that the next call may overwrite, even with copy=True."""
         batch = self._guard.run(self._step_borrowed, actions, env_ids)
         return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
         self._executor.set_borrowing(True)
         try:
-            batch = self._step_checked(actions, env_ids, _NO_TIMEOUT)
+            batch = self._step_checked(actions, env_ids, NO_TIMEOUT)
         finally:
             self._executor.set_borrowing(False)
         assert batch is not None, "without a time limit there is a batch"
@@ -356,7 +358,10 @@ class Pool:
         return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
 
     def set_state(self, state: PoolState | bytes) -> None:
-        """Restore a state of get_state(). If that fails, or at Ctrl-C, the envs keep their states and it raises."""
+        """Restore a state that get_state() returned.
+
+        If that fails or is interrupted, every env keeps its current state.
+        """
         self._guard.run(self._set_state, state)
 
     def _set_state(self, state: PoolState | bytes) -> None:
@@ -587,7 +592,7 @@ class Pool:
         """Return the ids, None for all, and the seed of each env. Raises before any env has moved."""
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
         if options is not None and not isinstance(options, Mapping):
-            raise ConfigError(f"{call} expected options as a dict, got {type(options).__name__}: {options!r}")
+            raise ConfigError(f"{call} expected options as a dict, got {short_repr(options)}")
         self._executor.check_reset_options(options or {})
         if arguments is not None:
             self._check_arguments(call, self._all_ids if ids is None else ids, seed, options, arguments)
@@ -633,9 +638,9 @@ def _changed_during_the_call() -> ActionError:
 
 
 def timeout_seconds(timeout: float | None) -> float:
-    """Return a timeout as seconds, infinite for None. Raises ConfigError unless it is a number >= 0."""
+    """Return a timeout in seconds, NO_TIMEOUT for None. Raises ConfigError unless it is None or a number >= 0."""
     if timeout is None:
-        return _NO_TIMEOUT
+        return NO_TIMEOUT
     try:
         seconds = float(timeout)
     except (TypeError, ValueError, OverflowError):  # the last of an integer beyond the largest float

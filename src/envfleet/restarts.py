@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.base import Executor
+from envfleet.executors.base import NO_TIMEOUT, Executor
 from envfleet.infos import merge, split_rows
 from envfleet.seeding import restart_seed, to_words
 from envfleet.spaces import join, split
 from envfleet.spec import PoolConfig
-
-_NO_TIMEOUT = -1.0
 
 
 class Restarts:
@@ -111,7 +109,7 @@ class Restarts:
         """Replace the rows of restarted envs with the first rows of their next episodes."""
         infos: list[dict[str, Any] | None] = [None] * len(batch)
         while rows.size:
-            fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
+            fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, NO_TIMEOUT)
             assert fresh is not None, "a reset without a time limit returned no rows"
             exhausted = self._exhausted(fresh.faults)
             if exhausted:

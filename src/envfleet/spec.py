@@ -88,7 +88,7 @@ class PoolConfig:
     step_timeout: float | None = None  # in seconds: a worker process that takes longer for a step is killed
     start_method: StartMethod = "forkserver"  # of worker processes
     check_actions: bool = True  # False: Python envs get actions unchecked, as long as they have the space's shape
-    copy: bool = True  # False: the executor may return views that the next recv() overwrites
+    copy: bool = True  # False: whole batches are views that the next batch overwrites
     seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     ray: RayConfig = RayConfig()  # for backend="ray" only
 

@@ -317,7 +317,7 @@ ray.shutdown()
 
 @pytest.mark.parametrize("backend", ["auto", "native", "serial", "threads", "processes"])
 def test_options_of_ray_are_refused_elsewhere(backend):
-    with pytest.raises(ConfigError, match="envs_per_worker is for backend='ray'"):
+    with pytest.raises(ConfigError, match="envs_per_worker expected backend='ray'"):
         envfleet.make_pool("CartPole-v1", backend=backend, envs_per_worker=2)
-    with pytest.raises(ConfigError, match="ray_address is for backend='ray'"):
+    with pytest.raises(ConfigError, match="ray_address expected backend='ray'"):
         envfleet.make_pool("CartPole-v1", backend=backend, ray_address="auto")

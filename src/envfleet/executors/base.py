@@ -24,7 +24,8 @@ from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
 
-_CLOSE_TIMEOUT_S = 5.0
+NO_TIMEOUT = -1.0  # as timeout_s: wait as long as it takes
+CLOSE_TIMEOUT_S = 5.0  # how long close() waits for envs; native/engine has the same limit
 
 NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
@@ -34,6 +35,13 @@ class Refused:
 
 
 REFUSED: Final = Refused()
+
+
+def all_env_ids(num_envs: int) -> NDArray[np.int32]:
+    """Return the ids of all envs, read-only: it is the env_id of every batch of all envs."""
+    env_ids = np.arange(num_envs, dtype=np.int32)
+    env_ids.flags.writeable = False
+    return env_ids
 
 
 def split_envs(num_envs: int, num_workers: int) -> list[range]:
@@ -69,7 +77,7 @@ class Executor(ABC):
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         """Step these envs and return their rows in this order.
 
-        Returns None after timeout_s (negative: no limit); the batch is then in flight.
+        Returns None after timeout_s (NO_TIMEOUT: no limit); the batch is then in flight.
         """
 
     @abstractmethod
@@ -268,7 +276,8 @@ class Executor(ABC):
         if found is None:
             found = [
                 ResourceWarning(
-                    "a call in another thread did not return within 5 s of close(); the pool closes when it does"
+                    f"a call in another thread did not return within {CLOSE_TIMEOUT_S:g} s of close(); "
+                    "the pool closes when it does"
                 )
             ]
         for warning in found:
@@ -286,7 +295,7 @@ class Executor(ABC):
 
     def _close_wait_s(self) -> float:
         """Return how long close() waits for a call in progress; 0 in a thread that this call waits for."""
-        return _CLOSE_TIMEOUT_S
+        return CLOSE_TIMEOUT_S
 
     def _interrupt(self) -> None:  # noqa: B027 (most calls look at the guard often enough)
         """Wake up the call in progress, which then finds that it was interrupted. For any thread."""

@@ -19,8 +19,8 @@ from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.envs.family import Renderer
-from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError
-from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
+from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
+from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.executors.python.exception_report import report_exception
 from envfleet.seeding import Words
@@ -33,7 +33,7 @@ _METHODS = ("__init__", "reset", "step", "observe")
 
 
 class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
-    """Run the envs of a native type."""
+    """Runs the envs of a native type."""
 
     def __init__(
         self,
@@ -49,9 +49,6 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         """
         self.spec = spec
         self.num_envs = config.num_envs
-        all_ids = np.arange(config.num_envs, dtype=np.int32)
-        # Shared by all batches of all envs, hence read-only.
-        all_ids.flags.writeable = False
         names = [array.name for array in spec.observation_arrays]
         texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
         self._obs_of = assembler_of(spec.observation_space, names, texts)
@@ -69,7 +66,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 max_episode_steps=config.max_episode_steps or 0,
                 autoreset=NATIVE_CODES[config.autoreset_mode],
                 configs=[dict(own) for own in params],
-                all_ids=all_ids,
+                all_ids=all_env_ids(config.num_envs),
                 batch_type=Batch if is_plain else None,
             )
         except _native.FleetError as error:
@@ -277,7 +274,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         try:
             is_set = self._native.set_field(env_id, name, value)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
+            raise ConfigError(
+                f"set_attr() expected a value that fits {name} of env {env_id}, got {short_repr(value)}: {error}"
+            ) from error
         except _native.FleetError as error:
             raise EnvError((Fault(env_id, "set_attr", str(error)),), None, f"{name} keeps its old value") from error
         if not is_set:
@@ -288,7 +287,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         if args or kwargs:
             raise ConfigError(
                 f"call() expected the name of an attribute, got the method {name!r} with arguments; "
-                "native envs have no methods but render"
+                "native envs have no methods except render()"
             )
         if name == "render":
             if self._render_mode is None:
@@ -312,8 +311,8 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._renderers.clear()  # they may hold windows or memory of a graphics driver
         if self._native.end():
             return []
-        what = f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind"
-        return [ResourceWarning(what)]
+        late = f"did not return within {CLOSE_TIMEOUT_S:g} s of close()"
+        return [ResourceWarning(f"an env of {self.spec.id} {late}; its thread was left behind")]
 
 
 def _generator_of(state: bytes) -> np.random.Generator:

@@ -230,7 +230,7 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
 
 
 # Answers on a descriptor of its own, since the library may write to stdout, and exits without running destructors. A
-# library that cannot be loaded is no matter for this check: loading it in the caller raises, with the reason.
+# library that cannot be loaded does not concern this check: loading it in the caller raises, with the reason.
 _LOADER = """
 import ctypes, os, sys
 try:

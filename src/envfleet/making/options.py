@@ -96,7 +96,7 @@ def pool_options(
     start_method: how worker processes start, as in multiprocessing.
     thread_affinity_offset: pins worker i to core offset + i; -1 for no pinning.
     check_actions: False passes actions to Python envs unchecked, as long as they have the space's shape.
-    copy: False allows batches that the next recv() overwrites.
+    copy: with False, whole batches are views that the next batch overwrites.
     seed_envs: False has Python envs seeded by reset(seed=...) only, as in gymnasium.vector.
     ray: the options of backend="ray". Each also has a flat name: envs_per_worker, inner_backend, inner_num_workers,
         ray_address, ray_options, runtime_env, ray_direct, placement_timeout (in seconds). See RayConfig.
@@ -133,7 +133,7 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
         raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
     wrappers = params.pop("wrappers", None) or ()
     if not isinstance(wrappers, (list, tuple)):
-        raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
+        raise ConfigError(f"wrappers expected a list of callables, got {short_repr(wrappers)}")
     pool = {name: params.pop(name) for name in list(params) if name in POOL_OPTIONS}
     max_workers = MAX_RAY_WORKERS if backend == "ray" else _MAX_WORKERS
     if pool.get("num_envs", 1) is None:
@@ -167,7 +167,7 @@ def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
     dicts = list(env_kwargs) if isinstance(env_kwargs, (list, tuple)) else [env_kwargs]
     for own in dicts:
         if not isinstance(own, Mapping):
-            raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(own).__name__}: {own!r}")
+            raise ConfigError(f"env_kwargs expected a dict of parameters, got {short_repr(own)}")
     if isinstance(env_kwargs, (list, tuple)) and len(dicts) != num_envs:
         raise ConfigError(
             f"env_kwargs expected a dict, or a list of {num_envs} dicts, one per env, got a list of {len(dicts)}"
@@ -223,14 +223,14 @@ def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
     """
     grouped = pool.get("ray")
     if grouped is not None and not isinstance(grouped, RayConfig):
-        raise ConfigError(f"ray expected an envfleet.RayConfig, got {type(grouped).__name__}: {grouped!r}")
+        raise ConfigError(f"ray expected an envfleet.RayConfig, got {short_repr(grouped)}")
     defaults = {field.name: field.default for field in fields(RayConfig)}
     values = {name: getattr(grouped or RayConfig(), name) for name in defaults}
     for flat_name, name in RAY_OPTIONS.items():
         if pool.get(flat_name) is None or (backend != "ray" and pool[flat_name] == defaults[name]):
             continue
         if backend != "ray":
-            raise ConfigError(f"{flat_name} is for backend='ray', got it with backend={backend!r}; leave it out")
+            raise ConfigError(f"{flat_name} expected backend='ray', got backend={backend!r}; leave it out")
         if grouped is not None and values[name] != defaults[name]:
             raise ConfigError(
                 f"expected {flat_name} or ray=RayConfig({name}=...), got both: {pool[flat_name]!r} and "
@@ -240,7 +240,7 @@ def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
     if backend == "ray":
         return _checked_ray_config(values)
     if grouped is not None and values != defaults:
-        raise ConfigError(f"ray=RayConfig(...) is for backend='ray', got it with backend={backend!r}; leave it out")
+        raise ConfigError(f"ray=RayConfig(...) expected backend='ray', got backend={backend!r}; leave it out")
     return RayConfig()
 
 
@@ -263,7 +263,7 @@ def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
     for flat_name, name in (("ray_options", "actor_options"), ("runtime_env", "runtime_env")):
         value = checked[name]
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{flat_name} expected a dict, got {type(value).__name__}: {value!r}")
+            raise ConfigError(f"{flat_name} expected a dict, got {short_repr(value)}")
         checked[name] = None if value is None else dict(value)
     actor_options: Mapping[str, Any] = checked["actor_options"] or {}
     for name in ("max_restarts", "max_task_retries", "max_concurrency", "lifetime", "concurrency_groups", "name"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.executors.python.layout import INFO_BYTES
+from envfleet.executors.python.layout import INFO_BYTES, align_up
 
 _MAX_KEYS = 64  # one bit each in a row's mask
 _MAX_KEY_LENGTH = 128  # keeps a pickled schema well below the 64 KiB reserved for it
@@ -45,7 +45,7 @@ class InfoSchema:
             return
         kind, dtype, shape = entry
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        offset = -(-self._num_bytes // 8) * 8
+        offset = align_up(self._num_bytes, 8)
         if offset + num_bytes > INFO_BYTES:
             return
         self._num_bytes = offset + num_bytes
