@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from envfleet import _native
 from envfleet.envs.families import native_family
@@ -24,13 +24,6 @@ from envfleet.making.compile_cache import CachedLibrary, LibraryCache
 from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
-
-
-class InnerExecutorBuilder(Protocol):
-    """Builds the executor of one worker's envs, wherever it is unpickled."""
-
-    def build(self) -> tuple[Executor, EnvDescription]:
-        """Return the executor and the description of its envs."""
 
 
 @dataclass(frozen=True)

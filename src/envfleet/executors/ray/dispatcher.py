@@ -28,6 +28,7 @@ from envfleet.executors.ray.batches import BatchBuilder, Response, Rows, respons
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
+from envfleet.spec import PoolConfig
 from envfleet.validation import LeafColumns
 
 # How long to wait on connections while other messages go through Ray, as they do after a connection was lost: nothing
@@ -92,9 +93,7 @@ class Dispatcher:
         observation_space: gymnasium.Space[Any],
         requests: RequestCodec,
         responses: ResponseCodec,
-        batch_size: int,
-        is_async: bool,
-        step_timeout_s: float | None,
+        config: PoolConfig,
         guard: _native.CallGuard,
     ) -> None:
         num_envs = len(table.all_ids)
@@ -106,9 +105,9 @@ class Dispatcher:
         self._requests = requests
         self._responses = responses
         self._batches = BatchBuilder(observation_space, responses)
-        self._batch_size = batch_size
-        self._is_async = is_async
-        self._step_timeout_s = step_timeout_s
+        self._batch_size = config.batch_size
+        self._is_async = config.is_async
+        self._step_timeout_s = config.step_timeout
         self._guard = guard
         # A batch in order, with the batch rows of each request.
         self._ordered: tuple[NDArray[np.int32], list[tuple[PendingRequest, Rows]]] | None = None

@@ -22,7 +22,7 @@ from envfleet import _native
 from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.base import REFUSED, Executor, Refused, split_envs
+from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
 from envfleet.executors.env_reports import BUILD_REMEDY, EnvStateError
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
@@ -50,13 +50,11 @@ from envfleet.executors.ray.supervisor import (
 )
 from envfleet.making.builders import EnvBuilders
 from envfleet.seeding import Words
-from envfleet.spaces import join, split
+from envfleet.spaces import join, plain_array_leaf, split
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.statistics import PoolStats, StatsHistory
 from envfleet.validation import LeafColumns
 
-_CLOSE_TIMEOUT_S = 5.0
-_ZERO_STATS = EnvStats(0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0)
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()
 
 
@@ -103,7 +101,7 @@ class RayExecutor(Executor):
         self._requests = RequestCodec(description.action_space)
         self._connections = Connections(session.ray, config.ray.direct)
         self._table = WorkerTable(self._workers)
-        self._stats = _StatsHistory(worker_envs)
+        self._stats = StatsHistory(worker_envs)
         self._dispatcher = Dispatcher(
             session.ray,
             self._table,
@@ -111,9 +109,7 @@ class RayExecutor(Executor):
             description.observation_space,
             self._requests,
             self._responses,
-            config.batch_size,
-            config.is_async,
-            config.step_timeout,
+            config,
             guard,
         )
         self._connections.connect(self._workers)
@@ -151,13 +147,12 @@ class RayExecutor(Executor):
 
         Otherwise they are checked, which costs microseconds where a message costs hundreds of them.
         """
-        leaf = self._requests.leaves[0]
+        leaf = plain_array_leaf(self._requests.leaves)
         return (
             not self._config.check_actions
             and not self.spec.native_id
             and env_ids is None
-            and len(self._requests.leaves) == 1
-            and leaf.kind == "array"
+            and leaf is not None
             and isinstance(actions, np.ndarray)
             and actions.dtype == leaf.dtype
             and actions.shape == (self.num_envs, *leaf.shape)
@@ -425,7 +420,7 @@ class RayExecutor(Executor):
         for worker in self._workers:
             worker.disconnect()
         try:
-            return stop_workers(self._workers, _CLOSE_TIMEOUT_S) if self._session.is_alive else []
+            return stop_workers(self._workers, CLOSE_TIMEOUT_S) if self._session.is_alive else []
         finally:
             self._session.release()
 
@@ -510,63 +505,3 @@ def _create(
     except BaseException:
         session.release()
         raise
-
-
-# --- statistics ----------------------------------------------------------------------------------
-
-
-class _StatsHistory:
-    """The statistics of each worker: those of its dead actors when they were last asked, and of the present one."""
-
-    def __init__(self, worker_envs: Sequence[range]) -> None:
-        # (statistics per env, age in nanoseconds)
-        self._before = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
-        self._current = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
-
-    def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
-        """Record what a worker has counted."""
-        self._current[worker] = (list(stats.envs), age_ns)
-
-    def keep(self, worker: int) -> None:
-        """Add what a dead worker had counted to its past."""
-        envs, age_ns = self._current[worker]
-        before, before_ns = self._before[worker]
-        self._before[worker] = (_add_each(before, envs), before_ns + age_ns)
-        self._current[worker] = ([_ZERO_STATS] * len(envs), 0)
-
-    def total(self) -> PoolStats:
-        """Return the statistics of the pool."""
-        envs: list[EnvStats] = []
-        workers: list[WorkerStats] = []
-        for (before, before_ns), (current, current_ns) in zip(self._before, self._current, strict=True):
-            worker_envs = _add_each(before, current)
-            busy_ns = sum(env.busy_ns for env in worker_envs)
-            envs += worker_envs
-            workers.append(WorkerStats(busy_ns, max(0, before_ns + current_ns - busy_ns)))
-        return PoolStats(tuple(envs), tuple(workers))
-
-
-def _add_each(first: Sequence[EnvStats], second: Sequence[EnvStats]) -> list[EnvStats]:
-    return [_add(one, other) for one, other in zip(first, second, strict=True)]
-
-
-def _add(one: EnvStats, other: EnvStats) -> EnvStats:
-    if not other.num_resets and not other.num_steps:
-        return one
-    if not one.num_resets and not one.num_steps:
-        return other
-    # The minimum and maximum of no episodes mean nothing.
-    with_episodes = [stats for stats in (one, other) if stats.num_episodes] or [one]
-    return EnvStats(
-        one.num_steps + other.num_steps,
-        one.num_resets + other.num_resets,
-        one.num_episodes + other.num_episodes,
-        one.return_sum + other.return_sum,
-        min(stats.return_min for stats in with_episodes),
-        max(stats.return_max for stats in with_episodes),
-        one.length_sum + other.length_sum,
-        min(stats.length_min for stats in with_episodes),
-        max(stats.length_max for stats in with_episodes),
-        one.busy_ns + other.busy_ns,
-        max(one.slowest_ns, other.slowest_ns),
-    )
