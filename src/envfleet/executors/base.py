@@ -25,7 +25,7 @@ from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
 
 NO_TIMEOUT = -1.0  # as timeout_s: wait as long as it takes
-CLOSE_TIMEOUT_S = 5.0  # how long close() waits for envs; native/engine has the same limit
+CLOSE_TIMEOUT_S = 5.0  # how long close() waits for envs; kCloseTimeoutNs in native/bindings is the same
 
 NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
