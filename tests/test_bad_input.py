@@ -115,9 +115,9 @@ def test_multi_discrete_and_multi_binary_actions():
         ([3], r"from 0 to 2, got 3 in row 0"),
         ([-1], r"got -1"),
         ([0, 0], r"each env once, got env 0 2 times"),
-        ([0.0], r"expected integer env_id, got dtype float64"),
+        ([0.0], r"expected integer env ids, got dtype float64"),
         ([[0]], r"shape \(1, 1\)"),
-        ("a", r"env_id"),
+        ("a", r"env ids"),
         ([2**40], r"got 1099511627776"),
     ],
     ids=str,
@@ -136,7 +136,7 @@ def test_env_ids(ids, message):
 
 def test_a_seed_that_is_passed_as_env_ids():
     pool = envfleet.make_pool("CartPole-v1", num_envs=2)
-    with pytest.raises(EnvIdError, match=r"env_id of shape \(rows,\).*write reset\(seed=\.\.\.\)"):
+    with pytest.raises(EnvIdError, match=r"env ids of shape \(rows,\).*write reset\(seed=\.\.\.\)"):
         pool.reset(7)
 
 
@@ -150,7 +150,7 @@ def test_call_order():
     for _ in range(50):
         with pytest.raises(CallOrderError, match="got 4 in flight"):
             envs.async_reset()
-    with pytest.raises(EnvIdError, match="expected env_id"):
+    with pytest.raises(EnvIdError, match="expected env ids"):
         envs.send([0, 0])
     with pytest.raises(EnvIdError, match="env 0, which is in flight"):
         envs.send([0, 0], [0, 1])
@@ -267,7 +267,7 @@ def test_env_ids_of_single_envs_are_checked_too():
     envs = envfleet.make("CartPole-v1", num_envs=2, render_mode="rgb_array")
     envs.reset()
     for env_id in (2, -1, 10**6, 0.5, "x"):
-        for call in (envs.render_env, envs.pool.render, envs.pool.attributes_of, envs.pool.params_of):
+        for call in (envs.render_env, envs.pool.render, envs.pool.get_attrs, envs.pool.params_of):
             with pytest.raises(EnvIdError):
                 call(env_id)
     for call in ("get_state", "render", "get_fields"):
@@ -306,7 +306,7 @@ def test_attributes():
     with pytest.raises(ConfigError, match="expected 4 values, got 3"):
         envs.set_attr("state", [np.zeros(3), np.zeros(3)])
     for values in ([1.0, "x"], [1.0, None]):
-        with pytest.raises(ConfigError, match="cannot give env 1 the gravity"):
+        with pytest.raises(ConfigError, match="expected a value that fits gravity of env 1"):
             envs.set_attr("gravity", values)
         assert envs.get_attr("gravity") == (9.8, 1.6)  # env 0 is as it was
     lake = envfleet.make("FrozenLake-v1")

@@ -158,8 +158,8 @@ def test_num_threads_is_envpools_name_of_num_workers():
         ({"ray": RayConfig(envs_per_worker=0)}, "envs_per_worker expected an integer from 1"),
         ({"ray": RayConfig(inner_num_workers=-1)}, "inner_num_workers expected an integer from 0"),
         ({"ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig, got dict"),
-        ({"backend": "native", "ray": RayConfig(address="auto")}, "is for backend='ray'"),
-        ({"backend": "native", "inner_num_workers": 2}, "inner_num_workers is for backend='ray'"),
+        ({"backend": "native", "ray": RayConfig(address="auto")}, "expected backend='ray'"),
+        ({"backend": "native", "inner_num_workers": 2}, "inner_num_workers expected backend='ray'"),
     ],
     ids=str,
 )

@@ -117,13 +117,13 @@ HINT = "pass one row per env"
         (good(move=[[0, 0], [0, np.inf], [0, 0]]), r"got inf for env 1"),
         (good(pick=([0, 1, 3], {"say": "abc"})), r"\['pick'\]\[0\] of Discrete\(3\) \(from 0 to 2\), got 3 for env 2"),
         (good(pick=([0.0, 1, 2], {"say": ["a"] * 3})), r"\['pick'\]\[0\] for Discrete\(3\), got dtype float64"),
-        (good(pick=([0, 1, 2], {"say": "abc"})), r"\['pick'\]\[1\]\['say'\] as a list of 3 values.*got 'abc' of"),
+        (good(pick=([0, 1, 2], {"say": "abc"})), r"\['pick'\]\[1\]\['say'\] as a list of 3 values.*got str: 'abc'"),
         (good(pick=([0, 1, 2], {"say": ["a"]})), r"as a list of 3 values of Text.*, got 1; pass one per env"),
-        (good(pick=([0, 1, 2], {"say": ["a", "z", "a"]})), r"got 'z' of type str for env 1 \(row 1\); check its leng"),
-        (good(pick=([0, 1, 2], {"say": ["a", "", "a"]})), r"got '' of type str for env 1"),
-        (good(pick=([0, 1, 2], {"say": ["a", "abcab", "a"]})), r"got 'abcab' of type str for env 1"),
-        (good(pick=([0, 1, 2], {"say": ["a", 5, "a"]})), r"got 5 of type int for env 1 \(row 1\); pass a str"),
-        (good(plan=[(0,), (2,), ()]), r"expected actions\['plan'\] in Sequence.*got \(2,\) of type tuple for env 1"),
+        (good(pick=([0, 1, 2], {"say": ["a", "z", "a"]})), r"got str: 'z' for env 1 \(row 1\); check its leng"),
+        (good(pick=([0, 1, 2], {"say": ["a", "", "a"]})), r"got str: '' for env 1"),
+        (good(pick=([0, 1, 2], {"say": ["a", "abcab", "a"]})), r"got str: 'abcab' for env 1"),
+        (good(pick=([0, 1, 2], {"say": ["a", 5, "a"]})), r"got int: 5 for env 1 \(row 1\); pass a str"),
+        (good(plan=[(0,), (2,), ()]), r"expected actions\['plan'\] in Sequence.*got tuple: \(2,\) for env 1"),
         (good(plan=None), r"expected actions\['plan'\] as a list of 3 values.*got None"),
         ([{"move": 1}, 2, 3], r"as single actions, expected actions\[0\] as a dict .* without 'pick', 'plan'"),
     ],
@@ -151,7 +151,7 @@ def test_single_actions_that_are_refused():
 
 def test_a_custom_space_that_raises_refuses():
     assert check([2, 4, 6], Even()) == [[2, 4, 6]]
-    with pytest.raises(ActionError, match=r"got 3 of type int for env 1 \(row 1\); pass an element of the space"):
+    with pytest.raises(ActionError, match=r"got int: 3 for env 1 \(row 1\); pass an element of the space"):
         check([2, 3, 4], Even())
     with pytest.raises(ActionError, match=r"for env 9 \(row 2\); its contains\(\) raised TypeError"):
         check([2, 4, None], Even(), ids=[1, 2, 9])
@@ -160,7 +160,7 @@ def test_a_custom_space_that_raises_refuses():
         def __repr__(self):
             raise RuntimeError
 
-    with pytest.raises(ActionError, match="got a value without a repr of type Wordless for env 0"):
+    with pytest.raises(ActionError, match=r"got Wordless: \(no repr\) for env 0"):
         check([Wordless(), 4, 4], Even())
 
 
@@ -238,7 +238,7 @@ ASYNC = SimpleNamespace(takes_leaves=False, is_async=True, batch_size=2, autores
     ids=str,
 )
 def test_as_many_actions_as_a_batch_has_want_ids(space, actions):
-    with pytest.raises(EnvIdError, match="got 2 actions and no env_id"):
+    with pytest.raises(EnvIdError, match="got 2 actions and no env ids"):
         check_step("send()", actions, None, executor_of(space), ASYNC)
 
 

@@ -11,6 +11,15 @@ if TYPE_CHECKING:
     from envfleet.batch import Batch, Fault
 
 
+def short_repr(value: Any) -> str:
+    """Return the type and the repr of a value, cut to 100 characters, for a message."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = "(no repr)"
+    return f"{type(value).__name__}: {text if len(text) <= 100 else text[:97] + '...'}"
+
+
 class EnvfleetError(Exception):
     """Base class of all exceptions that envfleet raises on purpose."""
 

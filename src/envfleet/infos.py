@@ -195,6 +195,20 @@ def _value_of(column: Any, row: int) -> Any:
     return split_rows(column, row) if isinstance(column, dict) else column[row]
 
 
+def _gather_by_key(rows: list[int], infos: list[Any]) -> list[tuple[Any, list[int], list[Any]]]:
+    """Return each key of these infos with the rows that have it and their values."""
+    by_key: dict[Any, tuple[list[int], list[Any]]] = {}
+    for row, info in zip(rows, infos, strict=True):
+        for key, value in info.items():
+            if key in by_key:
+                of_key = by_key[key]
+                of_key[0].append(row)
+                of_key[1].append(value)
+            else:
+                by_key[key] = ([row], [value])
+    return [(key, *of_key) for key, of_key in by_key.items()]
+
+
 def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: int) -> None:
     """Add the infos of these rows to the columns."""
     first = infos[0].keys()
@@ -203,16 +217,7 @@ def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: i
     elif all(info.keys() == first for info in infos):
         gathered = [(key, rows, [info[key] for info in infos]) for key in first]
     else:
-        by_key: dict[Any, tuple[list[int], list[Any]]] = {}
-        for row, info in zip(rows, infos, strict=True):
-            for key, value in info.items():
-                if key in by_key:
-                    of_key = by_key[key]
-                    of_key[0].append(row)
-                    of_key[1].append(value)
-                else:
-                    by_key[key] = ([row], [value])
-        gathered = [(key, *of_key) for key, of_key in by_key.items()]
+        gathered = _gather_by_key(rows, infos)
     masks = {f"_{key}" for key, _, _ in gathered}
     if columns:
         names = {str(key) for key in columns}
@@ -357,7 +362,7 @@ def _mixable(one: np.dtype[Any], other: np.dtype[Any]) -> bool:
 
 
 def declared_column(columns: Mapping[str, Any], array: ArraySpec, num_rows: int) -> Any:
-    """The column of a declared key in its declared dtype, with zeros where a row has no value."""
+    """Return the column of a declared key in its declared dtype, with zeros where a row has no value."""
     column = columns.get(array.name)
     # Columns of a traced batch are complete, in the dtype that jax has for theirs.
     if column is not None and (column.dtype == array.space.dtype or not isinstance(column, np.ndarray)):

@@ -33,15 +33,15 @@ from envfleet.errors import (
     PoolClosedError,
     RecvTimeout,
     StateError,
+    short_repr,
 )
-from envfleet.executors.base import Executor, Refused
+from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
-from envfleet.validation import check_env_id, check_env_ids, check_order, check_step
+from envfleet.validation import check_can_step, check_env_id, check_env_ids, check_step
 
-_NO_TIMEOUT = -1.0
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
@@ -131,10 +131,12 @@ class Pool:
         timeout_s = timeout_seconds(timeout)
         ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
         if self._executor.num_in_flight and ids is None:
-            if not self._executor.abandon(timeout_s):
+            if not self._executor.drop_pending(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
-        elif self._executor.has_late_batch:
-            raise CallOrderError("reset(env_id) expected no batch in flight; recv() it first, or reset() all envs")
+        elif self._executor.has_ordered_batch:
+            raise CallOrderError(
+                "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
+            )
         if ids is not None and not len(ids):
             return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
@@ -144,15 +146,15 @@ class Pool:
             batch = self._executor.reset_each(ids, arguments, timeout_s)
         if batch is None:
             raise RecvTimeout(f"reset() did not finish within {timeout} s; recv() returns it when it does")
-        return self._restarts.settle(batch, was_reset=True)
+        return self._restarts.handle_faults(batch, was_reset=True)
 
     def step(self, actions: Any, env_ids: Any = None, timeout: float | None = None) -> Batch:
         """Step these envs (default: all). Synchronous pools return their rows in this order.
 
         On an asynchronous pool: send() and recv() in one call. An empty array of ids returns an empty batch.
-        envfleet.validation.LeafColumns are taken as actions that the caller has already checked.
         """
-        timeout_s = _NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
+        # For apis: validation.LeafColumns are actions that the caller has already checked.
+        timeout_s = NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
         if self._is_async:
             num_rows = self._check_batch_fills("step()", env_ids)
             self.send(actions, env_ids)
@@ -164,7 +166,7 @@ class Pool:
             batch = self._guard.run(self._step_checked, actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | None:
         actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
@@ -189,7 +191,7 @@ class Pool:
         batch = self._guard.run(self._step_objects, actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step_objects() did not finish within {timeout} s; recv() returns it when it does")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_objects(self, actions: Sequence[Any], env_ids: Any, timeout_s: float) -> Batch | None:
         actions, ids = self._check_objects("step_objects()", actions, env_ids)
@@ -199,8 +201,8 @@ class Pool:
         assert not isinstance(batch, Refused), "checked actions are accepted"
         return batch
 
-    def _settle(self, batch: Batch) -> Batch:
-        return self._guard.run(self._restarts.settle, batch)
+    def _handle_faults(self, batch: Batch) -> Batch:
+        return self._guard.run(self._restarts.handle_faults, batch)
 
     # --- asynchronous, or a synchronous step in two halves ---------------------------------
 
@@ -235,20 +237,20 @@ class Pool:
     def _check_objects(
         self, call: str, actions: Sequence[Any], env_ids: Any
     ) -> tuple[list[Any], NDArray[np.int32] | None]:
-        ids = check_order(call, env_ids, self._executor, self.config)
+        ids = check_can_step(call, env_ids, self._executor, self.config)
         objects = list(actions)
         num_rows = self.num_envs if ids is None else len(ids)
         if len(objects) != num_rows:
             raise ActionError(f"{call} expected {num_rows} actions, one per env, got {len(objects)}")
         return objects, ids
 
-    def check_order(self, call: str, env_ids: Any = None) -> None:
-        """Raise what a step of these envs (default: all) would raise now, whatever the actions; no env moves."""
-        self._guard.run(check_order, call, env_ids, self._executor, self.config)
+    def check_can_step(self, call: str, env_ids: Any = None) -> None:
+        """Raise what a step of these envs (default: all) would raise now, for any actions; no env moves."""
+        self._guard.run(check_can_step, call, env_ids, self._executor, self.config)
 
     def recv(self, timeout: float | None = None) -> Batch:
         """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
-        batch = self._executor.recv(_NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
+        batch = self._executor.recv(NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
         if isinstance(batch, Refused):
@@ -264,7 +266,7 @@ class Pool:
             )
         if batch is None:
             raise RecvTimeout(f"recv() got no batch within {timeout} s; the next recv() returns the late rows")
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def async_reset(
         self,
@@ -300,7 +302,7 @@ class Pool:
 
     def _drop_pending(self, timeout: float | None) -> None:
         self._has_sent_none = False
-        if self._executor.num_in_flight and not self._executor.abandon(timeout_seconds(timeout)):
+        if self._executor.num_in_flight and not self._executor.drop_pending(timeout_seconds(timeout)):
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
@@ -310,7 +312,8 @@ class Pool:
     def make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
         """Return the port through which the handlers of XLA programs step this pool, for envfleet.apis.jax.
 
-        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL.
+        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL;
+        settle() returns batch_of_rows() as columns.
         columns: what a batch consists of, as (name, index).
         """
         return self._guard.run(self._make_xla_port, calls, columns)
@@ -319,23 +322,23 @@ class Pool:
         return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
 
     def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
-        """step() of a synchronous pool, whose batch may be overwritten by the next call, whatever `copy` is."""
+        """Step a synchronous pool and return a batch that the next call may overwrite, even with copy=True."""
         batch = self._guard.run(self._step_borrowed, actions, env_ids)
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
         self._executor.set_borrowing(True)
         try:
-            batch = self._step_checked(actions, env_ids, _NO_TIMEOUT)
+            batch = self._step_checked(actions, env_ids, NO_TIMEOUT)
         finally:
             self._executor.set_borrowing(False)
         assert batch is not None, "without a time limit there is a batch"
         return batch
 
-    def settle_rows(self, rows: _native.Rows | Batch) -> Batch:
+    def batch_of_rows(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)
-        return batch if not batch.faults else self._settle(batch)
+        return batch if not batch.faults else self._handle_faults(batch)
 
     # --- between batches -------------------------------------------------------------------
 
@@ -355,7 +358,10 @@ class Pool:
         return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
 
     def set_state(self, state: PoolState | bytes) -> None:
-        """Restore a state of get_state(). If that fails, or at Ctrl-C, the envs keep their states and it raises."""
+        """Restore a state that get_state() returned.
+
+        If that fails or is interrupted, every env keeps its current state.
+        """
         self._guard.run(self._set_state, state)
 
     def _set_state(self, state: PoolState | bytes) -> None:
@@ -441,7 +447,11 @@ class Pool:
             self._executor.set_phase(env_id, int(Phase.RUNNING))
 
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
-        """Set an attribute: one value for all envs, or a list or tuple with one value per env."""
+        """Set an attribute: one value for all envs, or a list or tuple with one value per env.
+
+        If an env refuses its value, this raises. Native envs then all keep their old values (on Ray, those of the same
+        actor); of Python envs, the others have their new ones.
+        """
         self._guard.run(self._set_attr, name, values, env_ids)
 
     def _set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None) -> None:
@@ -468,13 +478,13 @@ class Pool:
         """Return the steps, episodes, returns and times since the pool was made."""
         return self._guard.run(self._executor.stats)
 
-    def attributes_of(self, env_id: int) -> dict[str, Any]:
+    def get_attrs(self, env_id: int) -> dict[str, Any]:
         """Return all attributes of one env by name, if it can list them (native envs)."""
-        return self._guard.run(self._attributes_of, env_id)
+        return self._guard.run(self._get_attrs, env_id)
 
-    def _attributes_of(self, env_id: int) -> dict[str, Any]:
-        self._check_idle("attributes_of()")
-        return self._executor.get_attrs(int(check_env_ids("attributes_of()", [env_id], self._executor)[0]))
+    def _get_attrs(self, env_id: int) -> dict[str, Any]:
+        self._check_idle("get_attrs()")
+        return self._executor.get_attrs(int(check_env_ids("get_attrs()", [env_id], self._executor)[0]))
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
         """Return the parameters that one env was made with."""
@@ -502,7 +512,7 @@ class Pool:
         """The executor that runs the envs; for tests and tools."""
         return self._executor
 
-    # --- life cycle---------------------------------------------------------------------------
+    # --- life cycle --------------------------------------------------------------------------
 
     @property
     def closed(self) -> bool:
@@ -582,7 +592,7 @@ class Pool:
         """Return the ids, None for all, and the seed of each env. Raises before any env has moved."""
         ids = None if env_ids is None else check_env_ids(call, env_ids, self._executor)
         if options is not None and not isinstance(options, Mapping):
-            raise ConfigError(f"{call} expected options as a dict, got {type(options).__name__}: {options!r}")
+            raise ConfigError(f"{call} expected options as a dict, got {short_repr(options)}")
         if options and "reset_mask" in options:
             raise ConfigError(
                 f"{call} expected options for the envs, got 'reset_mask', which only reset() of a VectorEnv takes; "
@@ -633,9 +643,9 @@ def _changed_during_the_call() -> ActionError:
 
 
 def timeout_seconds(timeout: float | None) -> float:
-    """Return a timeout as seconds, infinite for None. Raises ConfigError unless it is a number >= 0."""
+    """Return a timeout in seconds, NO_TIMEOUT for None. Raises ConfigError unless it is None or a number >= 0."""
     if timeout is None:
-        return _NO_TIMEOUT
+        return NO_TIMEOUT
     try:
         seconds = float(timeout)
     except (TypeError, ValueError, OverflowError):  # the last of an integer beyond the largest float
@@ -645,7 +655,7 @@ def timeout_seconds(timeout: float | None) -> float:
     return seconds
 
 
-def _is_whole(state: PoolState) -> bool:
+def _is_complete(state: PoolState) -> bool:
     """Return whether a state has all its parts: a damaged pickle may hold anything."""
     parts = {"states": bytes, "params": str, "seeds": int, "num_restarts": int}
     values = {name: getattr(state, name, None) for name in ("env_id", "num_envs", *parts)}
@@ -670,7 +680,7 @@ def _fitting_state(state: PoolState | bytes, env_id: str, params: tuple[str, ...
             raise StateError(f"set_state() expected a pickled PoolState, got other bytes: {error}") from error
     if not isinstance(state, PoolState):
         raise StateError(f"set_state() expected a PoolState from get_state(), got {type(state).__name__}")
-    if not _is_whole(state):
+    if not _is_complete(state):
         raise StateError(
             "set_state() expected a PoolState with one state per env, got a damaged one; save it again with get_state()"
         )

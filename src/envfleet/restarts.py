@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.base import Executor
+from envfleet.executors.base import NO_TIMEOUT, Executor
 from envfleet.infos import RestartMessage, merge, row_as_given
 from envfleet.seeding import restart_seed, to_words
 from envfleet.spaces import join, split
 from envfleet.spec import PoolConfig
-
-_NO_TIMEOUT = -1.0
 
 
 class Restarts:
@@ -66,7 +64,7 @@ class Restarts:
                     self.counts[env_id] -= 1
                     raise
 
-    def settle(self, batch: Batch, was_reset: bool = False) -> Batch:
+    def handle_faults(self, batch: Batch, was_reset: bool = False) -> Batch:
         """Raise for envs that raised, or rebuild them and mark their rows as truncated, as on_error says."""
         if not batch.faults:
             return batch
@@ -74,14 +72,14 @@ class Restarts:
             raise EnvError.of(
                 batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it"
             ) from batch.faults[0].cause
-        spent = self._spent(batch.faults)
-        if spent:
+        exhausted = self._exhausted(batch.faults)
+        if exhausted:
             limit = self._config.max_restarts
             raise EnvError.of(
-                (*spent, *(fault for fault in batch.faults if fault not in spent)),
+                (*exhausted, *(fault for fault in batch.faults if fault not in exhausted)),
                 batch,
                 f"it was already restarted max_restarts={limit} times; fix the env or raise the limit",
-            ) from spent[0].cause
+            ) from exhausted[0].cause
         # A reset returns first rows, and so does the end of an episode in same_step mode. Until it has its first row,
         # the env is not ready to be stepped, and Ctrl-C must not leave it as if it were.
         has_first_rows = was_reset or batch.final is not None
@@ -111,13 +109,13 @@ class Restarts:
         """Replace the rows of restarted envs with the first rows of their next episodes."""
         infos: list[dict[str, Any] | None] = [None] * len(batch)
         while rows.size:
-            fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, _NO_TIMEOUT)
+            fresh = self._executor.reset(np.ascontiguousarray(batch.env_id[rows]), {}, NO_TIMEOUT)
             assert fresh is not None, "a reset without a time limit returned no rows"
-            spent = self._spent(fresh.faults)
-            if spent:
+            exhausted = self._exhausted(fresh.faults)
+            if exhausted:
                 raise EnvError.of(
-                    spent, batch, "it raised again in the reset after its restart; fix the env"
-                ) from spent[0].cause
+                    exhausted, batch, "it raised again in the reset after its restart; fix the env"
+                ) from exhausted[0].cause
             failed = np.isin(fresh.env_id, [fault.env_id for fault in fresh.faults])
             for fault in fresh.faults:
                 self._rebuild_in(batch, fault.env_id, Phase.UNSTARTED)
@@ -128,7 +126,7 @@ class Restarts:
             rows = rows[failed]
         merge(infos, batch.info)
 
-    def _spent(self, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
+    def _exhausted(self, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
         """Return the faults of envs that have reached max_restarts."""
         return tuple(fault for fault in faults if self._totals[fault.env_id] >= self._config.max_restarts)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.errors import SeedError
+from envfleet.errors import SeedError, short_repr
 
-Seed: TypeAlias = int | Sequence[int | None] | None
+Seed: TypeAlias = int | Sequence[int | None] | NDArray[np.integer[Any]] | None
 Words: TypeAlias = NDArray[np.uint32]
 
 _LIMIT = 1 << 128
@@ -36,7 +36,7 @@ def seeds_for(seed: Any, env_ids: NDArray[np.int32], num_envs: int) -> list[int 
         _checked(base + num_envs - 1, "seed + num_envs - 1")
         return [base + int(env_id) for env_id in env_ids]
     if isinstance(seed, (str, bytes)) or not isinstance(seed, Sequence):
-        raise SeedError(f"seed expected an int, a list of ints or None, got {type(seed).__name__}: {seed!r}")
+        raise SeedError(f"seed expected an int, a list of ints or None, got {short_repr(seed)}")
     if len(seed) == len(env_ids):
         chosen = list(seed)
     elif len(seed) == num_envs:
@@ -84,5 +84,5 @@ def _checked_entry(entry: Any, position: int) -> int | None:
     if entry is None:
         return None
     if not _is_integer(entry):
-        raise SeedError(f"seed[{position}] expected an int or None, got {type(entry).__name__}: {entry!r}")
+        raise SeedError(f"seed[{position}] expected an int or None, got {short_repr(entry)}")
     return _checked(int(entry), f"seed[{position}]")

@@ -64,6 +64,11 @@ def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
+def plain_array_leaf(leaves: tuple[Leaf, ...]) -> Leaf | None:
+    """Return the only leaf of a space that is a single array; None for other spaces."""
+    return leaves[0] if len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "array" else None
+
+
 def path_text(path: Path) -> str:
     """Return a path in Python's notation, such as ['hand'][0]; "" for the space itself."""
     return "".join(f"[{step!r}]" for step in path)

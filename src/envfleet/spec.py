@@ -15,6 +15,9 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import ConfigError
 
+OnError = Literal["raise", "restart"]
+StartMethod = Literal["forkserver", "spawn", "fork"]
+
 
 @dataclass(frozen=True)
 class ArraySpec:
@@ -80,12 +83,12 @@ class PoolConfig:
     max_episode_steps: int | None = None
     reward_threshold: float | None = None
     render_mode: str | None = None
-    on_error: str = "raise"  # or "restart"
+    on_error: OnError = "raise"
     max_restarts: int = 100  # per env, with on_error="restart"
     step_timeout: float | None = None  # in seconds: a worker process that takes longer for a step is killed
-    start_method: str = "forkserver"  # of worker processes; or "spawn", "fork"
+    start_method: StartMethod = "forkserver"  # of worker processes
     check_actions: bool = True  # False: Python envs get actions unchecked, as long as they have the space's shape
-    copy: bool = True  # False: the executor may return views that the next recv() overwrites
+    copy: bool = True  # False: whole batches are views that the next batch overwrites
     seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     ray: RayConfig = RayConfig()  # for backend="ray" only
 

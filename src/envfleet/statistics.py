@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +28,39 @@ class EnvStats:
         slowest_ns: The longest single call, in nanoseconds.
     """
 
-    num_steps: int
-    num_resets: int
-    num_episodes: int
-    return_sum: float
-    return_min: float
-    return_max: float
-    length_sum: int
-    length_min: int
-    length_max: int
-    busy_ns: int
-    slowest_ns: int
+    num_steps: int = 0
+    num_resets: int = 0
+    num_episodes: int = 0
+    return_sum: float = 0.0
+    return_min: float = 0.0
+    return_max: float = 0.0
+    length_sum: int = 0
+    length_min: int = 0
+    length_max: int = 0
+    busy_ns: int = 0
+    slowest_ns: int = 0
+
+    def combined(self, other: EnvStats) -> EnvStats:
+        """Return the counters of both together, as of an env that was rebuilt in another process."""
+        if not other.num_resets and not other.num_steps:
+            return self
+        if not self.num_resets and not self.num_steps:
+            return other
+        # The minimum and maximum of no episodes mean nothing.
+        with_episodes = [stats for stats in (self, other) if stats.num_episodes] or [self]
+        return EnvStats(
+            num_steps=self.num_steps + other.num_steps,
+            num_resets=self.num_resets + other.num_resets,
+            num_episodes=self.num_episodes + other.num_episodes,
+            return_sum=self.return_sum + other.return_sum,
+            return_min=min(stats.return_min for stats in with_episodes),
+            return_max=max(stats.return_max for stats in with_episodes),
+            length_sum=self.length_sum + other.length_sum,
+            length_min=min(stats.length_min for stats in with_episodes),
+            length_max=max(stats.length_max for stats in with_episodes),
+            busy_ns=self.busy_ns + other.busy_ns,
+            slowest_ns=max(self.slowest_ns, other.slowest_ns),
+        )
 
 
 @dataclass(frozen=True)
@@ -154,3 +177,39 @@ def add_to_moments(count: float, mean: Any, squares: Any, values: NDArray[Any]) 
     # In this order, a first portion of huge values does not overflow: its factor is 0.
     squares = squares + added_squares + away * (away * (count * added / total))
     return total, mean + away * (added / total), squares
+
+
+class StatsHistory:
+    """The statistics of workers that may die: those of the dead when they were last asked, and of the living."""
+
+    def __init__(self, worker_envs: Sequence[range]) -> None:
+        """worker_envs: the env ids of each worker."""
+        # (statistics per env, age in nanoseconds)
+        self._before = [([EnvStats()] * len(envs), 0) for envs in worker_envs]
+        self._current = [([EnvStats()] * len(envs), 0) for envs in worker_envs]
+
+    def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
+        """Record what a worker has counted."""
+        self._current[worker] = (list(stats.envs), age_ns)
+
+    def keep(self, worker: int) -> None:
+        """Add what a dead worker had counted to its past."""
+        envs, age_ns = self._current[worker]
+        before, before_ns = self._before[worker]
+        self._before[worker] = (_combine_each(before, envs), before_ns + age_ns)
+        self._current[worker] = ([EnvStats()] * len(envs), 0)
+
+    def total(self) -> PoolStats:
+        """Return the statistics of the pool."""
+        envs: list[EnvStats] = []
+        workers: list[WorkerStats] = []
+        for (before, before_ns), (current, current_ns) in zip(self._before, self._current, strict=True):
+            worker_envs = _combine_each(before, current)
+            busy_ns = sum(env.busy_ns for env in worker_envs)
+            envs += worker_envs
+            workers.append(WorkerStats(busy_ns, max(0, before_ns + current_ns - busy_ns)))
+        return PoolStats(tuple(envs), tuple(workers))
+
+
+def _combine_each(first: Sequence[EnvStats], second: Sequence[EnvStats]) -> list[EnvStats]:
+    return [one.combined(other) for one, other in zip(first, second, strict=True)]

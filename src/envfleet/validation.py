@@ -18,8 +18,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase, StepRule, step_rule
-from envfleet.errors import ActionError, CallOrderError, EnvIdError
-from envfleet.spaces import Leaf, leaves_of, path_text, split
+from envfleet.errors import ActionError, CallOrderError, EnvIdError, short_repr
+from envfleet.spaces import Leaf, leaves_of, path_text, plain_array_leaf, split
 
 if TYPE_CHECKING:
     from envfleet.executors.base import Executor
@@ -50,18 +50,18 @@ def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
     try:
         given = np.asarray(env_ids)
     except Exception as error:
-        raise EnvIdError(f"{call} expected env_id as an array of integers, got {type(env_ids).__name__}") from error
+        raise EnvIdError(f"{call} expected env ids as an array of integers, got {type(env_ids).__name__}") from error
     if given.ndim != 1:
         hint = "; to seed the envs, write reset(seed=...)" if call == "reset()" and given.ndim == 0 else ""
-        raise EnvIdError(f"{call} expected env_id of shape (rows,), got shape {given.shape}{hint}")
+        raise EnvIdError(f"{call} expected env ids of shape (rows,), got shape {given.shape}{hint}")
     if given.size == 0:  # of any dtype: np.asarray([]) is float64
         return np.zeros(0, dtype=np.int32)
     if given.dtype.kind not in "iu":
-        raise EnvIdError(f"{call} expected integer env_id, got dtype {given.dtype}; pass info['env_id'] unchanged")
+        raise EnvIdError(f"{call} expected integer env ids, got dtype {given.dtype}; pass those of a batch unchanged")
     outside = np.flatnonzero((given < 0) | (given >= num_envs))
     if outside.size:
         row = int(outside[0])
-        raise EnvIdError(f"{call} expected env_id from 0 to {num_envs - 1}, got {given[row]} in row {row}")
+        raise EnvIdError(f"{call} expected env ids from 0 to {num_envs - 1}, got {given[row]} in row {row}")
     ids = np.require(given, np.int32, ["C", "A"])
     counts = np.bincount(ids)
     if counts.max() > 1:
@@ -74,13 +74,13 @@ def check_step(
     call: str, actions: Any, env_ids: Any, executor: Executor, config: PoolConfig
 ) -> tuple[Any, NDArray[np.int32] | None]:
     """Return (actions, env_ids) of a step or send in canonical form; env_ids None stands for all envs."""
-    ids = _check_idle(call, env_ids, executor, config)
+    ids = _check_not_in_flight(call, env_ids, executor, config)
     rows = executor.num_envs if ids is None else len(ids)
     space = executor.spec.action_space
     if ids is None and config.is_async and _rows_in(actions, space) == config.batch_size:
         raise EnvIdError(
-            f"{call} on an asynchronous pool got {config.batch_size} actions and no env_id; "
-            "pass env_id=info['env_id'] of the batch that they belong to"
+            f"{call} on an asynchronous pool got {config.batch_size} actions and no env ids; "
+            "pass the env ids of the batch that they belong to, such as info['env_id']"
         )
     canonical = check_actions(call, actions, space, rows, ids)
     if executor.takes_leaves:
@@ -89,21 +89,21 @@ def check_step(
     return canonical, ids
 
 
-def check_order(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+def check_can_step(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
     """Return the env ids of a step, None for all. Raises unless these envs are idle and may be stepped."""
-    ids = _check_idle(call, env_ids, executor, config)
+    ids = _check_not_in_flight(call, env_ids, executor, config)
     _check_phases(call, ids, executor, config)
     return ids
 
 
-def _check_idle(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
+def _check_not_in_flight(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
     if executor.num_in_flight and not config.is_async:
         raise CallOrderError(f"{call} expected no batch in flight; recv() it first")
     ids = None if env_ids is None else check_env_ids(call, env_ids, executor)
     if ids is None and executor.num_in_flight:
         raise EnvIdError(
-            f"{call} on an asynchronous pool expected env_id, got none while {executor.num_in_flight} envs are in "
-            "flight; pass env_id=info['env_id'] of the batch that the actions belong to"
+            f"{call} on an asynchronous pool expected env ids, got none while {executor.num_in_flight} envs are in "
+            "flight; pass those of the batch that the actions belong to, such as info['env_id']"
         )
     return ids
 
@@ -123,11 +123,11 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
         if phase is Phase.BROKEN:
             raise CallOrderError(
                 f"{call} expected working envs, env {env_id} raised earlier and must be reset; "
-                f"call reset(env_id=[{env_id}]), which rebuilds it"
+                f"call reset([{env_id}]) or reset(), which rebuilds it"
             )
         raise CallOrderError(
             f"{call} expected running episodes, the one of env {env_id} has ended and autoreset_mode is disabled; "
-            f"reset it first: reset(options={{'reset_mask': terminated | truncated}})"
+            "reset it first; reset() of a VectorEnv takes options={'reset_mask': terminated | truncated}"
         )
 
 
@@ -145,8 +145,8 @@ def check_actions(
     program is never interpreted in two ways.
     """
     form = _form_of(_Identity(space))
-    if form.plain_array:
-        return _check_array(call, "actions", actions, form.leaves[0], rows, ids)
+    if form.plain_leaf is not None:
+        return _check_array(call, "actions", actions, form.plain_leaf, rows, ids)
     columns, name = _columns_of(call, actions, form, rows)
     return [
         (_check_array if leaf.kind == "array" else _check_values)(
@@ -162,7 +162,7 @@ class _ActionForm:
 
     leaves: tuple[Leaf, ...]
     split: Callable[[Any], list[Any]]
-    plain_array: bool
+    plain_leaf: Leaf | None  # of a space that is a single array
 
 
 class _Identity:
@@ -183,9 +183,7 @@ class _Identity:
 @lru_cache(maxsize=64)
 def _form_of(key: _Identity) -> _ActionForm:
     leaves = leaves_of(key.space)
-    return _ActionForm(
-        leaves, split(key.space, "actions"), plain_array=[(leaf.path, leaf.kind) for leaf in leaves] == [((), "array")]
-    )
+    return _ActionForm(leaves, split(key.space, "actions"), plain_array_leaf(leaves))
 
 
 def _columns_of(call: str, actions: Any, form: _ActionForm, rows: int) -> tuple[list[Any], str]:
@@ -254,7 +252,7 @@ def _check_array(
 ) -> NDArray[Any]:
     """Return a contiguous array of shape (rows, *leaf.shape) with elements of the leaf's space, in its dtype."""
     space = leaf.space
-    hint = "pass one row per env" if ids is None else "pass one row per env_id"
+    hint = "pass one row per env" if ids is None else "pass one row per env id"
     try:
         given = np.asarray(actions)
     except Exception as error:
@@ -296,8 +294,8 @@ def _check_values(
     """Return a list of `rows` values, each an element of the leaf's space."""
     space = leaf.space
     if not _is_list(actions) or len(actions) != rows:
-        got = f"{len(actions)}" if _is_list(actions) else _shown(actions)
-        hint = "pass one per env" if ids is None else "pass one per env_id"
+        got = f"{len(actions)}" if _is_list(actions) else short_repr(actions)
+        hint = "pass one per env" if ids is None else "pass one per env id"
         raise ActionError(f"{call} expected {name} as a list of {rows} values of {space}, got {got}; {hint}")
     values = list(actions)
     for row, value in enumerate(values):
@@ -313,7 +311,7 @@ def _check_values(
         else:
             remedy = "pass an element of the space, such as space.sample()"
         raise ActionError(
-            f"{call} expected {name} in {space}, got {_shown(value)} for env {_env_of(row, ids)} "
+            f"{call} expected {name} in {space}, got {short_repr(value)} for env {_env_of(row, ids)} "
             f"(row {row}){reason}; {remedy}"
         )
     # np.str_ is a str that pickles as an array's element.
@@ -322,14 +320,6 @@ def _check_values(
 
 def _env_of(row: int, ids: NDArray[np.int32] | None) -> int:
     return row if ids is None else int(ids[row])
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = "a value without a repr"
-    return f"{text if len(text) <= 80 else text[:77] + '...'} of type {type(value).__name__}"
 
 
 def _first_wrong_shape(actions: Any, leaf: Leaf, ids: NDArray[np.int32] | None) -> str:

@@ -42,7 +42,7 @@ def test_a_broken_env_is_refused_until_its_reset_rebuilds_it(make):
     pool.reset(seed=0)
     with pytest.raises(EnvError):
         pool.step([STEP, THROW, STEP])
-    with pytest.raises(CallOrderError, match=r"env 1 raised earlier.*reset\(env_id=\[1\]\)"):
+    with pytest.raises(CallOrderError, match=r"env 1 raised earlier.*reset\(\[1\]\)"):
         pool.step([STEP, STEP, STEP])
     assert pool.step([STEP, STEP], [0, 2]).obs[:, 1].tolist() == [2, 2]
     assert pool.reset([1]).obs[0, 1] == 0
@@ -97,6 +97,18 @@ def test_an_env_that_breaks_when_it_is_looked_at(make):
         pool.observe()
     pool.reset([1])
     assert pool.observe()[:, 1].tolist() == [1, 0]
+
+
+@pytest.mark.ray_core
+def test_an_env_that_refuses_an_attribute_keeps_its_own(make):
+    """The other envs have their new values, wherever they run: Python objects cannot be set back in general."""
+    pool: Pool = make("Refusing-v0", num_envs=4, num_threads=2)
+    pool.reset(seed=0)
+    with pytest.raises(EnvError, match=r"env 1 raised in set_attr\('budget'\)\(\).*the budget is spent") as caught:
+        pool.set_attr("budget", [1, -1, 3, 4])
+    assert [fault.env_id for fault in caught.value.faults] == [1]
+    assert pool.get_attr("budget") == (1, 10, 3, 4)
+    assert pool.step([STEP] * 4).obs[:, 1].tolist() == [1, 1, 1, 1]  # it refused a value and is not broken
 
 
 def test_all_envs_may_raise_at_once(make):

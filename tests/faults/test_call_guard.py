@@ -239,7 +239,7 @@ PUBLIC_METHODS: dict[str, Callable[[Pool], Any]] = {
     "render": lambda pool: pool.render(0),
     "render_all": lambda pool: pool.render_all(),
     "stats": lambda pool: pool.stats(),
-    "attributes_of": lambda pool: pool.attributes_of(0),
+    "get_attrs": lambda pool: pool.get_attrs(0),
 }
 
 

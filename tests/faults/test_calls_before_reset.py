@@ -67,13 +67,13 @@ envs, pool = new_pool()
 action = envs.single_action_space.sample()
 actions = [action, action]
 if backend == "native":
-    names = [*pool.attributes_of(0), "reset", "nonsense"]
+    names = [*pool.get_attrs(0), "reset", "nonsense"]
 else:
     env = pool.get_attr("unwrapped")[0]
     names = [name for name in dir(env) if not name.startswith("_") and name not in ("play", "close")]
     names += ["nonsense", "__reduce__"]
 CALLS = {
-    "render": (0,), "render_all": (), "observe": (), "get_state": (), "attributes_of": (0,), "params_of": (0,),
+    "render": (0,), "render_all": (), "observe": (), "get_state": (), "get_attrs": (0,), "params_of": (0,),
     "stats": (), "recv": (1,), "step": (actions,), "send": (actions,), "set_attr": ("nonsense", 1),
 }
 attempt("before reset: set_state", lambda: pool.set_state(pool.get_state()))

@@ -212,7 +212,7 @@ class NeedsAPackage(FaultyEnv):
         import no_such_package  # noqa: F401
 
 
-@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
 def test_a_constructor_that_lacks_a_package(backend):
     with pytest.raises(EnvError, match=r"No module named 'no_such_package'; install the package that it needs"):
         envfleet.make_pool(NeedsAPackage, num_envs=2, backend=backend)

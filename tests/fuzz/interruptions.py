@@ -384,7 +384,7 @@ def _check_stats(self: Fuzzer) -> None:
     assert len(self.pool.stats().envs) == NUM_ENVS
     assert len(self.pool.seeds) == NUM_ENVS
     self.pool.params_of(0)
-    self.pool.attributes_of(0)
+    self.pool.get_attrs(0)
 
 
 LOOKS: dict[str, Callable[[Fuzzer], None]] = {

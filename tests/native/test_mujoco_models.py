@@ -38,7 +38,7 @@ def test_actuators_without_a_range_take_any_control(tmp_path: Path) -> None:
     assert (space.low.tolist(), space.high.tolist()) == ([-np.inf] + [-1.0] * 7, [np.inf] + [1.0] * 7)
     pool.reset(seed=0)
     pool.step(np.array([[2.5] + [0.0] * 7], np.float32))
-    assert pool.attributes_of(0)["ctrl"][0] == 2.5
+    assert pool.get_attrs(0)["ctrl"][0] == 2.5
     pool.close()
 
 
@@ -86,8 +86,8 @@ def test_a_model_that_was_written_anew_is_loaded_anew(tmp_path: Path) -> None:
     for pool in (first, second):
         pool.reset(seed=0)
         pool.step(np.zeros((1, 8), np.float32))
-    assert first.attributes_of(0)["time"] == pytest.approx(0.05)
-    assert second.attributes_of(0)["time"] == pytest.approx(0.01)
+    assert first.get_attrs(0)["time"] == pytest.approx(0.05)
+    assert second.get_attrs(0)["time"] == pytest.approx(0.01)
     first.close()
     second.close()
 
@@ -108,7 +108,7 @@ def test_a_part_or_a_mesh_that_was_written_anew_is_loaded_anew(tmp_path: Path) -
         pools.append(envfleet.make_pool("Humanoid-v5", xml_file=tmp_path / "scene.xml"))
         pools[-1].reset(seed=0)
         pools[-1].step(np.zeros((1, 8), np.float32))
-    assert [own.attributes_of(0)["time"] for own in pools] == pytest.approx([0.05, 0.1, 0.1])
+    assert [own.get_attrs(0)["time"] for own in pools] == pytest.approx([0.05, 0.1, 0.1])
     # The masses of bodies are in the observation.
     middle, last = (own.step(np.zeros((1, 8), np.float32)).obs for own in pools[1:])
     assert (middle != last).any()

@@ -24,7 +24,7 @@ def test_states_go_back_bit_for_bit_and_into_another_pool(env_id: str) -> None:
     states = pool.get_state()
     expected = rows_of(pool, after)
     pool.set_state(states)
-    pool.attributes_of(0)  # to read is to change nothing
+    pool.get_attrs(0)  # to read is to change nothing
     assert rows_of(pool, after) == expected
     other = envfleet.make_pool(env_id, num_envs=2, max_episode_steps=15)
     other.reset(seed=99)

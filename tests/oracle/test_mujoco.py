@@ -305,7 +305,7 @@ def test_attributes_equal_gymnasiums_and_reading_them_changes_nothing() -> None:
         batch = pool.step(action)
         np.testing.assert_array_equal(batch.obs[0], obs)
         assert batch.reward[0] == reward
-        attributes = pool.attributes_of(0)
+        attributes = pool.get_attrs(0)
         for name in ("time", "qpos", "qvel", "act", "ctrl", "qacc_warmstart", "qfrc_applied"):
             np.testing.assert_array_equal(attributes[name], getattr(oracle.data, name), err_msg=name)
         for name in ("init_qpos", "init_qvel", "frame_skip"):

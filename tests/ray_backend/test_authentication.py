@@ -106,7 +106,7 @@ def test_a_handshake_may_arrive_byte_by_byte():
     handshake = CallerHandshake(SECRET)
     with socket.create_connection(listener.address) as sock:
         send_slowly(sock, handshake.hello)
-        proof, sent, received = handshake.answer(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL))
+        proof, sent, received = handshake.respond(sock.recv(CHALLENGE_BYTES, socket.MSG_WAITALL))
         send_slowly(sock, proof)
         connection, actor = CallerConnection(sock, sent, received), listener.accept()
         connection.send(7, b"request")
@@ -157,7 +157,7 @@ class Wire:
 
     def __init__(self) -> None:
         handshake, other = CallerHandshake(SECRET), ActorHandshake(SECRET)
-        proof, sent, received = handshake.answer(other.challenge(handshake.hello))
+        proof, sent, received = handshake.respond(other.challenge(handshake.hello))
         near, self.to_caller = tcp_pair()
         far, self.to_actor = tcp_pair()
         self.caller = CallerConnection(near, sent, received)

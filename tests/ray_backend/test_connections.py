@@ -195,7 +195,7 @@ def test_where_ray_encrypts_nothing_travels_in_the_open(make, monkeypatch):
 def test_an_odd_option_is_refused():
     with pytest.raises(ConfigError, match="ray_direct expected"):
         envfleet.make_pool(FaultyEnv, backend="ray", num_workers=1, ray_direct="maybe")
-    with pytest.raises(ConfigError, match="ray_direct is for backend='ray'"):
+    with pytest.raises(ConfigError, match="ray_direct expected backend='ray'"):
         envfleet.make_pool(FaultyEnv, backend="serial", ray_direct=False)
 
 

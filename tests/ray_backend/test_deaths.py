@@ -228,7 +228,7 @@ def test_an_answer_that_ray_loses_is_not_the_death_of_its_actor(make):
     pool.step([STEP] * 2)
     pids = list(pool.executor.worker_pids)
     held = fill_object_store()
-    with pytest.raises(EnvError, match=r"env 0 raised in tell.*Ray lost its answer") as caught:
+    with pytest.raises(EnvError, match=r"env 0 raised in tell.*Ray lost its response") as caught:
         pool.call("tell", 8_000_000, env_ids=[0])
     assert not isinstance(caught.value, WorkerDied)
     held.clear()

@@ -63,9 +63,9 @@ def test_a_session_of_the_caller_stays(make):
     assert ray.is_initialized()
     with pytest.raises(PoolClosedError):
         pool.reset()
-    lease = ray_cluster.join()
-    assert not lease.is_own
-    lease.leave()
+    session = ray_cluster.acquire_session()
+    assert not session.is_own
+    session.release()
     assert ray.is_initialized()
 
 
@@ -317,7 +317,7 @@ ray.shutdown()
 
 @pytest.mark.parametrize("backend", ["auto", "native", "serial", "threads", "processes"])
 def test_options_of_ray_are_refused_elsewhere(backend):
-    with pytest.raises(ConfigError, match="envs_per_worker is for backend='ray'"):
+    with pytest.raises(ConfigError, match="envs_per_worker expected backend='ray'"):
         envfleet.make_pool("CartPole-v1", backend=backend, envs_per_worker=2)
-    with pytest.raises(ConfigError, match="ray_address is for backend='ray'"):
+    with pytest.raises(ConfigError, match="ray_address expected backend='ray'"):
         envfleet.make_pool("CartPole-v1", backend=backend, ray_address="auto")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.executors.ray.messages import STEP, Request, RequestCodec, ResponseCodec
+from envfleet.executors.ray.messages import STEP, Request, RequestCodec, ResponseCodec, ResponseColumns
 
 TWO_GIB = 1 << 31
 
@@ -16,10 +16,10 @@ def test_a_response_may_hold_more_than_2_gib_of_infos():
     flags, phases = np.zeros(1, dtype=np.bool_), np.zeros(1, dtype=np.uint8)
     obs, reward, elapsed = np.ones((1, 2), np.float32), np.full(1, 3.0), np.full(1, 4, np.int32)
     extras = bytes(TWO_GIB + 3)  # pages that nothing touches take no memory
-    encoded = codec.encode([obs], reward, elapsed, flags, flags, phases, None, None, extras)
+    encoded = codec.encode(ResponseColumns([obs], reward, elapsed, flags, flags, phases, extras=extras))
     assert sum(map(len, encoded.authenticated)) > TWO_GIB
     assert int.from_bytes(encoded.authenticated[0][16:24], "little") == len(extras)
-    short = codec.encode([obs], reward, elapsed, flags, flags, phases, None, None, b"infos")
+    short = codec.encode(ResponseColumns([obs], reward, elapsed, flags, flags, phases, extras=b"infos"))
     response = codec.decode(memoryview(b"".join((*short.authenticated, *short.columns))))
     assert (response.extras, response.obs[0].tolist(), response.reward.tolist()) == (b"infos", [[1, 1]], [3])
     assert all(column.flags.aligned for column in (*response.obs, response.reward, response.elapsed_step))

@@ -16,7 +16,7 @@ from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import CompileError, EnvError, StateError, WorkerDied
+from envfleet import ActionError, CompileError, EnvError, StateError, WorkerDied
 
 pytest.importorskip("ray")
 
@@ -152,6 +152,20 @@ def test_unchecked_actions_reach_the_env_as_they_are(make):
     pool.reset(seed=0)
     batch = pool.step(np.array([99, -1]))
     assert batch.info["last_action"].tolist() == [99, -1]
+
+
+def test_unchecked_actions_have_the_structure_of_the_space(make):
+    class Named(FaultyEnv):
+        action_space = spaces.Dict({"kind": FaultyEnv.action_space})
+
+        def step(self, action):
+            return super().step(action["kind"])
+
+    pool = make(Named, num_workers=1, num_envs=2, check_actions=False)
+    pool.reset(seed=0)
+    with pytest.raises(ActionError, match="expected actions as a dict"):
+        pool.step(np.array([0, 0]))
+    assert pool.step({"kind": np.array([0, 4])}).info["last_action"].tolist() == [0, 4]
 
 
 def test_ctrl_c_while_it_waits_loses_nothing(make):

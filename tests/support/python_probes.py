@@ -80,6 +80,24 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         return np.array([self.start, self.count], dtype=np.int64)
 
 
+class RefusingEnv(FaultyEnv):
+    """Raises when its budget is set to a negative number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._budget = 10
+
+    @property
+    def budget(self) -> int:
+        return self._budget
+
+    @budget.setter
+    def budget(self, value: int) -> None:
+        if value < 0:
+            raise ValueError("the budget is spent")
+        self._budget = value
+
+
 class SleepyEnv(gymnasium.Env[Any, Any]):
     """Sleeps as many milliseconds as its action says; a negative one names the gate at which it waits."""
 

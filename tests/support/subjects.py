@@ -2,7 +2,7 @@
 
 A subject makes pools of five envs that behave alike on every executor: "CartPole-v1",
 "Faulty-v0", "Sleepy-v0", "SlowReset-v0" and "Sink-v0". tests/plugins/probe.cc says what they do in C++,
-tests/support/python_probes.py in Python.
+tests/support/python_probes.py in Python; "Refusing-v0" exists in Python only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from support.python_probes import FaultyEnv, SinkEnv, SleepyEnv, SlowResetEnv
+from support.python_probes import FaultyEnv, RefusingEnv, SinkEnv, SleepyEnv, SlowResetEnv
 from support.ray_session import ray_session
 
 import envfleet
@@ -22,6 +22,7 @@ PYTHON_BACKENDS = ("serial", "threads", "processes")
 
 _PYTHON_PROBES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "Faulty-v0": (FaultyEnv, {}),
+    "Refusing-v0": (RefusingEnv, {}),
     "Sleepy-v0": (SleepyEnv, {}),
     "SlowReset-v0": (SlowResetEnv, {}),
     "Sink-v0": (SinkEnv, {"max_episode_steps": 7}),
@@ -77,6 +78,7 @@ _SKIPS: dict[str, tuple[tuple[str, ...], str]] = {
     "test_dropping_pending_rows_may_run_out_of_time": (("serial",), _TO_THE_END),
     "test_a_late_reset_is_received_before_anything_else": (("serial",), _TO_THE_END),
     "test_an_env_that_breaks_when_it_is_looked_at": (_OF_PYTHON, "a Python env has no hook to be looked at"),
+    "test_an_env_that_refuses_an_attribute_keeps_its_own": (("native",), "a native env has no setters of its own"),
     "test_state_goes_back_bit_for_bit": (_OF_PYTHON, "a Python env can be saved only where it says how"),
 }
 

@@ -354,7 +354,7 @@ class _Calls:
         return self.columns_of(self._pool.recv())
 
     def settle(self, rows: Any) -> list[NDArray[Any]]:
-        return self.columns_of(self._pool.settle_rows(rows))
+        return self.columns_of(self._pool.batch_of_rows(rows))
 
     def columns_of(self, batch: Batch) -> list[NDArray[Any]]:
         """Return the columns of a batch as contiguous arrays of their dtypes."""

@@ -87,7 +87,7 @@ class JoinedGroups:
         columns = self._groups[0].checked_columns(actions, self._num_envs)
         for position, group in enumerate(self._groups):
             try:
-                group.pool.check_order("step()")
+                group.pool.check_can_step("step()")
             except CallOrderError as error:
                 raise self._refusal(position, error) from None
         try:
@@ -127,7 +127,7 @@ class JoinedGroups:
         """Return what step() raises if this group refuses a step, with ids of the whole pool."""
         pool, rows = self._groups[position].pool, self._rows[position]
         try:
-            pool.check_order("step()", [])
+            pool.check_can_step("step()", [])
         except CallOrderError as general:  # this concerns no single env
             if not pool.num_in_flight:
                 return general
@@ -137,7 +137,7 @@ class JoinedGroups:
             )
         for env_id in range(pool.num_envs):
             try:
-                pool.check_order("step()", [env_id])
+                pool.check_can_step("step()", [env_id])
             except CallOrderError:
                 return CallOrderError(
                     f"step() expected envs that can be stepped, env {rows.start + env_id} must be reset first: it was "

@@ -66,7 +66,7 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
             native_id, params = self._pool.spec.native_id, self._pool.params_of(0)
             key = (native_id, repr(sorted(params.items())))
             self._renderer = shared(key, lambda: make(native_id, params))
-        return self._renderer(self._pool.attributes_of(0))
+        return self._renderer(self._pool.get_attrs(0))
 
     def close(self) -> None:
         """Free the env, and the renderer with the last env of this thread that uses it."""
@@ -78,7 +78,7 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
         if name.startswith("_"):
             raise AttributeError(name)
         try:
-            return self._pool.attributes_of(0)[name]
+            return self._pool.get_attrs(0)[name]
         except KeyError:
             raise AttributeError(f"{self._pool.spec.id} has no attribute {name!r}") from None
 

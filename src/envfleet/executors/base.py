@@ -24,16 +24,24 @@ from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
 
-_CLOSE_TIMEOUT_S = 5.0
+NO_TIMEOUT = -1.0  # as timeout_s: wait as long as it takes
+CLOSE_TIMEOUT_S = 5.0  # how long close() waits for envs; kCloseTimeoutNs in native/bindings is the same
 
 NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
 
 class Refused:
-    """The answer to input that the fast path does not accept; no env has moved."""
+    """The result for input that the fast path does not accept; no env has moved."""
 
 
 REFUSED: Final = Refused()
+
+
+def all_env_ids(num_envs: int) -> NDArray[np.int32]:
+    """Return the ids of all envs, read-only: it is the env_id of every batch of all envs."""
+    env_ids = np.arange(num_envs, dtype=np.int32)
+    env_ids.flags.writeable = False
+    return env_ids
 
 
 def split_envs(num_envs: int, num_workers: int) -> list[range]:
@@ -69,7 +77,7 @@ class Executor(ABC):
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         """Step these envs and return their rows in this order.
 
-        Returns None after timeout_s (negative: no limit); the batch is then in flight.
+        Returns None after timeout_s (NO_TIMEOUT: no limit); the batch is then in flight.
         """
 
     @abstractmethod
@@ -118,7 +126,7 @@ class Executor(ABC):
         """Start a reset of idle envs."""
 
     @abstractmethod
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         """Wait for everything in flight and discard it. Returns False after timeout_s."""
 
     # --- Python envs only ----------------------------------------------------------------
@@ -213,7 +221,11 @@ class Executor(ABC):
 
     @abstractmethod
     def set_attrs(self, env_ids: Sequence[int], name: str, values: Sequence[Any]) -> None:
-        """Set an attribute of each of these envs, or of none. Raises AttributeError if it cannot be set."""
+        """Set an attribute of each of these envs. Raises AttributeError if it cannot be set.
+
+        If an env refuses its value, native envs of one process all keep their old values. Python envs are independent
+        of each other: those that did not refuse have their new values.
+        """
 
     @abstractmethod
     def call(self, env_ids: Sequence[int], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -232,8 +244,8 @@ class Executor(ABC):
 
     @property
     @abstractmethod
-    def has_late_batch(self) -> bool:
-        """Whether an ordered batch was started, or timed out, and has not been received yet."""
+    def has_ordered_batch(self) -> bool:
+        """Whether a batch in the order of its env_ids was started and has not been received yet."""
 
     @abstractmethod
     def in_flight(self) -> NDArray[np.bool_]:
@@ -264,7 +276,8 @@ class Executor(ABC):
         if found is None:
             found = [
                 ResourceWarning(
-                    "a call in another thread did not return within 5 s of close(); the pool closes when it does"
+                    f"a call in another thread did not return within {CLOSE_TIMEOUT_S:g} s of close(); "
+                    "the pool closes when it does"
                 )
             ]
         for warning in found:
@@ -282,7 +295,7 @@ class Executor(ABC):
 
     def _close_wait_s(self) -> float:
         """Return how long close() waits for a call in progress; 0 in a thread that this call waits for."""
-        return _CLOSE_TIMEOUT_S
+        return CLOSE_TIMEOUT_S
 
     def _interrupt(self) -> None:  # noqa: B027 (most calls look at the guard often enough)
         """Wake up the call in progress, which then finds that it was interrupted. For any thread."""
@@ -311,8 +324,8 @@ class PoolBackedExecutor(Executor, Generic[NativeT]):
         return self._native.num_in_flight
 
     @property
-    def has_late_batch(self) -> bool:
-        """Whether an ordered batch was started, or timed out, and has not been received yet."""
+    def has_ordered_batch(self) -> bool:
+        """Whether a batch in the order of its env_ids was started and has not been received yet."""
         return self._native.has_late_batch
 
     def in_flight(self) -> NDArray[np.bool_]:

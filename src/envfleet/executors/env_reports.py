@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import gymnasium
+
 from envfleet.batch import Fault
 from envfleet.errors import StateError
 
@@ -16,7 +18,7 @@ BUILD_REMEDY = "its constructor must not raise"
 
 def build_remedy(fault: Fault) -> str:
     """Return the remedy for an exception in an env's constructor."""
-    is_missing = fault.message.startswith(("ModuleNotFoundError:", "ImportError:", "DependencyNotInstalled:"))
+    is_missing = isinstance(fault.cause, (ImportError, gymnasium.error.DependencyNotInstalled))
     return "install the package that it needs" if is_missing else BUILD_REMEDY
 
 

@@ -19,8 +19,8 @@ from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.envs.family import Renderer
-from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError
-from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
+from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
+from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.executors.python.exception_report import report_exception
 from envfleet.seeding import Words
@@ -33,7 +33,7 @@ _METHODS = ("__init__", "reset", "step", "observe")
 
 
 class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
-    """Run the envs of a native type."""
+    """Runs the envs of a native type."""
 
     def __init__(
         self,
@@ -49,9 +49,6 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         """
         self.spec = spec
         self.num_envs = config.num_envs
-        all_ids = np.arange(config.num_envs, dtype=np.int32)
-        # Shared by all batches of all envs, hence read-only.
-        all_ids.flags.writeable = False
         names = [array.name for array in spec.observation_arrays]
         texts = {position: array.texts for position, array in enumerate(spec.observation_arrays) if array.texts}
         self._obs_of = assembler_of(spec.observation_space, names, texts)
@@ -68,8 +65,8 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 thread_affinity_offset=config.thread_affinity_offset,
                 max_episode_steps=config.max_episode_steps or 0,
                 autoreset=NATIVE_CODES[config.autoreset_mode],
-                configs=[dict(values) for values in params],
-                all_ids=all_ids,
+                configs=[dict(own) for own in params],
+                all_ids=all_env_ids(config.num_envs),
                 batch_type=Batch if is_plain else None,
             )
         except _native.FleetError as error:
@@ -86,11 +83,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.step_checked(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -103,7 +100,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         rows = self._native.recv(timeout_s)
-        return rows if type(rows) is Batch else self._convert(rows)
+        return rows if type(rows) is Batch else self._to_batch(rows)
 
     def native_pool(self) -> _native.NativePool | None:
         return self._native
@@ -111,11 +108,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def batch_of(self, rows: _native.Rows | Batch) -> Batch:
         return rows if type(rows) is Batch else self._make_batch(rows)
 
-    def _convert(self, answer: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
+    def _to_batch(self, result: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
         """Return the batch of what the native pool returned, if that was not a batch."""
-        if not answer:
-            return None if answer is None else REFUSED
-        return self._make_batch(answer)
+        if not result:
+            return None if result is None else REFUSED
+        return self._make_batch(result)
 
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -126,7 +123,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
         self._native.send_reset(env_ids)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
@@ -277,7 +274,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         try:
             is_set = self._native.set_field(env_id, name, value)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"set_attr() cannot give env {env_id} the {name} {value!r}: {error}") from error
+            raise ConfigError(
+                f"set_attr() expected a value that fits {name} of env {env_id}, got {short_repr(value)}: {error}"
+            ) from error
         except _native.FleetError as error:
             raise EnvError((Fault(env_id, "set_attr", str(error)),), None, f"{name} keeps its old value") from error
         if not is_set:
@@ -288,7 +287,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         if args or kwargs:
             raise ConfigError(
                 f"call() expected the name of an attribute, got the method {name!r} with arguments; "
-                "native envs have no methods but render"
+                "native envs have no methods except render()"
             )
         if name == "render":
             if self._render_mode is None:
@@ -296,22 +295,24 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             return self.render(env_ids)
         return self.get_attr(env_ids, name)
 
+    # --- status ----------------------------------------------------------------------------
+
     def stats(self) -> PoolStats:
         return PoolStats(tuple(EnvStats(**own) for own in self._native.env_statistics()))
-
-    # --- what is known ---------------------------------------------------------------------
 
     @property
     def ns_per_step(self) -> float:
         """The time of one env's step as the engine measures it; 0 before the first step."""
         return self._native.ns_per_step
 
+    # --- life cycle ------------------------------------------------------------------------
+
     def _end(self) -> list[Warning]:
         self._renderers.clear()  # they may hold windows or memory of a graphics driver
         if self._native.end():
             return []
-        what = f"an env of {self.spec.id} did not return within 5 s of close(); its thread was left behind"
-        return [ResourceWarning(what)]
+        late = f"did not return within {CLOSE_TIMEOUT_S:g} s of close()"
+        return [ResourceWarning(f"an env of {self.spec.id} {late}; its thread was left behind")]
 
 
 def _generator_of(state: bytes) -> np.random.Generator:

@@ -12,7 +12,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.batch import Fault
-from envfleet.executors.base import split_envs
+from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.python.building import SpecMaker, build_envs, close_on_error, describe_envs
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
@@ -21,8 +21,6 @@ from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import LocalSideChannel
 from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
-
-_CLOSE_TIMEOUT_S = 5.0
 
 
 class ThreadsExecutor(PythonExecutor):
@@ -102,7 +100,7 @@ class ThreadsExecutor(PythonExecutor):
             self._threads[worker] = self._make_thread(worker)
             self._threads[worker].start()
         except BaseException:
-            # Including Ctrl-C: the caller would wait for ever for a worker without a thread.
+            # Including Ctrl-C: the caller would wait forever for a worker without a thread.
             self._native.mark_dead(worker)
             raise
 
@@ -111,7 +109,7 @@ class ThreadsExecutor(PythonExecutor):
         return 0.0 if threading.current_thread() in self._threads else super()._close_wait_s()
 
     def _end_workers(self) -> list[tuple[int, str]]:
-        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         # Skip this thread, if an env of the pool closes it, and threads that Ctrl-C kept from being started.
         others = [thread for thread in self._threads if thread is not threading.current_thread() and thread.ident]
         for thread in others:
@@ -119,7 +117,7 @@ class ThreadsExecutor(PythonExecutor):
         stuck = [thread.name for thread in others if thread.is_alive()]
         if stuck:
             names = ", ".join(stuck)
-            self._close_faults.append((-1, f"threads {names} did not end within {_CLOSE_TIMEOUT_S} s: left behind"))
+            self._close_faults.append((-1, f"threads {names} did not end within {CLOSE_TIMEOUT_S:g} s: left behind"))
         return self._close_faults
 
 

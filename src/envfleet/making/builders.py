@@ -23,7 +23,7 @@ from gymnasium.envs.registration import load_env_creator
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.box2d import import_box2d
 from envfleet.envs.families import find_python_family
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, UnknownEnvError, short_repr
 from envfleet.making.gymnasium_ids import NAMESPACE
 from envfleet.making.native_envs import python_spec_of_native
 from envfleet.making.options import NO_LIMIT
@@ -121,7 +121,7 @@ def builders_for(
     sources = _sources(env, num_envs)
     for wrapper in wrappers:
         if not callable(wrapper):
-            raise ConfigError(f"wrappers expected callables that take an env and return one, got {wrapper!r}")
+            raise ConfigError(f"wrappers expected callables that take an env and return one, got {short_repr(wrapper)}")
     threshold = None
     keeps = False
     limit = max_episode_steps
@@ -242,11 +242,16 @@ def _source(env: Any, position: int | None) -> Source:
         return spec
     if callable(env):
         return env  # type: ignore[no-any-return]  # callable() narrows to no signature
+    raise not_a_source(env, position)
+
+
+def not_a_source(env: Any, position: int | None = None) -> UnknownEnvError:
+    """Return the error for an argument of make(), or an element of a list, that is neither an id nor callable."""
     where = "" if position is None else f" at position {position}"
     remedy = "; pass its class or a function that makes one: each worker builds its own" if hasattr(env, "step") else ""
-    raise ConfigError(
-        f"make() expected an env id, a class, a factory or a list of factories{where}, "
-        f"got {type(env).__name__}: {env!r}{remedy}"
+    return UnknownEnvError(
+        f"make() expected an env id such as 'CartPole-v1', a class, a factory or a list of factories{where}, "
+        f"got {short_repr(env)}{remedy}"
     )
 
 

@@ -54,7 +54,7 @@ class LibraryCache:
         _make_folders(self.folder)
         self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            reason, culprit = _distrust_folder(self.folder, os.fstat(self._fd))
+            reason, culprit = _untrusted_folder_reason(self.folder, os.fstat(self._fd))
             if reason:
                 raise CompileError(
                     f"{expected} that only you can write to, got {self.folder}, which {reason}; "
@@ -110,7 +110,7 @@ class LibraryCache:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             with open(os.open(name, flags, dir_fd=self._fd), "rb") as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode) or _distrust(status):
+                if not stat.S_ISREG(status.st_mode) or _untrusted_reason(status):
                     return None
                 return file.read()
         except OSError:
@@ -152,8 +152,8 @@ def _make_folders(folder: Path) -> None:
             missing.mkdir(0o755)
 
 
-def _distrust(status: os.stat_result) -> str:
-    """Say why a file or folder may have been changed by another user; empty if it cannot have been."""
+def _untrusted_reason(status: os.stat_result) -> str:
+    """Return why a file or folder may have been changed by another user; empty if it cannot have been."""
     if status.st_uid not in (0, os.geteuid()):
         return f"belongs to user {status.st_uid}"
     if status.st_mode & _WRITABLE_BY_OTHERS:
@@ -161,9 +161,9 @@ def _distrust(status: os.stat_result) -> str:
     return ""
 
 
-def _distrust_folder(folder: Path, opened: os.stat_result) -> tuple[str, Path]:
-    """Say why another user may have put files into a folder, and which folder lets them; empty if they cannot have."""
-    if reason := _distrust(opened):
+def _untrusted_folder_reason(folder: Path, opened: os.stat_result) -> tuple[str, Path]:
+    """Return why another user may have put files into a folder, and which folder lets them; empty if none can."""
+    if reason := _untrusted_reason(opened):
         return reason, folder
     for path in (folder, *folder.parents):
         status = path.lstat()

@@ -230,7 +230,7 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
 
 
 # Answers on a descriptor of its own, since the library may write to stdout, and exits without running destructors. A
-# library that cannot be loaded is no matter for this check: loading it in the caller raises, with the reason.
+# library that cannot be loaded does not concern this check: loading it in the caller raises, with the reason.
 _LOADER = """
 import ctypes, os, sys
 try:
@@ -246,9 +246,9 @@ def _check_loads(source: Path, library: Path) -> None:
     """Load a new library in a process of its own. What its static initializers throw would end this one."""
     if not sys.executable:  # an embedded interpreter: there is nothing to start
         return
-    answer, writer = os.pipe()
+    reader, writer = os.pipe()
     try:
-        os.set_blocking(answer, False)  # a process that an initializer has left behind may keep it open
+        os.set_blocking(reader, False)  # a process that an initializer has left behind may keep it open
         result = subprocess.run(
             [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer)],
             stdin=subprocess.DEVNULL,
@@ -260,7 +260,7 @@ def _check_loads(source: Path, library: Path) -> None:
             pass_fds=[writer],
         )
         with contextlib.suppress(BlockingIOError):
-            if os.read(answer, 5) == b"alive":
+            if os.read(reader, 5) == b"alive":
                 return
         what, said = "ended the process", result.stderr.strip()
     except subprocess.TimeoutExpired:
@@ -268,7 +268,7 @@ def _check_loads(source: Path, library: Path) -> None:
     except FileNotFoundError:  # sys.executable is not there, as in some programs that embed Python
         return
     finally:
-        os.close(answer)
+        os.close(reader)
         os.close(writer)
     raise CompileError(
         f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "

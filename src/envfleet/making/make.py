@@ -158,15 +158,18 @@ def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | No
     env_backend = (parsed.config.ray.inner_backend or "auto") if backend == "ray" else backend
     if wants_pixels(env, parsed.params):
         if env_backend == "native":
-            raise ConfigError("from_pixels renders in Python workers, got backend='native'; leave backend out")
+            raise ConfigError("from_pixels=True expected a Python backend, got backend='native'; leave backend out")
         entry = None
     if entry is not None and not supports_params(entry, parsed.params):
         if env_backend == "native":
-            raise ConfigError(f"{env} in C++ does not support all of these parameters; leave backend='native' out")
+            raise ConfigError(
+                f"{env} expected parameters that its env in C++ supports, got others with backend='native'; "
+                "leave backend out"
+            )
         entry = None
     if entry is not None and (env_backend == "native" or (env_backend == "auto" and not parsed.wrappers)):
         if parsed.wrappers:
-            raise ConfigError("wrappers are for Python envs, got backend='native'; choose another backend or none")
+            raise ConfigError("wrappers expected a Python backend, got backend='native'; leave backend out")
         if parsed.config.render_mode == "human":
             check_screen()
         if _can_load(env, entry, env_backend):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 from gymnasium import spaces
@@ -86,7 +86,7 @@ def supports_params(entry: NativeEntry, params: Sequence[Mapping[str, Any]]) -> 
 
 def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
     """Return the Gymnasium spec of one native env. The time limit is in the spec, not in the env."""
-    spec = resolve(env_id, entry, parse_options({}))[0]
+    spec = resolve(env_id, entry, parse_options({})).spec
     return GymnasiumSpec(
         env_id,
         entry_point="envfleet.envs.native_env:SingleNativeEnv",
@@ -119,65 +119,93 @@ def python_spec_of_native(env_id: str) -> GymnasiumSpec | None:
 
 def native_executor(env_id: str, entry: NativeEntry, options: Options) -> tuple[Executor, PoolConfig]:
     """Return the executor, and the config with all defaults resolved."""
-    spec, values, config = resolve(env_id, entry, options)
+    spec, params, config = resolve(env_id, entry, options)
     if options.backend == "ray":
         from envfleet.executors.ray.executor import create_native_executor
 
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
-        return create_native_executor(entry.native_id, spec, config, values, libraries, options.explicit)
+        return create_native_executor(entry.native_id, spec, config, params, libraries, options.explicit)
     make_renderer = native_family(entry.native_id).make_renderer
-    return NativeExecutor(entry.native_id, spec, config, values, make_renderer), config
+    return NativeExecutor(entry.native_id, spec, config, params, make_renderer), config
 
 
-def resolve(env_id: str, entry: NativeEntry, options: Options) -> tuple[EnvSpec, list[dict[str, Any]], PoolConfig]:
-    """Return the spec, the parameter values of each env, and the config with all defaults resolved."""
-    config = options.config
-    for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
-        if name in options.explicit and getattr(options.config, name) != getattr(PoolConfig(), name):
-            raise ConfigError(f"{name} needs worker processes, but {env_id} runs on threads in C++; leave it out")
-    if config.render_mode not in (None, "rgb_array", "human"):
-        raise ConfigError(
-            f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; "
-            "render() returns the frames"
-        )
+class ResolvedEnvs(NamedTuple):
+    """The envs of a native pool. params: one dict for all envs, or one per env. config: with all defaults resolved."""
+
+    spec: EnvSpec
+    params: list[dict[str, Any]]
+    config: PoolConfig
+
+
+def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
+    """Return what is known of a pool's envs before they are built. Raises ConfigError for options that do not fit."""
+    _check_options(env_id, options)
     load_entry(entry)
     declared = [Param(**fields) for fields in _native.params_of(entry.native_id)]
     family = native_family(entry.native_id)
-    values = _values(
-        env_id, declared, [family.translate({**entry.params, **own}) for own in options.params], config.num_envs
-    )
-    described = [_describe(env_id, entry.native_id, own) for own in values]
-    texts = [_text_columns(env_id, family, own) for own in values]
+    translated = [family.translate({**entry.params, **own}) for own in options.params]
+    params = _complete_params(env_id, declared, translated, options.config.num_envs)
+    described = [_describe(env_id, entry.native_id, own) for own in params]
+    texts = [_text_columns(env_id, family, own) for own in params]
     for position, other in enumerate(described):
         if _spaces_of(other) != _spaces_of(described[0]) or texts[position] != texts[0]:
             raise ConfigError(
                 f"{env_id} expected the same spaces for all envs, env {position} has other spaces than env 0; "
                 "parameters that change a space must be the same for all envs"
             )
-    raw = described[0]
+    config = _resolved_config(entry, options, described)
+    spec = _make_spec(env_id, entry, options, config, params, described[0], texts[0])
+    return ResolvedEnvs(spec, params, config)
+
+
+def _check_options(env_id: str, options: Options) -> None:
+    config = options.config
+    for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
+        if name in options.explicit and getattr(config, name) != getattr(PoolConfig(), name):
+            raise ConfigError(f"{name} needs worker processes, but {env_id} runs on threads in C++; leave it out")
+    if config.render_mode not in (None, "rgb_array", "human"):
+        raise ConfigError(
+            f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; "
+            "render() returns the frames"
+        )
+
+
+def _backend_of(options: Options) -> str:
+    return "ray" if options.backend == "ray" else "native"
+
+
+def _resolved_config(entry: NativeEntry, options: Options, described: Sequence[Mapping[str, Any]]) -> PoolConfig:
+    config = options.config
     # If the limits differ per env, the pool has the longest, and envs with a shorter one end their episodes themselves.
     own_limits = [own["max_episode_steps"] for own in described]
     limit = config.max_episode_steps or entry.max_episode_steps or (0 not in own_limits and max(own_limits)) or None
-    if limit == NO_LIMIT:
-        limit = None
-    threshold = next(
-        (t for t in (config.reward_threshold, entry.reward_threshold, raw["reward_threshold"]) if t is not None), None
-    )
-    backend = "ray" if options.backend == "ray" else "native"
-    config = replace(
+    thresholds = (config.reward_threshold, entry.reward_threshold, described[0]["reward_threshold"])
+    return replace(
         config,
-        num_workers=resolve_num_workers(config, backend),
-        max_episode_steps=limit,
-        reward_threshold=threshold,
+        num_workers=resolve_num_workers(config, _backend_of(options)),
+        max_episode_steps=None if limit == NO_LIMIT else limit,
+        reward_threshold=next((threshold for threshold in thresholds if threshold is not None), None),
     )
-    observation_arrays = tuple(_observation_array(a, texts[0]) for a in raw["obs"])
-    spec = EnvSpec(
+
+
+def _make_spec(
+    env_id: str,
+    entry: NativeEntry,
+    options: Options,
+    config: PoolConfig,
+    params: list[dict[str, Any]],
+    raw: Mapping[str, Any],
+    texts: Mapping[str, TextColumn],
+) -> EnvSpec:
+    """Return the spec. config: resolved. raw: what the native module says about the env."""
+    observation_arrays = tuple(_observation_array(a, texts) for a in raw["obs"])
+    return EnvSpec(
         id=env_id,
         entry_point=None,
         vector_entry_point="envfleet.making.make:make_gymnasium",
-        reward_threshold=threshold,
-        max_episode_steps=limit,
+        reward_threshold=config.reward_threshold,
+        max_episode_steps=config.max_episode_steps,
         # What gymnasium.make_vec(spec) passes to the entry point.
         kwargs={"task_id": env_id, **(options.params[0] if len(options.params) == 1 else {})},
         observation_space=_observation_space(raw["structure"], observation_arrays),
@@ -185,37 +213,39 @@ def resolve(env_id: str, entry: NativeEntry, options: Options) -> tuple[EnvSpec,
         observation_arrays=observation_arrays,
         info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
         reset_options=raw["reset_options"],
-        backend=backend,
+        backend=_backend_of(options),
         native_id=entry.native_id,
         has_state=raw["has_state"],
         metadata={
             "render_modes": ["rgb_array", "human"],
-            "render_fps": family.render_fps.get(entry.native_id, 30),
+            "render_fps": native_family(entry.native_id).render_fps.get(entry.native_id, 30),
         },
-        config=config_as_dict(config, _merged(values), options.seed),
+        config=config_as_dict(config, _merged(params), options.seed),
     )
-    return spec, values, config
 
 
-def _values(env_id: str, declared: list[Param], params: list[dict[str, Any]], num_envs: int) -> list[dict[str, Any]]:
+def _complete_params(
+    env_id: str, declared: list[Param], params: list[dict[str, Any]], num_envs: int
+) -> list[dict[str, Any]]:
+    """Return the value of every declared parameter: one dict for all envs, or one per env."""
     if len(params) == 1:
         return parameter_values(env_id, declared, params[0], num_envs, POOL_OPTIONS)
     return [parameter_values(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in params]
 
 
-def _merged(values: list[dict[str, Any]]) -> dict[str, Any]:
+def _merged(params: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the parameters for the config: one value, or a list with one value per env if they differ."""
-    merged = dict(values[0])
+    merged = dict(params[0])
     for name in merged:
-        column = [own[name] for own in values]
+        column = [own[name] for own in params]
         if any(own != column[0] for own in column):
             merged[name] = column
     return merged
 
 
-def _describe(env_id: str, native_id: str, values: dict[str, Any]) -> dict[str, Any]:
+def _describe(env_id: str, native_id: str, params: dict[str, Any]) -> dict[str, Any]:
     try:
-        return _native.describe(native_id, values)
+        return _native.describe(native_id, params)
     except _native.FleetError as error:
         raise ConfigError(f"{env_id} cannot be made with these parameters: {error}") from error
 

@@ -9,12 +9,12 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from envfleet import _native
 from envfleet.autoreset import parse_mode
-from envfleet.errors import ConfigError
-from envfleet.spec import RAY_OPTIONS, PoolConfig, RayConfig
+from envfleet.errors import ConfigError, short_repr
+from envfleet.spec import RAY_OPTIONS, OnError, PoolConfig, RayConfig, StartMethod
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 Backend = Literal["auto", "native", "serial", "threads", "processes", "ray"]
 InnerBackend = Literal["native", "serial", "threads", "processes"]
-OnError = Literal["raise", "restart"]
-StartMethod = Literal["forkserver", "spawn", "fork"]
 # The names of Gymnasium's modes; an env of your own may have others.
 RenderMode = Literal["human", "rgb_array", "ansi", "rgb_array_list", "ansi_list", "depth_array", "rgbd_tuple"]
 AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "SameStep", "Disabled"]
@@ -32,11 +30,13 @@ AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "S
 BACKENDS: tuple[str, ...] = get_args(Backend)
 PYTHON_BACKENDS = ("serial", "threads", "processes")
 INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
-START_METHODS: tuple[str, ...] = get_args(StartMethod)
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
 NO_LIMIT = -1  # max_episode_steps: not even the env's own limit, as in gymnasium.make()
 MAX_RAY_WORKERS = 1 << 16
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
+ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def pool_options(
@@ -46,7 +46,7 @@ def pool_options(
     num_workers: int | None = None,
     num_threads: int | None = None,
     backend: Backend = "auto",
-    seed: int | Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    seed: int | Sequence[int | None] | NDArray[np.integer[Any]] | None = None,
     env_kwargs: Mapping[str, Any] | Sequence[Mapping[str, Any]] | None = None,
     wrappers: Sequence[Callable[[Any], Any]] | None = None,
     autoreset_mode: AutoresetMode | AutoresetModeName = "next_step",
@@ -96,7 +96,7 @@ def pool_options(
     start_method: how worker processes start, as in multiprocessing.
     thread_affinity_offset: pins worker i to core offset + i; -1 for no pinning.
     check_actions: False passes actions to Python envs unchecked, as long as they have the space's shape.
-    copy: False allows batches that the next recv() overwrites.
+    copy: with False, whole batches are views that the next batch overwrites.
     seed_envs: False has Python envs seeded by reset(seed=...) only, as in gymnasium.vector.
     ray: the options of backend="ray". Each also has a flat name: envs_per_worker, inner_backend, inner_num_workers,
         ray_address, ray_options, runtime_env, ray_direct, placement_timeout (in seconds). See RayConfig.
@@ -133,7 +133,7 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
         raise ConfigError(f"backend expected one of {BACKENDS}, got {backend!r}")
     wrappers = params.pop("wrappers", None) or ()
     if not isinstance(wrappers, (list, tuple)):
-        raise ConfigError(f"wrappers expected a list of callables, got {type(wrappers).__name__}: {wrappers!r}")
+        raise ConfigError(f"wrappers expected a list of callables, got {short_repr(wrappers)}")
     pool = {name: params.pop(name) for name in list(params) if name in POOL_OPTIONS}
     max_workers = MAX_RAY_WORKERS if backend == "ray" else _MAX_WORKERS
     if pool.get("num_envs", 1) is None:
@@ -167,7 +167,7 @@ def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
     dicts = list(env_kwargs) if isinstance(env_kwargs, (list, tuple)) else [env_kwargs]
     for own in dicts:
         if not isinstance(own, Mapping):
-            raise ConfigError(f"env_kwargs expected a dict of parameters, got {type(own).__name__}: {own!r}")
+            raise ConfigError(f"env_kwargs expected a dict of parameters, got {short_repr(own)}")
     if isinstance(env_kwargs, (list, tuple)) and len(dicts) != num_envs:
         raise ConfigError(
             f"env_kwargs expected a dict, or a list of {num_envs} dicts, one per env, got a list of {len(dicts)}"
@@ -192,7 +192,7 @@ def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int,
         max_episode_steps=None if limit is None else _step_limit(limit),
         reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
-        on_error=choice_option("on_error", pool.get("on_error", "raise"), get_args(OnError)),
+        on_error=choice_option("on_error", pool.get("on_error", "raise"), ON_ERROR),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
         step_timeout=seconds_option("step_timeout", pool.get("step_timeout")),
         start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
@@ -223,14 +223,14 @@ def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
     """
     grouped = pool.get("ray")
     if grouped is not None and not isinstance(grouped, RayConfig):
-        raise ConfigError(f"ray expected an envfleet.RayConfig, got {type(grouped).__name__}: {grouped!r}")
+        raise ConfigError(f"ray expected an envfleet.RayConfig, got {short_repr(grouped)}")
     defaults = {field.name: field.default for field in fields(RayConfig)}
     values = {name: getattr(grouped or RayConfig(), name) for name in defaults}
     for flat_name, name in RAY_OPTIONS.items():
         if pool.get(flat_name) is None or (backend != "ray" and pool[flat_name] == defaults[name]):
             continue
         if backend != "ray":
-            raise ConfigError(f"{flat_name} is for backend='ray', got it with backend={backend!r}; leave it out")
+            raise ConfigError(f"{flat_name} expected backend='ray', got backend={backend!r}; leave it out")
         if grouped is not None and values[name] != defaults[name]:
             raise ConfigError(
                 f"expected {flat_name} or ray=RayConfig({name}=...), got both: {pool[flat_name]!r} and "
@@ -240,7 +240,7 @@ def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
     if backend == "ray":
         return _checked_ray_config(values)
     if grouped is not None and values != defaults:
-        raise ConfigError(f"ray=RayConfig(...) is for backend='ray', got it with backend={backend!r}; leave it out")
+        raise ConfigError(f"ray=RayConfig(...) expected backend='ray', got backend={backend!r}; leave it out")
     return RayConfig()
 
 
@@ -263,7 +263,7 @@ def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
     for flat_name, name in (("ray_options", "actor_options"), ("runtime_env", "runtime_env")):
         value = checked[name]
         if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{flat_name} expected a dict, got {type(value).__name__}: {value!r}")
+            raise ConfigError(f"{flat_name} expected a dict, got {short_repr(value)}")
         checked[name] = None if value is None else dict(value)
     actor_options: Mapping[str, Any] = checked["actor_options"] or {}
     for name in ("max_restarts", "max_task_retries", "max_concurrency", "lifetime", "concurrency_groups", "name"):
@@ -324,7 +324,7 @@ def _step_limit(value: Any) -> int:
     return integer_option("max_episode_steps", value, 1, _MAX_ENVS)
 
 
-def choice_option(name: str, value: Any, choices: tuple[str, ...]) -> str:
+def choice_option(name: str, value: Any, choices: tuple[ChoiceT, ...]) -> ChoiceT:
     """Return the value, or raise a ConfigError that lists the choices."""
     if not isinstance(value, str) or value not in choices:
         raise ConfigError(f"{name} expected one of {choices}, got {value!r}")

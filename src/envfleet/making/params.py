@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, short_repr
 
 
 @dataclass(frozen=True)
@@ -95,4 +95,4 @@ def _checked(env_id: str, param: Param, value: Any) -> Any:
             return [float(own) for own in value]
     kinds = {"flag": "True or False", "integer": "an integer", "real": "a number", "text": "a string (UTF-8, no NUL)"}
     expected = kinds.get(param.kind, "a list of numbers")
-    raise ConfigError(f"{env_id} expected {expected} for {param.name}, got {type(value).__name__}: {value!r}")
+    raise ConfigError(f"{env_id} expected {expected} for {param.name}, got {short_repr(value)}")

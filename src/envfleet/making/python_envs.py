@@ -17,7 +17,7 @@ from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnv
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
-from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec
+from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
 from envfleet.making.gymnasium_ids import NAMESPACE
 from envfleet.making.native_envs import native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
@@ -50,7 +50,7 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
                 f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
             )
         if "start_method" in options.explicit and config.start_method != PoolConfig().start_method:
-            raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
+            raise ConfigError(f"start_method expected backend='processes', got backend={backend!r}; leave it out")
     builders, config = _resolve(env, backend, options)
 
     def make_spec(description: EnvDescription) -> EnvSpec:
@@ -81,11 +81,11 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
         close_envs(built.values())
 
 
-def check_known(env: Any) -> None:
-    """Raise UnknownEnvError if an id is neither a native env's nor Gymnasium's."""
+def check_known(env: Any, position: int | None = None) -> None:
+    """Raise UnknownEnvError if an id is neither a native env's nor Gymnasium's. position: of env in a list."""
     if isinstance(env, (list, tuple)):
-        for own in env:
-            check_known(own)
+        for i, own in enumerate(env):
+            check_known(own, i)
     elif isinstance(env, str):
         published = gymnasium.registry.get(env)
         if published is not None and published.namespace == NAMESPACE and published.entry_point is None:
@@ -93,12 +93,8 @@ def check_known(env: Any) -> None:
             raise UnknownEnvError(f"make() expected an id without Gymnasium's namespace, got {env!r}; use {name!r}")
         if not _is_known(env):
             raise _unknown(env)
-    elif not isinstance(env, (list, tuple, GymnasiumSpec)) and not callable(env):
-        raise UnknownEnvError(
-            f"make() expected an env id such as 'CartPole-v1', a class, a factory or a list of factories, "
-            f"got {type(env).__name__}: {env!r}"
-            + ("; pass its class or a function that makes one" if hasattr(env, "step") else "")
-        )
+    elif not isinstance(env, GymnasiumSpec) and not callable(env):
+        raise not_a_source(env, position)
 
 
 def _is_known(env_id: str) -> bool:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.errors import EnvError, WorkerDied
-from envfleet.executors.python.exception_report import WrongResultError, short_repr
+from envfleet.errors import EnvError, WorkerDied, short_repr
+from envfleet.executors.python.exception_report import WrongResultError
 
 READY = "ready"
 START, TRAJS = "its start", "trajs()"  # where a generator failed: Fault.method

@@ -22,7 +22,7 @@ from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
-from envfleet.executors.ray.building import ProcessContext
+from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
 from envfleet.sampling.backend import Backend, Event
 from envfleet.sampling.generators import (
@@ -77,7 +77,7 @@ class GeneratorActor:
         """Return this process's id."""
         return "placed", os.getpid()
 
-    def start(self, context: ProcessContext, factory: bytes) -> _Answer:
+    def start(self, context: ActorContext, factory: bytes) -> _Answer:
         """Create the generator and run it up to its first yield."""
         import ray
 
@@ -266,8 +266,8 @@ class RayBackend(Backend):
         self._is_closed = False
         self._is_streaming = False
         self._lock = threading.RLock()  # reentrant: garbage collection and signal handlers end streams too
-        self._lease = ray_cluster.join(address, "Runner(backend='ray')")
-        self._ray = self._lease.ray
+        self._session = ray_cluster.acquire_session(address, "Runner(backend='ray')")
+        self._ray = self._session.ray
         ray_cluster.keep_in_forks(self)
         try:
             actor_class = ray.remote(concurrency_groups={_CONTROL: 1})(GeneratorActor)
@@ -288,7 +288,7 @@ class RayBackend(Backend):
 
     def start_stream(self, request: Any) -> list[Fault]:
         """Start a stream; trajectories of the previous one are dropped where they are."""
-        self._lease.check()
+        self._session.check()
         self._request = None if request is None else self._put(request, "trajs()")
         with self._lock:
             if self._is_closed:
@@ -305,7 +305,7 @@ class RayBackend(Backend):
         workers = self._workers if generator is None else [self._workers[generator]]
         with self._lock:
             while self._is_streaming and not self._is_closed:
-                self._lease.check()
+                self._session.check()
                 self._request_more()
                 try:
                     event = self._next_answer(workers)
@@ -329,14 +329,14 @@ class RayBackend(Backend):
         """Drop finished trajectories and pending requests."""
         self._is_streaming = False  # first: the thread that holds the lock checks it
         with self._lock:
-            if not self._is_closed and self._lease.is_alive:
+            if not self._is_closed and self._session.is_alive:
                 self._next_stream()
                 for worker in self._workers:
                     worker.is_halted = True
 
     def broadcast(self, weights: Any, version: int) -> None:
         """Put the weights into the object store once."""
-        self._lease.check()
+        self._session.check()
         self._weights = version, [self._put(weights, "broadcast()")]
         for worker in self._workers:
             self._tell(worker, "publish_weights", self._weights)
@@ -369,7 +369,7 @@ class RayBackend(Backend):
         worker.calls.clear()
         worker.handle = self._launcher.create()
         worker.add(_Call(_PLACEMENT, worker.handle.ping.remote(), self._launcher.placement_timeout_s))
-        start = worker.handle.start.remote(ProcessContext.capture(), worker.factory)
+        start = worker.handle.start.remote(ActorContext.capture(), worker.factory)
         worker.add(_Call(START, start, self._traj_timeout))
 
     def _restart(self, worker: _Worker) -> None:
@@ -499,12 +499,12 @@ class RayBackend(Backend):
         # A running next_event() must return before the session may end: without one, ray.wait() would start another.
         has_lock = self._lock.acquire(timeout=_CLOSE_TIMEOUT_S)
         try:
-            if self._lease.is_alive:
+            if self._session.is_alive:
                 faults = self._close_generators()
         finally:
             for worker in self._workers:
                 self._kill(worker)  # its calls stay: a signal handler may have interrupted next_event()
-            self._lease.leave()
+            self._session.release()
             if has_lock:
                 self._lock.release()
         return faults

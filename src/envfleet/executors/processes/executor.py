@@ -18,7 +18,7 @@ import cloudpickle
 from envfleet import _native
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
-from envfleet.executors.base import split_envs
+from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.env_reports import build_remedy
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
@@ -30,7 +30,6 @@ from envfleet.executors.python.side_channel import FileSideChannel
 from envfleet.making.builders import EnvBuilders
 from envfleet.spec import PoolConfig
 
-_CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
 _DISMISS_TIMEOUT_S = 1.0
 _MAX_START_ATTEMPTS = 5
@@ -71,9 +70,8 @@ class ProcessesExecutor(PythonExecutor):
                 self._send_memory(worker, process)
             for process in self._workers:
                 self._expect(process, "ready")
-            # Workers that were killed because they exceeded step_timeout: worker -> seconds.
-            self._overdue: dict[int, float] = {}
-            self._past_deaths: dict[int, tuple[int, int, float | None]] = {}
+            self._overdue: set[int] = set()  # workers that were killed because they exceeded step_timeout
+            self._past_deaths: dict[int, tuple[int, int, bool]] = {}  # what _reap_worker() returned, by worker
             super().__init__(
                 make_spec(description),
                 config,
@@ -83,7 +81,7 @@ class ProcessesExecutor(PythonExecutor):
                 self._file_channel,
                 may_spin=num_workers < _native.usable_cores(),
                 # Without a reference to this executor: a pool that is dropped must be collected.
-                on_overdue=partial(_kill_overdue, self._workers, self._overdue, config.step_timeout),
+                on_overdue=partial(_kill_overdue, self._workers, self._overdue),
             )
             for worker in range(num_workers):
                 self._watch(worker)
@@ -121,49 +119,49 @@ class ProcessesExecutor(PythonExecutor):
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
             fault = Fault(env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
             raise EnvError.of((fault,), None, "an env of this worker ended the process while it was being built")
-        answer, *details = pickle.loads(message[0])
-        if answer == "failed":
+        received, *details = pickle.loads(message[0])
+        if received == "failed":
             env_id, report = details
             fault = report.fault(env_id)
             if isinstance(fault.cause, ConfigError):
                 raise fault.cause
             raise EnvError.of((fault,), None, build_remedy(fault)) from fault.cause
-        assert answer == kind, f"a worker sent {answer}, expected {kind}"
+        assert received == kind, f"a worker sent {received}, expected {kind}"
         return details[0]
 
     def _watch(self, worker: int) -> None:
-        self._workers[worker].on_exit(partial(_mark_dead, self._native, worker))
+        self._workers[worker].on_exit(partial(self._native.mark_dead, worker))
 
-    # --- dead workers-------------------------------------------------------------------------
+    # --- dead workers ------------------------------------------------------------------------
 
     def worker_death(self, env_id: int, method: str) -> Fault:
         worker = self._native.worker_of(env_id)
         if worker in self._past_deaths and not self._native.is_dead(worker):
-            culprit, code, overdue_s = self._past_deaths[worker]
+            culprit, code, is_overdue = self._past_deaths[worker]
         else:
-            culprit, code, overdue_s = self._reap_worker(worker)
-        if overdue_s is not None:
-            what = f"did not answer within step_timeout={overdue_s:g} s and was killed"
-        else:
-            what = describe_exit(code)
+            culprit, code, is_overdue = self._reap_worker(worker)
+        what = describe_exit(code)
+        if is_overdue:
+            what = f"did not answer within step_timeout={self._config.step_timeout:g} s and was killed"
         during = ""
         if culprit >= 0:
             during = " while it ran this env" if culprit == env_id else f" while it ran env {culprit}"
         return Fault(env_id, method, f"its worker process {what}{during}", exit_code=code)
 
-    def _reap_worker(self, worker: int) -> tuple[int, int, float | None]:
+    def _reap_worker(self, worker: int) -> tuple[int, int, bool]:
+        """Return the env that a dead worker ran (-1: none), its exit code, and whether it exceeded step_timeout."""
         process = self._workers[worker]
         process.kill()  # it may be alive: a worker that corrupted its queue counts as dead
         process.wait(_KILL_TIMEOUT_S)
         code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-        return self._native.current_env(worker), code, self._overdue.get(worker)
+        return self._native.current_env(worker), code, worker in self._overdue
 
     def _restart_worker(self, env_id: int) -> None:
         worker = self._native.worker_of(env_id)
         if not self._native.is_dead(worker):
             return
         self._past_deaths[worker] = self._reap_worker(worker)
-        self._overdue.pop(worker, None)
+        self._overdue.discard(worker)
         worker_envs = self._worker_envs[worker]
         self._lost.update(worker_envs.env_ids)
         for attempt in range(_MAX_START_ATTEMPTS):
@@ -216,7 +214,7 @@ class ProcessesExecutor(PythonExecutor):
             self._kill_all()
             return []
         try:
-            return self._await_exits(_CLOSE_TIMEOUT_S)
+            return self._await_exits(CLOSE_TIMEOUT_S)
         finally:
             self._kill_all()
 
@@ -267,12 +265,6 @@ class ProcessesExecutor(PythonExecutor):
             self._memory.close()
 
 
-def _mark_dead(pool: _native.PythonPool, worker: int) -> None:
-    pool.mark_dead(worker)
-
-
-def _kill_overdue(
-    workers: list[WorkerProcess], overdue: dict[int, float], step_timeout: float | None, worker: int
-) -> None:
-    overdue[worker] = step_timeout or 0.0
+def _kill_overdue(workers: list[WorkerProcess], overdue: set[int], worker: int) -> None:
+    overdue.add(worker)
     workers[worker].kill()

@@ -55,7 +55,7 @@ def is_launcher_thread() -> bool:
 
     Garbage collection may run a finalizer in any thread.
     """
-    return getattr(_thread_state, "is_launchers", False)
+    return getattr(_thread_state, "is_launcher_thread", False)
 
 
 def _start_error(error: Exception) -> EnvfleetError:
@@ -105,7 +105,7 @@ class WorkerProcess:
     def on_exit(self, callback: Callable[[], None]) -> None:
         """Call this, from another thread, when the process has ended; at once if it already has."""
         self._state.callbacks.append(callback)
-        if self._state.is_over:
+        if self._state.has_exited:
             self._state.run_callbacks()
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -114,7 +114,7 @@ class WorkerProcess:
 
     def kill(self) -> None:
         """Kill the process; it ends soon afterwards."""
-        if not self._state.has_ended:
+        if not self._state.is_notified:
             self._launcher.requests.put((self._launcher.kill, self._state))
 
     def drop(self) -> None:
@@ -125,35 +125,35 @@ class WorkerProcess:
 class _WorkerState:
     """The state of a worker. Written by the launcher thread, read by all threads.
 
-    is_over: the process has ended; has_ended: its callbacks have run as well.
+    has_exited: the process has ended; is_notified: its callbacks have run as well, so that waiters may continue.
     """
 
     def __init__(self) -> None:
         self.channel: Channel | None = None
         self.worker_end: Channel | None = None  # until the worker is forked
-        self.server: _Server | None = None
+        self.server: _ForkServerConnection | None = None
         self.token = -1
         self.pid: int | None = None
         self.exit_code: int | None = None
         self.start_error: str | None = None
-        self.is_over = False
-        self.has_ended = False
+        self.has_exited = False
+        self.is_notified = False
         self.is_dropped = False
         self.started: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
         self.callbacks: collections.deque[Callable[[], None]] = collections.deque()
         self._waiters: collections.deque[threading.Lock] = collections.deque()
 
     def wait(self, timeout_s: float | None) -> bool:
-        if not self.has_ended:
+        if not self.is_notified:
             waiter = threading.Lock()
             waiter.acquire()
             self._waiters.append(waiter)
             # Checked again: if it ended meanwhile, the waiter may not have been seen.
-            if not self.has_ended:
+            if not self.is_notified:
                 waiter.acquire(timeout=-1 if timeout_s is None else timeout_s)
                 with contextlib.suppress(ValueError, IndexError):  # it was woken, or is being woken
                     self._waiters.remove(waiter)
-        return self.has_ended
+        return self.is_notified
 
     def run_callbacks(self) -> None:
         """Run each callback once, in whichever thread comes first."""
@@ -164,10 +164,10 @@ class _WorkerState:
                 return
             callback()
 
-    def ended(self, exit_code: int) -> None:
+    def on_exit_reported(self, exit_code: int) -> None:
         """Record the end of the process. Called once, in the launcher thread."""
         self.exit_code = exit_code
-        self.is_over = True
+        self.has_exited = True
         if self.channel is not None:
             # A process forked by an env may hold the other end, and a reader would wait for it.
             self.channel.shutdown_read()
@@ -177,7 +177,7 @@ class _WorkerState:
             self.run_callbacks()
         finally:
             # Last: a waiter may start a new worker, which a late callback would mark as dead.
-            self.has_ended = True
+            self.is_notified = True
             while self._waiters:
                 self._waiters.popleft().release()
 
@@ -196,13 +196,13 @@ class _Launcher:
         self._fork_lock = threading.RLock()
         # Below: used by the launcher thread only.
         self._tokens = itertools.count()
-        self._server: _Server | None = None
+        self._server: _ForkServerConnection | None = None
         self._open_channels: set[Channel] = set()
 
     # --- any thread ----------------------------------------------------------------------------------
 
     def start(self, start_method: str) -> WorkerProcess:
-        self._run()
+        self._ensure_thread()
         state = _WorkerState()
         worker = WorkerProcess(self, state)
         try:
@@ -223,7 +223,7 @@ class _Launcher:
         if error is not None:
             raise _start_error(error) from error
 
-    def _run(self) -> None:
+    def _ensure_thread(self) -> None:
         # The thread that acquires the lock serves; a second one returns.
         if not self._is_running.locked():
             try:
@@ -258,7 +258,7 @@ class _Launcher:
     def _serve(self) -> None:
         if not self._is_running.acquire(blocking=False):
             return
-        _thread_state.is_launchers = True
+        _thread_state.is_launcher_thread = True
         # Ctrl-C goes to the whole process group and would reach the server during its imports: blocked here, which a
         # new process inherits, until main() ignores it.
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -287,7 +287,7 @@ class _Launcher:
         while True:
             is_new = self._server is None
             if self._server is None:
-                self._server = _Server(self)
+                self._server = _ForkServerConnection(self)
                 self._open_channels.add(self._server.channel)
             state.server = self._server
             state.server.workers[state.token] = state
@@ -301,7 +301,7 @@ class _Launcher:
                 if is_new:
                     raise
 
-    def server_ended(self, server: _Server) -> None:
+    def on_server_exit(self, server: _ForkServerConnection) -> None:
         """Handle the end of a server: its end of the control channel is closed."""
         if self._server is server:
             self._server = None
@@ -312,9 +312,9 @@ class _Launcher:
             state = server.workers.popitem()[1]
             if state.pid is None:
                 state.start_error = f"the fork server {describe_exit(exit_code)}"
-            self._ended(state, _UNKNOWN_EXIT)
+            self._record_exit(state, _UNKNOWN_EXIT)
 
-    def server_reported(self, server: _Server, what: str, token: int, detail: Any) -> None:
+    def on_server_message(self, server: _ForkServerConnection, what: str, token: int, detail: Any) -> None:
         """Handle a server's message about a worker."""
         if what == "pid":
             server.workers[token].pid = detail
@@ -322,7 +322,7 @@ class _Launcher:
         state = server.workers.pop(token)
         if what == "failed":
             state.start_error = detail
-        self._ended(state, 1 if what == "failed" else detail)
+        self._record_exit(state, 1 if what == "failed" else detail)
 
     def _prepare_fork(self, state: _WorkerState) -> None:
         try:
@@ -346,7 +346,7 @@ class _Launcher:
             self._reap(state, pid)
 
     def _await_end(self, state: _WorkerState, pid: int) -> None:
-        _thread_state.is_launchers = True
+        _thread_state.is_launcher_thread = True
         with contextlib.suppress(ChildProcessError):  # it was reaped elsewhere
             # Reaped by the launcher thread: until then the pid stays the child's, so that kill() is safe.
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
@@ -358,17 +358,17 @@ class _Launcher:
             code = os.waitstatus_to_exitcode(status)
         except ChildProcessError:
             code = _UNKNOWN_EXIT
-        self._ended(state, code)
+        self._record_exit(state, code)
 
-    def _ended(self, state: _WorkerState, exit_code: int) -> None:
+    def _record_exit(self, state: _WorkerState, exit_code: int) -> None:
         if state.channel is not None:
             self._open_channels.discard(state.channel)
-        state.ended(exit_code)
+        state.on_exit_reported(exit_code)
 
     def kill(self, state: _WorkerState) -> None:
         """Kill a worker, if it was started and is alive."""
         with contextlib.suppress(OSError):  # the server is gone, and the worker with it
-            if state.is_over:
+            if state.has_exited:
                 return
             if state.server is not None:
                 state.server.send("kill", state.token, None)
@@ -383,7 +383,7 @@ class _Launcher:
         was_started = state.server is not None or state.pid is not None
         if state.worker_end is not None:
             state.worker_end.close()
-        if state.channel is not None and (state.is_over or not was_started):
+        if state.channel is not None and (state.has_exited or not was_started):
             self._open_channels.discard(state.channel)
             state.channel.close()
         self.kill(state)
@@ -401,7 +401,7 @@ class _Launcher:
             channel.close()
 
 
-class _Server:
+class _ForkServerConnection:
     """The connection to the fork server. workers: the live ones, by token."""
 
     def __init__(self, launcher: _Launcher) -> None:
@@ -439,12 +439,12 @@ class _Server:
         return self._process.wait()
 
     def _listen(self, launcher: _Launcher) -> None:
-        _thread_state.is_launchers = True
+        _thread_state.is_launcher_thread = True
         try:
             while (message := self.channel.recv()) is not None:
-                launcher.requests.put((launcher.server_reported, self, *pickle.loads(message[0])))
+                launcher.requests.put((launcher.on_server_message, self, *pickle.loads(message[0])))
         finally:
-            launcher.requests.put((launcher.server_ended, self))
+            launcher.requests.put((launcher.on_server_exit, self))
 
 
 _thread_state = threading.local()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import errno
-import resource
 
 from envfleet import _native
 from envfleet.errors import EnvfleetError
+from envfleet.executors.python.side_channel import file_size_limit
 
 
 def shared_memory(num_bytes: int) -> _native.MemoryFile:
@@ -26,10 +26,5 @@ def shared_memory(num_bytes: int) -> _native.MemoryFile:
 
 
 def memory_file(num_bytes: int) -> int:
-    """Create such a file and return its descriptor, which the caller closes."""
+    """Create an anonymous shared-memory file and return its descriptor; the caller closes it."""
     return shared_memory(num_bytes).detach()
-
-
-def file_size_limit() -> int:
-    """Return the file size limit of this process (ulimit -f) in bytes; -1 for no limit."""
-    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]

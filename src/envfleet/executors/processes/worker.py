@@ -87,7 +87,48 @@ class WorkerEnvs:
 
     def run(self, channel: Channel) -> None:
         """Build and serve these envs until the caller closes the pool."""
-        _serve(channel, self)
+        pin_worker(self.affinity_offset, self.worker)  # first: threads that an env starts inherit it
+        try:
+            builders = pickle.loads(self.builders)
+        except BaseException as error:
+            channel.send(dump(("failed", self.env_ids[0], report_exception(error, "__init__", pickled=True))))
+            return
+        envs: dict[int, Any] = {}
+        check_process = partial(_exit_if_forked, os.getpid())
+        if self.build_now:
+            try:
+                envs = build_envs(builders, self.env_ids, check_process)
+            except EnvfleetError as error:
+                faults = getattr(error, "faults", None)
+                env_id = faults[0].env_id if faults else self.env_ids[0]
+                cause = faults[0].cause if faults and faults[0].cause is not None else error
+                channel.send(dump(("failed", env_id, report_exception(cause, "__init__", pickled=True))))
+                return
+        channel.send(dump(("built", _describe_all(envs))))
+        message = channel.recv()
+        if message is None:  # another worker could not be made, and the pool with it
+            close_envs(envs.values(), check_process)
+            return
+        options: RunnerOptions = pickle.loads(message[0])
+        (memory_fd,) = message[1]
+        layout = options.layout
+        buffer = _native.map_file(memory_fd, layout.num_bytes)
+        side_channel = FileSideChannel(memory_fd, layout.num_bytes, layout.num_envs, layout.num_workers)
+        runner = EnvRunner(
+            layout,
+            buffer,
+            options.worker,
+            side_channel,
+            builders,
+            envs,
+            options.max_episode_steps,
+            options.max_spinners,
+        )
+        channel.send(dump(("ready", None)))
+        runner.serve()
+        close_faults = runner.close()
+        with contextlib.suppress(OSError):  # the caller may be gone
+            channel.send(dump(("closed", close_faults)))
 
 
 @dataclass(frozen=True)
@@ -155,44 +196,6 @@ def _run(channel: Channel) -> None:
     job.run(channel)
 
 
-def _serve(channel: Channel, job: WorkerEnvs) -> None:
-    pin_worker(job.affinity_offset, job.worker)  # first: threads that an env starts inherit it
-    try:
-        builders = pickle.loads(job.builders)
-    except BaseException as error:
-        channel.send(dump(("failed", job.env_ids[0], report_exception(error, "__init__", pickled=True))))
-        return
-    envs: dict[int, Any] = {}
-    check_process = partial(_exit_if_forked, os.getpid())
-    if job.build_now:
-        try:
-            envs = build_envs(builders, job.env_ids, check_process)
-        except EnvfleetError as error:
-            faults = getattr(error, "faults", None)
-            env_id = faults[0].env_id if faults else job.env_ids[0]
-            cause = faults[0].cause if faults and faults[0].cause is not None else error
-            channel.send(dump(("failed", env_id, report_exception(cause, "__init__", pickled=True))))
-            return
-    channel.send(dump(("built", _describe_all(envs))))
-    message = channel.recv()
-    if message is None:  # another worker could not be made, and the pool with it
-        close_envs(envs.values(), check_process)
-        return
-    options: RunnerOptions = pickle.loads(message[0])
-    (memory_fd,) = message[1]
-    layout = options.layout
-    buffer = _native.map_file(memory_fd, layout.num_bytes)
-    side_channel = FileSideChannel(memory_fd, layout.num_bytes, layout.num_envs, layout.num_workers)
-    runner = EnvRunner(
-        layout, buffer, options.worker, side_channel, builders, envs, options.max_episode_steps, options.max_spinners
-    )
-    channel.send(dump(("ready", None)))
-    runner.serve()
-    close_faults = runner.close()
-    with contextlib.suppress(OSError):  # the caller may be gone
-        channel.send(dump(("closed", close_faults)))
-
-
 def _exit_if_forked(worker_pid: int) -> None:
     """End this process if an env has forked it, or two processes would answer for one worker."""
     if os.getpid() != worker_pid:
@@ -231,7 +234,10 @@ def _exit_with_parent(parent_pid: int) -> None:
 
 
 def open_pidfd(pid: int) -> int | None:
-    """Return a descriptor that is readable when the process has ended; None if it has, or if there is no such thing."""
+    """Return a descriptor that becomes readable when the process ends.
+
+    Returns None if it has already ended, or on systems without pidfds.
+    """
     if "pidfd" not in _native.features:
         return None
     try:

@@ -31,7 +31,7 @@ class EnvDescription:
     max_steps: int | None = None
 
 
-# An executor knows its spec once an env is built and has told its spaces.
+# An executor knows its spec once an env is built and its spaces are known.
 SpecMaker = Callable[[EnvDescription], EnvSpec]
 
 
@@ -92,7 +92,7 @@ def describe_envs(envs: Mapping[int, Any]) -> EnvDescription:
 
 
 def _accept_any_process() -> None:
-    """In the caller's process, the child that an env forks is a copy of the user's program, and goes on."""
+    """Do nothing: a child forked in the caller's process is a copy of the user's program and may continue."""
 
 
 def build_envs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import traceback
 from dataclasses import dataclass
-from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.executors.python.side_channel import dump
@@ -30,16 +29,20 @@ class ExceptionReport:
     traceback: str
     pickled: bytes | None = None
 
+    @property
+    def cause(self) -> BaseException | None:
+        """The exception, if it was pickled and can be unpickled here."""
+        if self.pickled is None:
+            return None
+        try:
+            cause = pickle.loads(self.pickled)
+        except Exception:  # a class that cannot be built from its args, or is not known here
+            return None
+        return cause if isinstance(cause, BaseException) else None
+
     def fault(self, env_id: int, cause: BaseException | None = None) -> Fault:
         """Return the fault of this env. cause: the exception itself, if it was raised in this process."""
-        if cause is None and self.pickled is not None:
-            try:
-                cause = pickle.loads(self.pickled)
-            except Exception:  # a class that cannot be built from its args, or is not known here
-                cause = None
-        if not isinstance(cause, BaseException):
-            cause = None
-        return Fault(env_id, self.method, self.message, self.traceback, cause)
+        return Fault(env_id, self.method, self.message, self.traceback, self.cause if cause is None else cause)
 
 
 def report_exception(error: BaseException, method: str, pickled: bool) -> ExceptionReport:
@@ -76,12 +79,3 @@ def _traceback_of(error: BaseException) -> str:
         return encodable("".join(traceback.format_exception(type(error), error, error.__traceback__))[-_MAX_TEXT:])
     except Exception:
         return ""
-
-
-def short_repr(value: Any) -> str:
-    """Return the type and the repr of a value, cut to 100 characters."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = "(no repr)"
-    return f"{type(value).__name__}: {text if len(text) <= 100 else text[:97] + '...'}"

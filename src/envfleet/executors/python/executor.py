@@ -15,21 +15,21 @@ from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import EnvError
-from envfleet.executors.base import REFUSED, PoolBackedExecutor, Refused
+from envfleet.executors.base import NO_TIMEOUT, REFUSED, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
-from envfleet.executors.python.info_columns import InfoColumns
-from envfleet.executors.python.layout import Layout, native_action_space, plain_array_leaf, read_text
+from envfleet.executors.python.info_schema import InfoSchema
+from envfleet.executors.python.layout import Layout, native_action_space, read_text
 from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
 from envfleet.infos import merge
 from envfleet.seeding import Words
-from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns
+from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.validation import LeafColumns
 
-# The reply of an env that raised twice: in the call, and while that was reported.
+# Used if an exception of an env could not be reported, because the report raised too.
 _NO_REPLY: dict[str, Any] = {"fault": (ExceptionReport("call", "it raised, and its report raised too", ""), None)}
 
 
@@ -57,10 +57,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._columns = layout.columns(buffer)
         self._side_channel = side_channel
         self._params = params
-        all_ids = np.arange(config.num_envs, dtype=np.int32)
-        # Handed out with every whole batch, so it must not be written to.
-        all_ids.flags.writeable = False
-        self._all_ids = all_ids
+        self._all_ids = all_env_ids(config.num_envs)
+        self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
         self._native = _native.PythonPool(
             buffer=buffer,
             num_envs=config.num_envs,
@@ -68,22 +66,21 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             batch_size=config.batch_size,
             autoreset=NATIVE_CODES[config.autoreset_mode],
             may_spin=may_spin,
-            step_timeout_s=-1.0 if config.step_timeout is None else config.step_timeout,
+            step_timeout_s=NO_TIMEOUT if config.step_timeout is None else config.step_timeout,
             obs=[column for column in self._columns.obs if column is not None],
             final_obs=[column for column in self._columns.final if column is not None],
             action=self._columns.action[0] if len(self._columns.action) == 1 else None,
             action_space=native_action_space(layout.action_leaves) if config.check_actions else None,
             info=self._columns.info,
-            all_ids=all_ids,
+            all_ids=self._all_ids,
             copy=config.copy,
-            is_plain=plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals,
+            is_plain=self._is_plain,
             run_inline=run_inline,
             on_overdue=on_overdue,
         )
         # Without a reference to this executor: if Ctrl-C keeps it from reaching a pool, it ends when it is dropped.
-        self._info_columns = InfoColumns(partial(_publish, self._native, side_channel))
+        self._info_schema = InfoSchema(partial(_publish, self._native, side_channel))
         self._join_obs = join(layout.observation_space)
-        self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
         # The leaves without a column of each env's last observation, for observe().
         self._last_objects: list[Sequence[Any] | None] = [None] * config.num_envs
         # Envs that died with their worker and that the restarted worker has not built yet.
@@ -95,11 +92,11 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         if type(actions) is LeafColumns:
             return self.step_checked(actions, env_ids, timeout_s)
-        return self._answer(self._native.step(self, actions, env_ids, timeout_s))
+        return self._to_batch(self._native.step(self, actions, env_ids, timeout_s))
 
     def step_checked(self, actions: LeafColumns, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         self._store_actions(actions, env_ids)
-        return self._answer(self._native.step_stored(self, env_ids, timeout_s))
+        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         if type(actions) is LeafColumns:
@@ -111,26 +108,26 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         return self._native.send_stored(env_ids)
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        return self._answer(self._native.recv(self, timeout_s))
+        return self._to_batch(self._native.recv(self, timeout_s))
 
     def set_borrowing(self, is_on: bool) -> None:
         self._native.set_borrowing(is_on)
 
-    def _answer(self, answer: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
-        if type(answer) is _native.Rows:
+    def _to_batch(self, result: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
+        if type(result) is _native.Rows:
             # One observation array, no messages, no final rows: the most common case.
             return Batch(
-                answer.obs[0],
-                answer.reward,
-                answer.terminated,
-                answer.truncated,
-                answer.env_id,
-                answer.elapsed_step,
-                answer.info or {},
+                result.obs[0],
+                result.reward,
+                result.terminated,
+                result.truncated,
+                result.env_id,
+                result.elapsed_step,
+                result.info or {},
                 None,
                 (),
             )
-        return REFUSED if answer is False else answer  # type: ignore[return-value]  # neither Rows nor bool any more
+        return REFUSED if result is False else result  # type: ignore[return-value]  # neither Rows nor bool any more
 
     def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
         """Write checked actions where their envs find them."""
@@ -151,7 +148,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None, timeout_s: float
     ) -> Batch | Refused | None:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
-        return self._answer(self._native.step_stored(self, env_ids, timeout_s))
+        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
 
     def send_objects(self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None) -> bool:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
@@ -176,7 +173,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._native.send_reset(env_ids)
 
     def _run_reset(self, env_ids: NDArray[np.int32] | None, timeout_s: float) -> Batch | None:
-        batch = self._answer(self._native.reset(self, env_ids, timeout_s))
+        batch = self._to_batch(self._native.reset(self, env_ids, timeout_s))
         assert not isinstance(batch, Refused), "a reset is accepted or raises"
         return batch
 
@@ -191,7 +188,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             num_bytes = 0 if request is None else self._side_channel.put_request(int(env_id), request)
             self._native.set_request_bytes(int(env_id), num_bytes)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
     # --- batches -------------------------------------------------------------------------
@@ -200,11 +197,11 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         """Return a batch with messages or final rows. Called by the native pool inside step(), recv() and reset()."""
         messages = _Messages(self, rows.replies or (), len(rows.reward))
         info = merge(messages.infos, rows.info or {})
-        self._info_columns.learn(messages.infos)
+        self._info_schema.learn(messages.infos)
         final = None
         if self._layout.has_finals:
             final_info = merge(messages.final_infos, rows.final_info or {})
-            self._info_columns.learn(messages.final_infos)
+            self._info_schema.learn(messages.final_infos)
             final = FinalRows(self._obs(rows.final_obs, messages.final_objects), rows.final_elapsed_step, final_info)
         for row, objects in enumerate(messages.obs_objects):
             if objects is not None:
@@ -347,10 +344,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         for sent in self._native.call(ids):
             env_id, num_bytes = sent.env_id, sent.num_bytes
             self._native.set_request_bytes(env_id, 0)
-            if env_id in self._lost and num_bytes and not method.startswith("__init__"):
-                faults.append(self.worker_death(env_id, method))
-                continue
-            if sent.is_lost:
+            # A restarted worker has built none of its lost envs, except by the rebuild itself.
+            if sent.is_lost or (env_id in self._lost and num_bytes and method != "__init__"):
                 faults.append(self.worker_death(env_id, method))
                 continue
             reply = self.take_reply(env_id, num_bytes) if num_bytes else _NO_REPLY
@@ -406,11 +401,8 @@ class _Messages:
         self.faults: list[Fault] = []
         for reply in replies:
             row, env_id = reply.row, reply.env_id
-            if reply.is_lost:
-                self.faults.append(executor.worker_death(env_id, executor.method_of(env_id)))
-                continue
-            message = executor.take_reply(env_id, reply.num_bytes)
-            if "lost" in message:
+            message = None if reply.is_lost else executor.take_reply(env_id, reply.num_bytes)
+            if message is None or "lost" in message:
                 self.faults.append(executor.worker_death(env_id, executor.method_of(env_id)))
                 continue
             self.infos[row] = message.get("info")

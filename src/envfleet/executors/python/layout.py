@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.errors import EnvfleetError
-from envfleet.spaces import Leaf, leaves_of
+from envfleet.spaces import Leaf, leaves_of, plain_array_leaf
 
 _ALIGNMENT = 64
 # Numeric infos of one row; what does not fit goes through the side channel.
@@ -33,6 +33,11 @@ _DTYPES = {
         ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float32", "float64")
     )
 }
+
+
+def align_up(offset: int, alignment: int) -> int:
+    """Return the first multiple of the alignment from this offset on."""
+    return -(-offset // alignment) * alignment
 
 
 @dataclass(frozen=True)
@@ -78,10 +83,10 @@ class Layout:
                 if leaf.kind == "object":
                     continue
                 dtype, shape = column_type(leaf)
-                offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+                offset = align_up(offset, _ALIGNMENT)
                 columns[name, position] = (offset, dtype, (self.num_envs, *shape))
                 offset += self.num_envs * int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        offset = -(-offset // _ALIGNMENT) * _ALIGNMENT
+        offset = align_up(offset, _ALIGNMENT)
         columns["info", 0] = (offset, np.dtype(np.uint8), (self.num_envs, 2 * INFO_BYTES))
         return columns, offset + 2 * INFO_BYTES * self.num_envs
 
@@ -146,11 +151,6 @@ def write_text(row: NDArray[np.uint32], text: str) -> None:
 def read_text(row: NDArray[np.uint32]) -> str:
     """Read the text of a row."""
     return row[1 : 1 + int(row[0])].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
-
-
-def plain_array_leaf(leaves: tuple[Leaf, ...]) -> Leaf | None:
-    """Return the only leaf of a space that is a single array; None for other spaces."""
-    return leaves[0] if len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "array" else None
 
 
 def native_action_space(leaves: tuple[Leaf, ...]) -> Mapping[str, Any] | None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
-from envfleet.errors import PoolClosedError, StateError
+from envfleet.errors import PoolClosedError, StateError, short_repr
 from envfleet.executors.base import split_envs
 from envfleet.executors.python.exception_report import (
     NoSuchAttributeError,
@@ -25,13 +25,12 @@ from envfleet.executors.python.exception_report import (
     encodable,
     message_of,
     report_exception,
-    short_repr,
 )
-from envfleet.executors.python.layout import Layout, plain_array_leaf, write_text
+from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.making.builders import EnvBuilder
-from envfleet.spaces import Leaf, fits, join, path_text, split
+from envfleet.spaces import Leaf, fits, join, path_text, plain_array_leaf, split
 
 
 @dataclass(frozen=True)
@@ -135,14 +134,8 @@ class EnvRunner(_native.StepLoop):
     def finish_reset(self, env_id: int, result: Any) -> BaseException | None:
         """Write the row of a reset that returned this."""
         self.check_process()
-        message: dict[str, Any] = {}
         try:
-            obs, info = _read_reset(result)
-            self._write_obs(env_id, self._checked(obs), message, "obs")
-            self._pack_info(env_id, info, message, is_final=False)
-            self.count_reset(env_id, False)
-            self._send(env_id, message)
-            self._refresh(env_id)
+            self._write_reset_row(env_id, result, {}, is_autoreset=False)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
@@ -167,12 +160,7 @@ class EnvRunner(_native.StepLoop):
         try:
             result = self._envs[env_id].reset()
             self.check_process()
-            obs, info = _read_reset(result)
-            self._write_obs(env_id, self._checked(obs), message, "obs")
-            self._pack_info(env_id, info, message, is_final=False)
-            self.count_reset(env_id, True)
-            self._send(env_id, message)
-            self._refresh(env_id)
+            self._write_reset_row(env_id, result, message, is_autoreset=True)
         except BaseException as error:
             return self.fault(env_id, "reset", error)
         return None
@@ -182,9 +170,7 @@ class EnvRunner(_native.StepLoop):
         self.check_process()
         if method != "call":
             self.count_fault(env_id, method == "reset")
-            for column in self._columns.obs:
-                if column is not None:
-                    column[env_id] = 0
+            self._clear_obs(env_id)
         report = report_exception(error, method, pickled=not self._is_local)
         self._send(env_id, {"fault": (report, error if self._is_local else None)})
         return error if isinstance(error, KeyboardInterrupt) else None
@@ -192,12 +178,11 @@ class EnvRunner(_native.StepLoop):
     def lost(self, env_id: int, is_reset: int) -> None:
         """Complete the row of an env that died with the previous worker process or thread."""
         if env_id in self._envs:  # it exists, but its step or reset was set to None
-            self.fault(env_id, "reset" if is_reset else "step", TypeError("the env's step is None"))
+            error = TypeError("expected a callable step() and reset(), got None; do not set them to None")
+            self.fault(env_id, "reset" if is_reset else "step", error)
             return
         self.count_fault(env_id, bool(is_reset))
-        for column in self._columns.obs:
-            if column is not None:
-                column[env_id] = 0
+        self._clear_obs(env_id)
         self._send(env_id, {"lost": True})
 
     def action(self, env_id: int) -> Any:
@@ -229,9 +214,9 @@ class EnvRunner(_native.StepLoop):
         """Do what a request asks of an env, and reply."""
         try:
             what, *details = self._side_channel.take_request(env_id, self.request_bytes(env_id))
-            answer: Any = getattr(self, f"_do_{what}")(env_id, *details)
+            value: Any = getattr(self, f"_do_{what}")(env_id, *details)
             self.check_process()
-            self._send(env_id, {"value": answer})
+            self._send(env_id, {"value": value})
         except BaseException as error:
             return self.fault(env_id, "call", error)
         return None
@@ -392,6 +377,21 @@ class EnvRunner(_native.StepLoop):
                 column[env_id] = value
         if objects:
             message[name] = objects
+
+    def _write_reset_row(self, env_id: int, result: Any, message: dict[str, Any], *, is_autoreset: bool) -> None:
+        """Write the row of a reset that returned this. message: what is sent with it; a final row may be in it."""
+        obs, info = _read_reset(result)
+        self._write_obs(env_id, self._checked(obs), message, "obs")
+        self._pack_info(env_id, info, message, is_final=False)
+        self.count_reset(env_id, is_autoreset)
+        self._send(env_id, message)
+        self._refresh(env_id)
+
+    def _clear_obs(self, env_id: int) -> None:
+        """Write zeros as the observation of an env that has none."""
+        for column in self._columns.obs:
+            if column is not None:
+                column[env_id] = 0
 
     def _pack_info(self, env_id: int, info: dict[str, Any], message: dict[str, Any], *, is_final: bool) -> None:
         extras = self.pack_info(env_id, info, is_final)

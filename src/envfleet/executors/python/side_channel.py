@@ -17,9 +17,10 @@ from typing import Any, Protocol
 import cloudpickle
 
 from envfleet.errors import EnvfleetError, PoolClosedError
+from envfleet.executors.python.layout import align_up
 
 _PAGE_BYTES = 4096
-_SCHEMA_BYTES = 1 << 16  # InfoColumns limits the number of its keys and their lengths
+_SCHEMA_BYTES = 1 << 16  # InfoSchema limits the number of its keys and their lengths
 _MAX_SCHEMAS = 64  # kMaxSchemas of native/shm/segment.h
 # Memory that is kept for later messages after a message was read, for the replies of all envs together, and the same
 # again for the requests. Memory beyond that is returned to the system, which costs about a third of the time that a
@@ -113,7 +114,7 @@ class FileSideChannel:
     def __init__(self, fd: int, start: int, num_envs: int, num_readers: int = 1) -> None:
         """num_readers: the processes that share the memory to keep; 1 for replies, num_workers for requests."""
         self._fd = fd
-        self._schema_start = -(-start // _PAGE_BYTES) * _PAGE_BYTES
+        self._schema_start = align_up(start, _PAGE_BYTES)
         self._start = self._schema_start + (_MAX_SCHEMAS + 1) * _SCHEMA_BYTES
         self._num_envs = num_envs
         self._max_kept_bytes = _KEPT_BYTES // num_readers
@@ -198,14 +199,19 @@ class FileSideChannel:
             _free(self._fd, offset, num_bytes)
 
 
+def file_size_limit() -> int:
+    """Return the file size limit of this process (ulimit -f) in bytes; -1 for no limit."""
+    return resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+
+
 def _file_error(error: OSError, end: int, num_bytes: int) -> EnvfleetError:
     if error.errno == errno.EBADF:
         return PoolClosedError("the pool was closed by another thread; make a new pool")
     if error.errno == errno.EFBIG:
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         return NoRoomError(
             f"a message of {num_bytes} bytes expected room up to byte {end} of the pool's shared memory, got a limit "
-            f"of {limit} bytes per file; raise the limit (ulimit -f), use fewer envs per pool, or pass smaller objects"
+            f"of {file_size_limit()} bytes per file; raise the limit (ulimit -f), use fewer envs per pool, or pass "
+            "smaller objects"
         )
     return NoRoomError(
         f"a message expected {num_bytes} bytes of shared memory, got {error}; free memory, or use fewer envs per pool"

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
-from envfleet.executors.base import Executor, Refused
+from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
-from envfleet.executors.ray.building import ProcessContext
+from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.connection import (
     SERVE_ID,
     STOP_SERVING,
@@ -37,6 +37,7 @@ from envfleet.executors.ray.messages import (
     Request,
     RequestCodec,
     ResponseCodec,
+    ResponseColumns,
     encode_error,
     encode_value,
     fault_to_record,
@@ -45,7 +46,6 @@ from envfleet.spaces import split
 from envfleet.statistics import PoolStats
 from envfleet.validation import LeafColumns
 
-_NO_TIMEOUT = -1.0
 # Ray returns smaller values inside its own message. A larger array is read from the object store without a copy.
 _INLINE_BYTES = 96_000
 
@@ -65,9 +65,9 @@ class EnvActor:
         self._listener: Listener | None = None
         self._connection: ActorConnection | None = None
 
-    # --- life ------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
-    def build(self, context: ProcessContext, builder: bytes, mode: AutoresetMode) -> bytes:
+    def build(self, context: ActorContext, builder: bytes, mode: AutoresetMode) -> bytes:
         """Build the envs; return their description and this process's id."""
         try:
             context.apply()
@@ -78,7 +78,6 @@ class EnvActor:
         self._requests = RequestCodec(description.action_space)
         self._responses = ResponseCodec(description.observation_space, mode is AutoresetMode.SAME_STEP)
         self._split_obs = split(description.observation_space)
-        self._is_single_leaf = len(self._responses.leaves) == 1 and self._responses.leaves[0].path == ()
         self._built_at_ns = time.monotonic_ns()
         return encode_value((description, os.getpid()))
 
@@ -135,7 +134,7 @@ class EnvActor:
         extras = request.extras or {}
         self._apply(extras.get("commands", ()))
         if request.kind == RESET:
-            batch: Batch | Refused | None = executor.reset(request.local_ids, extras.get("options") or {}, _NO_TIMEOUT)
+            batch: Batch | Refused | None = executor.reset(request.local_ids, extras.get("options") or {}, NO_TIMEOUT)
         else:
             batch = self._step(executor, request, extras.get("actions"))
         assert isinstance(batch, Batch), "the inner executor refused input that the caller had checked"
@@ -143,12 +142,12 @@ class EnvActor:
 
     def _step(self, executor: Executor, request: Request, objects: Sequence[Any] | None) -> Batch | Refused | None:
         if objects is None and len(request.actions) == 1 and len(self._requests.leaves) == 1:
-            batch = executor.step(request.actions[0], request.local_ids, _NO_TIMEOUT)
+            batch = executor.step(request.actions[0], request.local_ids, NO_TIMEOUT)
             if not isinstance(batch, Refused):
                 return batch
         arrays, others = iter(request.actions), iter(objects or ())
         leaves = [next(arrays if leaf.kind == "array" else others) for leaf in self._requests.leaves]
-        return executor.step(LeafColumns(leaves), request.local_ids, _NO_TIMEOUT)
+        return executor.step(LeafColumns(leaves), request.local_ids, NO_TIMEOUT)
 
     def _apply(self, commands: Sequence[tuple[Any, ...]]) -> None:
         """Run the commands that the caller has deferred to this message; those that arrive twice run once."""
@@ -218,7 +217,8 @@ class EnvActor:
             rows = {int(env_id): row for row, env_id in enumerate(batch.env_id)}
             faults = [(rows[fault.env_id], fault_to_record(fault, self._first_env)) for fault in batch.faults]
         obs, object_obs = self._columns(batch.obs)
-        final_obs, final_elapsed, object_final_obs = None, None, None
+        final_obs: list[NDArray[Any]] = []
+        object_final_obs: list[Sequence[Any]] = []
         info: InfoColumns = {}
         final_info: InfoColumns = {}
         objects: dict[int, dict[str, Any]] = {}  # by row: parts that have no column
@@ -227,7 +227,6 @@ class EnvActor:
             _add_part(objects, "info", values)
         if batch.final is not None:
             final_obs, object_final_obs = self._columns(batch.final.obs)
-            final_elapsed = batch.final.elapsed_step
             if batch.final.info:
                 final_info, values = split_info(batch.final.info, len(batch))
                 _add_part(objects, "final_info", values)
@@ -249,24 +248,28 @@ class EnvActor:
         extras = b""
         if info or final_info or pickled or faults:
             extras = pickle.dumps((info, final_info, pickled, faults), protocol=pickle.HIGHEST_PROTOCOL)
-        return self._responses.encode(
+        columns = ResponseColumns(
             obs,
             batch.reward,
             batch.elapsed_step,
             batch.terminated,
             batch.truncated,
             executor.phases()[batch.env_id],
-            final_obs,
-            final_elapsed,
-            extras,
+            extras=extras,
         )
+        if batch.final is not None:
+            # Not before: a row that cannot be pickled has no final row either.
+            final_rows = np.flatnonzero(batch.terminated | batch.truncated)
+            columns.final_rows = final_rows
+            columns.final_obs = [column[final_rows] for column in final_obs]
+            columns.final_elapsed = batch.final.elapsed_step[final_rows]
+        return self._responses.encode(columns)
 
     def _columns(self, obs: Any) -> tuple[list[NDArray[Any]], list[Sequence[Any]]]:
         """Return the columns of the array leaves, and those of the others."""
-        values = [obs] if self._is_single_leaf else self._split_obs(obs)
         arrays: list[NDArray[Any]] = []
         objects: list[Sequence[Any]] = []
-        for leaf, column in zip(self._responses.leaves, values, strict=True):
+        for leaf, column in zip(self._responses.leaves, self._split_obs(obs), strict=True):
             (arrays if leaf.kind == "array" else objects).append(column)
         return arrays, objects
 

@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
-from envfleet.executors.python.layout import plain_array_leaf
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
-from envfleet.infos import is_mask, merge, value_as_given
-from envfleet.spaces import join, leaf_columns
+from envfleet.infos import merge, value_as_given, value_keys
+from envfleet.spaces import join, leaf_columns, plain_array_leaf
 
 # An info key's column with the mask of the rows that have it (None: all); a nested dict has an InfoColumns instead.
 InfoColumn = tuple[Any, "NDArray[np.bool_] | None"]
@@ -175,12 +174,9 @@ def split_info(info: Mapping[str, Any], num_rows: int) -> tuple[InfoColumns, dic
 def _split(
     info: Mapping[str, Any], num_rows: int, objects: dict[int, dict[Any, Any]], path: tuple[Any, ...]
 ) -> InfoColumns:
-    names = {str(key) for key in info}
     columns: InfoColumns = {}
-    for key, column in info.items():
-        if is_mask(str(key), names):
-            continue
-        mask = info.get(f"_{key}")
+    for key in value_keys(info):
+        column, mask = info[key], info.get(f"_{key}")
         if isinstance(column, dict):
             columns[key] = (_split(column, num_rows, objects, (*path, key)), mask)
         elif column.dtype == object:

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from envfleet import _native
 from envfleet.envs.families import native_family
@@ -26,13 +26,6 @@ from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig
 
 
-class InnerExecutorBuilder(Protocol):
-    """Builds the executor of one worker's envs, wherever it is unpickled."""
-
-    def build(self) -> tuple[Executor, EnvDescription]:
-        """Return the executor and the description of its envs."""
-
-
 @dataclass(frozen=True)
 class NativeExecutorBuilder:
     """Builds native envs. libraries: the plug-ins that define them, by file name."""
@@ -40,7 +33,7 @@ class NativeExecutorBuilder:
     native_id: str
     spec: EnvSpec
     config: PoolConfig
-    values: tuple[Mapping[str, Any], ...]
+    params: tuple[Mapping[str, Any], ...]
     libraries: Mapping[str, bytes] = field(default_factory=dict)
 
     def build(self) -> tuple[Executor, EnvDescription]:
@@ -54,7 +47,7 @@ class NativeExecutorBuilder:
             self.spec.observation_space, self.spec.action_space, self.spec.metadata, self.spec.render_mode
         )
         make_renderer = native_family(self.native_id).make_renderer
-        return NativeExecutor(self.native_id, self.spec, self.config, self.values, make_renderer), description
+        return NativeExecutor(self.native_id, self.spec, self.config, self.params, make_renderer), description
 
 
 @dataclass(frozen=True)
@@ -106,7 +99,7 @@ def native_builders(
     native_id: str,
     spec: EnvSpec,
     config: PoolConfig,
-    values: Sequence[Mapping[str, Any]],
+    params: Sequence[Mapping[str, Any]],
     worker_envs: Sequence[range],
     libraries: Mapping[str, bytes],
 ) -> list[bytes]:
@@ -117,7 +110,7 @@ def native_builders(
                 native_id,
                 spec,
                 _inner_config(config, envs, max(1, config.ray.inner_num_workers or 0)),
-                tuple(values) if len(values) == 1 else tuple(values[envs.start : envs.stop]),
+                tuple(params) if len(params) == 1 else tuple(params[envs.start : envs.stop]),
                 libraries,
             ),
             "ray",
@@ -162,7 +155,7 @@ def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConf
 
 
 @dataclass(frozen=True)
-class ProcessContext:
+class ActorContext:
     """What an actor takes over from the caller's process before it loads any user code.
 
     Environment variables and the working directory are not part of it: the actor's machine has its own, and
@@ -173,9 +166,9 @@ class ProcessContext:
     registered: bytes
 
     @staticmethod
-    def capture() -> ProcessContext:
+    def capture() -> ActorContext:
         """Return the context of this process."""
-        return ProcessContext(tuple(map(str, sys.path)), registered_envs())
+        return ActorContext(tuple(map(str, sys.path)), registered_envs())
 
     def apply(self) -> None:
         """Apply it to this process."""

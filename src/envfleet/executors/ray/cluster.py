@@ -1,8 +1,8 @@
 """Ray sessions: join a running cluster, or start a local one quietly, and leave it as it was found.
 
-lease = ray_cluster.join(None)      # or an address
-...                                 # ray.remote, ray.get: lease.ray is the package
-lease.leave()                       # the last lease ends a session that join() started, and no other
+session = ray_cluster.acquire_session(None)  # or an address
+...                                          # ray.remote, ray.get: session.ray is the package
+session.release()                            # the last release() ends a session that was started here, and no other
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 import weakref
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -24,25 +25,34 @@ _HTTP2_HEAD_BYTES = 9  # of a frame: length, type, flags, stream
 _HTTP2_SETTINGS = 4
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, _HTTP2_SETTINGS, 0, 0, 0, 0, 0])
 _lock = threading.RLock()
-# The session that join() started: its id, and the number of its leases.
-_own_session: list[Any] = [None, 0]
 _holders: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-class Lease:
-    """One user of a Ray session."""
+@dataclass
+class _OwnSession:
+    """The session that acquire_session() started. session_id: None if there is none."""
 
-    def __init__(self, ray: ModuleType, session: str, is_own: bool) -> None:
+    session_id: str | None = None
+    num_users: int = 0
+
+
+_own_session = _OwnSession()
+
+
+class RaySession:
+    """One user's reference to a Ray session."""
+
+    def __init__(self, ray: ModuleType, session_id: str, is_own: bool) -> None:
         self.ray = ray
-        self.is_own = is_own  # join() started the session, and it ends with its last lease
-        self._session = session
+        self.is_own = is_own  # acquire_session() started the session, and its last user ends it
+        self._id = session_id
         self._is_held = True
         self._is_by_client = bool(ray.util.client.ray.is_connected())
 
     @property
     def is_alive(self) -> bool:
         """Whether the session that was joined still exists: the user may have called ray.shutdown()."""
-        return bool(self.ray.is_initialized()) and _session_id(self.ray) == self._session
+        return bool(self.ray.is_initialized()) and _session_id(self.ray) == self._id
 
     def check(self) -> None:
         """Raise if the session is gone: otherwise Ray's next call would start another one, without our actors."""
@@ -54,17 +64,17 @@ class Lease:
                 "called, which ended its actors; create it again"
             )
 
-    def leave(self) -> None:
-        """Release the lease. Idempotent. The last lease of a session that join() started ends it."""
+    def release(self) -> None:
+        """Give up the reference. Idempotent. The last user of a session that acquire_session() started ends it."""
         with _lock:
             if not self._is_held:
                 return
             self._is_held = False
-            if not self.is_own or _own_session[0] != self._session:
+            if not self.is_own or _own_session.session_id != self._id:
                 return
-            _own_session[1] -= 1
-            if _own_session[1] == 0:
-                _own_session[0] = None
+            _own_session.num_users -= 1
+            if _own_session.num_users == 0:
+                _own_session.session_id = None
                 if self.is_alive:
                     self.ray.shutdown()
 
@@ -79,8 +89,8 @@ def import_ray(purpose: str = _PURPOSE) -> ModuleType:
     return package
 
 
-def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
-    """Return a lease on the Ray session of this process, which is started if there is none.
+def acquire_session(address: str | None = None, purpose: str = _PURPOSE) -> RaySession:
+    """Return a reference to the Ray session of this process, which is started if there is none.
 
     address: of a running cluster ("10.0.0.1:6379", "ray://...", "auto" for the one on this machine), or "local" for a
     new one on this machine. None: the cluster that RAY_ADDRESS names, else a local one. A session that the caller has
@@ -90,15 +100,15 @@ def join(address: str | None = None, purpose: str = _PURPOSE) -> Lease:
     with _lock:
         if ray.is_initialized():
             _check_same(ray, address)
-            session = _session_id(ray)
-            is_own = _own_session[0] == session
+            session_id = _session_id(ray)
+            is_own = _own_session.session_id == session_id
             if is_own:
-                _own_session[1] += 1
-            return Lease(ray, session, is_own)
+                _own_session.num_users += 1
+            return RaySession(ray, session_id, is_own)
         _start(ray, address or os.environ.get("RAY_ADDRESS") or "local", purpose)
-        session = _session_id(ray)
-        _own_session[:] = [session, 1]
-        return Lease(ray, session, True)
+        session_id = _session_id(ray)
+        _own_session.session_id, _own_session.num_users = session_id, 1
+        return RaySession(ray, session_id, True)
 
 
 def captured_placement_group(ray: ModuleType) -> Any | None:
@@ -177,11 +187,11 @@ def _check_reachable(address: str) -> None:
         connection.sendall(_HTTP2_GREETING)
         connection.settimeout(_CONNECT_TIMEOUT_S)
         try:
-            answer = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
+            response = connection.recv(_HTTP2_HEAD_BYTES, socket.MSG_WAITALL)
         except OSError:
-            answer = b""
-        if len(answer) < _HTTP2_HEAD_BYTES or answer[3] != _HTTP2_SETTINGS:
-            raise ConnectionError(f"the server at this address does not answer as Ray does ({answer!r})")
+            response = b""
+        if len(response) < _HTTP2_HEAD_BYTES or response[3] != _HTTP2_SETTINGS:
+            raise ConnectionError(f"the server at this address does not answer as Ray does ({response!r})")
 
 
 def is_encrypted() -> bool:

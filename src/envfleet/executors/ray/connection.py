@@ -122,7 +122,7 @@ class CallerHandshake:
         self._nonce = os.urandom(_NONCE_BYTES)
         self.hello = _MAGIC + self._nonce
 
-    def answer(self, challenge: bytes) -> tuple[bytes, FrameTags, FrameTags]:
+    def respond(self, challenge: bytes) -> tuple[bytes, FrameTags, FrameTags]:
         """Check the actor's proof; return the caller's proof and the tags for sending and for receiving."""
         nonces = self._nonce + challenge[:_NONCE_BYTES]
         if not hmac.compare_digest(challenge[_NONCE_BYTES:], _hmac(self._secret, b"actor", nonces)):
@@ -357,22 +357,28 @@ def connect_all(endpoints: Mapping[Key, tuple[Address, bytes]], timeout_s: float
                     selector.register(attempt.socket, selectors.EVENT_WRITE, attempt)
             while selector.get_map() and (ready := selector.select(max(0.0, deadline - time.monotonic()))):
                 for entry, _ in ready:
-                    attempt = entry.data
-                    try:
-                        connection = attempt.advance()
-                    except (OSError, AuthenticationError):  # nothing there, or something that is not the actor
-                        selector.unregister(attempt.socket)
-                        attempt.socket.close()
-                        continue
-                    if connection is None:
-                        selector.modify(attempt.socket, selectors.EVENT_READ, attempt)
-                    else:
-                        selector.unregister(attempt.socket)
-                        connections[attempt.key] = connection
+                    connection = _advance_attempt(entry.data, selector)
+                    if connection is not None:
+                        connections[entry.data.key] = connection
         finally:
             for entry in list(selector.get_map().values()):
                 entry.data.socket.close()
     return connections
+
+
+def _advance_attempt(attempt: _ConnectionAttempt[Any], selector: selectors.BaseSelector) -> CallerConnection | None:
+    """Continue a handshake and return the connection once it is complete. A failed attempt is dropped."""
+    try:
+        connection = attempt.advance()
+    except (OSError, AuthenticationError):  # nothing there, or something that is not the actor
+        selector.unregister(attempt.socket)
+        attempt.socket.close()
+        return None
+    if connection is None:
+        selector.modify(attempt.socket, selectors.EVENT_READ, attempt)
+    else:
+        selector.unregister(attempt.socket)
+    return connection
 
 
 class _ConnectionAttempt(Generic[Key]):
@@ -400,7 +406,7 @@ class _ConnectionAttempt(Generic[Key]):
         self._challenge += part
         if len(self._challenge) < CHALLENGE_BYTES:
             return None
-        proof, send_tags, recv_tags = self._handshake.answer(self._challenge)
+        proof, send_tags, recv_tags = self._handshake.respond(self._challenge)
         self.socket.sendall(proof)
         return CallerConnection(self.socket, send_tags, recv_tags)
 
@@ -463,12 +469,16 @@ class Listener:
                 for entry, _ in selector.select(max(0.0, until - now)):
                     if entry.fileobj is self._stopped:
                         deadline = now
-                    elif entry.fileobj is self._socket:
-                        self._add_client(selector)
-                    elif entry.data.socket in clients and self._connection is None:  # else it was just dropped
-                        self._advance(entry.data, selector)
+                    else:
+                        self._on_ready(entry, selector)
             for client in list(clients.values()):
                 self._drop(client, selector)
+
+    def _on_ready(self, entry: selectors.SelectorKey, selector: selectors.BaseSelector) -> None:
+        if entry.fileobj is self._socket:
+            self._add_client(selector)
+        elif entry.data.socket in self._clients and self._connection is None:  # else it was just dropped
+            self._advance(entry.data, selector)
 
     def _add_client(self, selector: selectors.BaseSelector) -> None:
         try:

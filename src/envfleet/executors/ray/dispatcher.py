@@ -28,6 +28,7 @@ from envfleet.executors.ray.batches import BatchBuilder, Response, Rows, respons
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
+from envfleet.spec import PoolConfig
 from envfleet.validation import LeafColumns
 
 # How long to wait on connections while other messages go through Ray, as they do after a connection was lost: nothing
@@ -92,9 +93,7 @@ class Dispatcher:
         observation_space: gymnasium.Space[Any],
         requests: RequestCodec,
         responses: ResponseCodec,
-        batch_size: int,
-        is_async: bool,
-        step_timeout_s: float | None,
+        config: PoolConfig,
         guard: _native.CallGuard,
     ) -> None:
         num_envs = len(table.all_ids)
@@ -106,9 +105,9 @@ class Dispatcher:
         self._requests = requests
         self._responses = responses
         self._batches = BatchBuilder(observation_space, responses)
-        self._batch_size = batch_size
-        self._is_async = is_async
-        self._step_timeout_s = step_timeout_s
+        self._batch_size = config.batch_size
+        self._is_async = config.is_async
+        self._step_timeout_s = config.step_timeout
         self._guard = guard
         # A batch in order, with the batch rows of each request.
         self._ordered: tuple[NDArray[np.int32], list[tuple[PendingRequest, Rows]]] | None = None
@@ -123,7 +122,7 @@ class Dispatcher:
     # Computed from the requests alone: an interruption could leave a separate count behind.
 
     @property
-    def has_ordered(self) -> bool:
+    def has_ordered_batch(self) -> bool:
         """Whether a batch in order is in flight."""
         return self._ordered is not None
 
@@ -320,8 +319,8 @@ class Dispatcher:
                 self._ready.append((request.response, slice(0, len(request.env_ids))))
             self._unordered.remove(request)
 
-    def abandon(self, timeout_s: float) -> bool:
-        """Wait for everything in flight and discard it. False after the timeout."""
+    def drop_pending(self, timeout_s: float) -> bool:
+        """Wait for everything in flight and discard it. Returns False after the timeout."""
         ordered = [request for request, _ in self._ordered[1]] if self._ordered is not None else []
         if not self._await_all([*ordered, *self._unordered], _deadline(timeout_s)):
             return False
@@ -522,7 +521,7 @@ class Dispatcher:
         """Take in the responses of a worker that no call waits for, and kill it if it is overdue."""
         for other in self._connections.wait(0.0):
             self._take_received(other)
-        while (current := worker.current) is not None and self._is_answered(current):
+        while (current := worker.current) is not None and self._has_response(current):
             self._get_one(current, None)
         if current is not None:
             self._kill_overdue([current])
@@ -574,14 +573,14 @@ class Dispatcher:
         if self._step_timeout_s is None:
             return
         for worker in {request.worker for request in requests if request.worker.is_overdue}:
-            if self._is_answered(worker.current):
+            if self._has_response(worker.current):
                 # What takes long is the transfer: a response stays on its node until it is fetched.
                 worker.current.started_at = time.monotonic()
             else:
                 limit = f"step_timeout={self._step_timeout_s:g} s"
                 self.mark_dead(worker, f"did not answer within {limit} and was killed")
 
-    def _is_answered(self, request: PendingRequest) -> bool:
+    def _has_response(self, request: PendingRequest) -> bool:
         """Return whether the response to a request that went through Ray exists, on whichever node."""
         # Without fetch_local=False, an object on another node never counts as ready when there is no time to fetch it.
         return request.ref is not None and bool(self._ray.wait([request.ref], timeout=0, fetch_local=False)[0])

@@ -22,14 +22,14 @@ from envfleet import _native
 from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
-from envfleet.executors.base import REFUSED, Executor, Refused, split_envs
+from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
 from envfleet.executors.env_reports import BUILD_REMEDY, EnvStateError
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import native_builders, python_builders
-from envfleet.executors.ray.cluster import Lease
+from envfleet.executors.ray.cluster import RaySession
 from envfleet.executors.ray.dispatcher import Dispatcher
 from envfleet.executors.ray.messages import (
     RESET,
@@ -50,13 +50,11 @@ from envfleet.executors.ray.supervisor import (
 )
 from envfleet.making.builders import EnvBuilders
 from envfleet.seeding import Words
-from envfleet.spaces import join, split
+from envfleet.spaces import join, plain_array_leaf, split
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.statistics import PoolStats, StatsHistory
 from envfleet.validation import LeafColumns
 
-_CLOSE_TIMEOUT_S = 5.0
-_ZERO_STATS = EnvStats(0, 0, 0, 0.0, 0.0, 0.0, 0, 0, 0, 0, 0)
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()
 
 
@@ -67,7 +65,7 @@ class RayExecutor(Executor):
 
     def __init__(
         self,
-        lease: Lease,
+        session: RaySession,
         make_spec: SpecMaker,
         config: PoolConfig,
         params: Sequence[Mapping[str, Any]],
@@ -76,7 +74,7 @@ class RayExecutor(Executor):
         check_options: Callable[[Mapping[str, Any]], None] | None = None,
     ) -> None:
         """builders: pickled, one for each of worker_envs. check_options: raises if envs cannot take reset options."""
-        self._lease = lease
+        self._session = session
         self._params = params
         self._config = config
         self.num_envs = config.num_envs
@@ -84,7 +82,7 @@ class RayExecutor(Executor):
         guard = _native.CallGuard()
         actor_options = {**_runtime_env(config), **(config.ray.actor_options or {})}
         worker_config = WorkerConfig.create(
-            lease.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
+            session.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
         )
         ray_cluster.keep_in_forks(self)
         self._workers = [
@@ -101,19 +99,17 @@ class RayExecutor(Executor):
             raise
         self._responses = ResponseCodec(description.observation_space, config.autoreset_mode is AutoresetMode.SAME_STEP)
         self._requests = RequestCodec(description.action_space)
-        self._connections = Connections(lease.ray, config.ray.direct)
+        self._connections = Connections(session.ray, config.ray.direct)
         self._table = WorkerTable(self._workers)
-        self._stats = _StatsHistory(worker_envs)
+        self._stats = StatsHistory(worker_envs)
         self._dispatcher = Dispatcher(
-            lease.ray,
+            session.ray,
             self._table,
             self._connections,
             description.observation_space,
             self._requests,
             self._responses,
-            config.batch_size,
-            config.is_async,
-            config.step_timeout,
+            config,
             guard,
         )
         self._connections.connect(self._workers)
@@ -125,7 +121,7 @@ class RayExecutor(Executor):
         """Return the context of a call. Raises, here or on entry, if the call is not allowed now."""
         # A forked child must not touch Ray's connections, which belong to its parent.
         if not self.call_guard.is_forked and not self.call_guard.is_closing:
-            self._lease.check()
+            self._session.check()
         return self.call_guard.part()
 
     # --- stepping ------------------------------------------------------------------------
@@ -151,13 +147,12 @@ class RayExecutor(Executor):
 
         Otherwise they are checked, which costs microseconds where a message costs hundreds of them.
         """
-        leaf = self._requests.leaves[0]
+        leaf = plain_array_leaf(self._requests.leaves)
         return (
             not self._config.check_actions
             and not self.spec.native_id
             and env_ids is None
-            and len(self._requests.leaves) == 1
-            and leaf.kind == "array"
+            and leaf is not None
             and isinstance(actions, np.ndarray)
             and actions.dtype == leaf.dtype
             and actions.shape == (self.num_envs, *leaf.shape)
@@ -169,7 +164,7 @@ class RayExecutor(Executor):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         with self._enter():
-            if self._dispatcher.has_ordered:
+            if self._dispatcher.has_ordered_batch:
                 return self._dispatcher.recv_ordered(timeout_s)
             if self._dispatcher.num_in_flight < self._config.batch_size or not self._config.is_async:
                 return REFUSED
@@ -190,9 +185,9 @@ class RayExecutor(Executor):
         with self._enter():
             self._dispatcher.send(RESET, env_ids, None, options)
 
-    def abandon(self, timeout_s: float) -> bool:
+    def drop_pending(self, timeout_s: float) -> bool:
         with self._enter():
-            return self._dispatcher.abandon(timeout_s)
+            return self._dispatcher.drop_pending(timeout_s)
 
     # --- between batches -----------------------------------------------------------------
 
@@ -321,9 +316,9 @@ class RayExecutor(Executor):
                 faults += [replace(fault, method=name) for fault in error.faults]
             except RemoteCallError as error:
                 faults.append(Fault(int(ids[0]), name, str(error), error.traceback))
-            except self._lease.ray.exceptions.RayError as error:
+            except self._session.ray.exceptions.RayError as error:
                 if self._dispatcher.check_alive(worker, error):
-                    message = f"the call may have run, but Ray lost its answer: {message_of(error)}"
+                    message = f"the call may have run, but Ray lost its response: {message_of(error)}"
                     faults += [Fault(int(env_id), name, message, cause=error) for env_id in ids]
                 else:
                     faults += [worker.fault(int(env_id), name) for env_id in ids]
@@ -365,7 +360,7 @@ class RayExecutor(Executor):
         ]
         return join(self.spec.observation_space)(joined)
 
-    # --- what is known ---------------------------------------------------------------------
+    # --- status ----------------------------------------------------------------------------
 
     def params_of(self, env_id: int) -> Mapping[str, Any]:
         return self._params[env_id if len(self._params) > 1 else 0]
@@ -375,8 +370,8 @@ class RayExecutor(Executor):
         return self._dispatcher.num_in_flight
 
     @property
-    def has_late_batch(self) -> bool:
-        return self._dispatcher.has_ordered
+    def has_ordered_batch(self) -> bool:
+        return self._dispatcher.has_ordered_batch
 
     def in_flight(self) -> NDArray[np.bool_]:
         return self._dispatcher.in_flight()
@@ -400,7 +395,7 @@ class RayExecutor(Executor):
                 try:
                     (stats, age_ns), _ = decode_result(self._dispatcher.result_of(worker, ref), "")
                     self._stats.update(self._workers.index(worker), stats, age_ns)
-                except self._lease.ray.exceptions.RayError as error:
+                except self._session.ray.exceptions.RayError as error:
                     self._dispatcher.check_alive(worker, error)
             return self._stats.total()
 
@@ -414,7 +409,7 @@ class RayExecutor(Executor):
         """The handles of the actors; None for one that died."""
         return [worker.handle for worker in self._workers]
 
-    # --- life ------------------------------------------------------------------------------
+    # --- life cycle ------------------------------------------------------------------------------
 
     def _end(self) -> list[Warning]:
         texts = self._stop_actors()
@@ -425,9 +420,9 @@ class RayExecutor(Executor):
         for worker in self._workers:
             worker.disconnect()
         try:
-            return stop_workers(self._workers, _CLOSE_TIMEOUT_S) if self._lease.is_alive else []
+            return stop_workers(self._workers, CLOSE_TIMEOUT_S) if self._session.is_alive else []
         finally:
-            self._lease.leave()
+            self._session.release()
 
 
 def _local_ids(worker: Worker, env_ids: Sequence[int]) -> list[int]:
@@ -456,16 +451,16 @@ def create_native_executor(
     native_id: str,
     spec: EnvSpec,
     config: PoolConfig,
-    values: Sequence[Mapping[str, Any]],
+    params: Sequence[Mapping[str, Any]],
     libraries: Mapping[str, bytes],
-    given: frozenset[str],
+    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run native envs on it. given: the options that the user named."""
+    """Join the cluster and run native envs on it. explicit: the options that the user named."""
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
-        return native_builders(native_id, spec, config, values, worker_envs, libraries)
+        return native_builders(native_id, spec, config, params, worker_envs, libraries)
 
-    return _create(builders, lambda _: spec, config, values, given, functools.partial(check_native_options, spec))
+    return _create(builders, lambda _: spec, config, params, explicit, functools.partial(check_native_options, spec))
 
 
 def create_python_executor(
@@ -473,15 +468,15 @@ def create_python_executor(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    given: frozenset[str],
+    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run Python envs on it. given: the options that the user named."""
+    """Join the cluster and run Python envs on it. explicit: the options that the user named."""
     backend = config.ray.inner_backend or "serial"
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
         return python_builders(env_builders, backend, config, worker_envs)
 
-    return _create(builders, make_spec, config, params, given, None)
+    return _create(builders, make_spec, config, params, explicit, None)
 
 
 def _create(
@@ -489,84 +484,24 @@ def _create(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    given: frozenset[str],
+    explicit: frozenset[str],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
     num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
     config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
-    has_num_workers = not given.isdisjoint({"num_workers", "envs_per_worker"})
+    has_num_workers = not explicit.isdisjoint({"num_workers", "envs_per_worker"})
     if has_num_workers:
         # Pickled before anything is started, so that what cannot be pickled is reported at once.
         worker_envs = split_envs(config.num_envs, config.num_workers)
         builders = make_builders(config, worker_envs)
-    lease = ray_cluster.join(config.ray.address)
+    session = ray_cluster.acquire_session(config.ray.address)
     try:
         if not has_num_workers:
             # One per core of the cluster.
-            config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(lease.ray)))
+            config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(session.ray)))
             worker_envs = split_envs(config.num_envs, config.num_workers)
             builders = make_builders(config, worker_envs)
-        return RayExecutor(lease, make_spec, config, params, builders, worker_envs, check_options), config
+        return RayExecutor(session, make_spec, config, params, builders, worker_envs, check_options), config
     except BaseException:
-        lease.leave()
+        session.release()
         raise
-
-
-# --- statistics ----------------------------------------------------------------------------------
-
-
-class _StatsHistory:
-    """The statistics of each worker: those of its dead actors when they were last asked, and of the present one."""
-
-    def __init__(self, worker_envs: Sequence[range]) -> None:
-        # (statistics per env, age in nanoseconds)
-        self._before = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
-        self._current = [([_ZERO_STATS] * len(envs), 0) for envs in worker_envs]
-
-    def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
-        """Record what a worker has counted."""
-        self._current[worker] = (list(stats.envs), age_ns)
-
-    def keep(self, worker: int) -> None:
-        """Add what a dead worker had counted to its past."""
-        envs, age_ns = self._current[worker]
-        before, before_ns = self._before[worker]
-        self._before[worker] = (_add_each(before, envs), before_ns + age_ns)
-        self._current[worker] = ([_ZERO_STATS] * len(envs), 0)
-
-    def total(self) -> PoolStats:
-        """Return the statistics of the pool."""
-        envs: list[EnvStats] = []
-        workers: list[WorkerStats] = []
-        for (before, before_ns), (current, current_ns) in zip(self._before, self._current, strict=True):
-            worker_envs = _add_each(before, current)
-            busy_ns = sum(env.busy_ns for env in worker_envs)
-            envs += worker_envs
-            workers.append(WorkerStats(busy_ns, max(0, before_ns + current_ns - busy_ns)))
-        return PoolStats(tuple(envs), tuple(workers))
-
-
-def _add_each(first: Sequence[EnvStats], second: Sequence[EnvStats]) -> list[EnvStats]:
-    return [_add(one, other) for one, other in zip(first, second, strict=True)]
-
-
-def _add(one: EnvStats, other: EnvStats) -> EnvStats:
-    if not other.num_resets and not other.num_steps:
-        return one
-    if not one.num_resets and not one.num_steps:
-        return other
-    # The minimum and maximum of no episodes mean nothing.
-    with_episodes = [stats for stats in (one, other) if stats.num_episodes] or [one]
-    return EnvStats(
-        one.num_steps + other.num_steps,
-        one.num_resets + other.num_resets,
-        one.num_episodes + other.num_episodes,
-        one.return_sum + other.return_sum,
-        min(stats.return_min for stats in with_episodes),
-        max(stats.return_max for stats in with_episodes),
-        one.length_sum + other.length_sum,
-        min(stats.length_min for stats in with_episodes),
-        max(stats.length_max for stats in with_episodes),
-        one.busy_ns + other.busy_ns,
-        max(one.slowest_ns, other.slowest_ns),
-    )

@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 import pickle
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -98,8 +97,9 @@ class RequestCodec:
 class ResponseColumns:
     """The rows of a response as columns.
 
-    obs, final_obs: one column per array leaf. final_obs and final_elapsed hold only the rows of episodes that ended,
-    final_rows. extras: pickled infos, faults and values that have no column; empty if there are none.
+    obs, final_obs: one column per array leaf. In same_step mode, final_rows are the rows whose episode ended, and
+    final_obs and final_elapsed hold these rows only; otherwise they are empty. extras: pickled infos, faults and
+    values that have no column; empty if there are none.
     """
 
     obs: list[NDArray[Any]]
@@ -108,10 +108,10 @@ class ResponseColumns:
     terminated: NDArray[Any]
     truncated: NDArray[Any]
     phases: NDArray[Any]
-    final_rows: NDArray[np.intp]
-    final_obs: list[NDArray[Any]]
-    final_elapsed: NDArray[np.int32]
-    extras: bytes
+    final_rows: NDArray[np.intp] = field(default_factory=lambda: _NO_ROWS)
+    final_obs: list[NDArray[Any]] = field(default_factory=list)
+    final_elapsed: NDArray[np.int32] = field(default_factory=lambda: _NO_STEPS)
+    extras: bytes = b""
 
 
 class EncodedResponse(NamedTuple):
@@ -130,36 +130,15 @@ class ResponseCodec:
         self.has_finals = has_finals
         self._columns = [(leaf.dtype, leaf.shape) for leaf in self.arrays]
 
-    def encode(
-        self,
-        obs: Sequence[NDArray[Any]],
-        reward: NDArray[np.float64],
-        elapsed_step: NDArray[np.int32],
-        terminated: NDArray[np.bool_],
-        truncated: NDArray[np.bool_],
-        phases: NDArray[np.uint8],
-        final_obs: Sequence[NDArray[Any]] | None,
-        final_elapsed: NDArray[np.int32] | None,
-        extras: bytes,
-    ) -> EncodedResponse:
-        """Encode the rows of a batch."""
-        status = (phases << 2) | (truncated.view(np.uint8) << 1) | terminated.view(np.uint8)
-        finals: list[bytes] = []
-        num_finals = 0
-        if final_obs is not None and final_elapsed is not None:
-            ended = np.flatnonzero(status & _ENDED)
-            num_finals = len(ended)
-            if num_finals:
-                finals = [column[ended].tobytes() for column in (*final_obs, final_elapsed)]
+    def encode(self, columns: ResponseColumns) -> EncodedResponse:
+        """Encode a response."""
+        flags = (columns.truncated.view(np.uint8) << 1) | columns.terminated.view(np.uint8)
+        finals = (*columns.final_obs, columns.final_elapsed) if len(columns.final_rows) else ()
+        extras = columns.extras
+        head = _RESPONSE.pack(len(columns.reward), len(columns.final_rows), len(extras))
+        numbers = (*columns.obs, columns.reward, columns.elapsed_step, (columns.phases << 2) | flags, *finals)
         return EncodedResponse(
-            [_RESPONSE.pack(len(reward), num_finals, len(extras)), extras, bytes(-len(extras) % _ALIGNMENT)],
-            [
-                *(column.tobytes() for column in obs),
-                reward.tobytes(),
-                elapsed_step.tobytes(),
-                status.tobytes(),
-                *finals,
-            ],
+            [head, extras, bytes(-len(extras) % _ALIGNMENT)], [column.tobytes() for column in numbers]
         )
 
     def decode(self, data: memoryview) -> ResponseColumns:
@@ -175,27 +154,14 @@ class ResponseCodec:
         reward, offset = _column(data, offset, _FLOAT64, (num_rows,))
         elapsed_step, offset = _column(data, offset, _INT32, (num_rows,))
         status, offset = _column(data, offset, _UINT8, (num_rows,))
-        final_obs: list[NDArray[Any]] = []
-        final_rows = _NO_ROWS
-        final_elapsed: NDArray[np.int32] = _NO_STEPS
+        columns = ResponseColumns(obs, reward, elapsed_step, status & 1, status >> 1 & 1, status >> 2, extras=extras)
         if num_finals:
-            final_rows = np.flatnonzero(status & _ENDED)
+            columns.final_rows = np.flatnonzero(status & _ENDED)
             for dtype, shape in self._columns:
                 column, offset = _column(data, offset, dtype, (num_finals, *shape))
-                final_obs.append(column)
-            final_elapsed, offset = _column(data, offset, _INT32, (num_finals,))
-        return ResponseColumns(
-            obs,
-            reward,
-            elapsed_step,
-            status & 1,
-            status >> 1 & 1,
-            status >> 2,
-            final_rows,
-            final_obs,
-            final_elapsed,
-            extras,
-        )
+                columns.final_obs.append(column)
+            columns.final_elapsed, offset = _column(data, offset, _INT32, (num_finals,))
+        return columns
 
 
 def _column(data: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[NDArray[Any], int]:
@@ -218,7 +184,7 @@ def fault_to_record(fault: Fault, first_env: int) -> FaultRecord:
 def fault_from_record(record: FaultRecord) -> Fault:
     """Return the fault, with its exception if that can be unpickled here."""
     env_id, method, message, traceback, pickled, exit_code = record
-    cause = ExceptionReport(method, message, traceback, pickled).fault(env_id).cause
+    cause = ExceptionReport(method, message, traceback, pickled).cause
     return Fault(env_id, method, message, traceback, cause, exit_code)
 
 
@@ -226,11 +192,12 @@ def fault_from_record(record: FaultRecord) -> Fault:
 
 
 class RemoteCallError(Exception):
-    """A call that failed in an actor, of which only the text is known here."""
+    """A call that failed in an actor. cause: the exception, if it could be pickled and is known here."""
 
-    def __init__(self, message: str, traceback: str) -> None:
+    def __init__(self, message: str, traceback: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
         self.traceback = traceback
+        self.cause = cause
 
 
 def encode_value(value: Any) -> bytes:
@@ -247,8 +214,7 @@ def encode_error(error: BaseException, first_env: int) -> bytes:
     if isinstance(error, EnvError):
         return dump(("faults", [fault_to_record(fault, first_env) for fault in error.faults]))
     report = report_exception(error, "", pickled=True)
-    is_raised_as_is = isinstance(error, (EnvfleetError, AttributeError))
-    return dump(("error", (report.pickled if is_raised_as_is else None, message_of(error), report.traceback)))
+    return dump(("error", (report.pickled, report.message, report.traceback)))
 
 
 def decode_result(data: bytes, remedy: str) -> Any:
@@ -265,6 +231,7 @@ def decode_result(data: bytes, remedy: str) -> Any:
         faults = tuple(fault_from_record(record) for record in content)
         raise EnvError.of(faults, None, remedy) from faults[0].cause
     pickled, message, traceback = content
-    if pickled is not None:
-        raise pickle.loads(pickled)
-    raise RemoteCallError(message, traceback)
+    cause = ExceptionReport("", message, traceback, pickled).cause
+    if isinstance(cause, (EnvfleetError, AttributeError)):
+        raise cause
+    raise RemoteCallError(message, traceback, cause)

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
+from envfleet.executors.base import all_env_ids
 from envfleet.executors.env_reports import BUILD_REMEDY, build_remedy
 from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
-from envfleet.executors.ray.building import ProcessContext
+from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted
 from envfleet.executors.ray.connection import SECRET_BYTES, SERVE_ID, STOP_SERVING, CallerConnection, connect_all
 from envfleet.executors.ray.messages import RemoteCallError, decode_result
@@ -353,14 +354,14 @@ def _await_placement(workers: Sequence[Worker]) -> None:
 
 def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
     ray = workers[0].config.launcher.ray
-    context = ray.put(ProcessContext.capture()) if len(workers) > 1 else ProcessContext.capture()
+    context = ray.put(ActorContext.capture()) if len(workers) > 1 else ActorContext.capture()
     refs = [worker.handle.build.remote(context, worker.builder, worker.config.autoreset_mode) for worker in workers]
     descriptions = []
     for worker, ref in zip(workers, refs, strict=True):
         try:
             description, worker.pid = decode_result(ray.get(ref), BUILD_REMEDY)
         except RemoteCallError as error:
-            fault = Fault(worker.envs.start, "__init__", str(error), error.traceback)
+            fault = Fault(worker.envs.start, "__init__", str(error), error.traceback, error.cause)
             raise EnvError((fault,), None, build_remedy(fault)) from error
         except ray.exceptions.RayError as error:
             raise _died_during_start(worker, error) from error
@@ -377,12 +378,9 @@ class WorkerTable:
     """The workers of a pool and their envs, contiguous and in order."""
 
     def __init__(self, workers: Sequence[Worker]) -> None:
-        all_ids = np.arange(workers[-1].envs.stop, dtype=np.int32)
-        # It is the env_id of every full batch, so callers must not write to it.
-        all_ids.flags.writeable = False
-        self.all_ids = all_ids
+        self.all_ids = all_env_ids(workers[-1].envs.stop)
         self.workers = workers
-        self._worker_ids = [all_ids[worker.envs.start : worker.envs.stop] for worker in workers]
+        self._worker_ids = [self.all_ids[worker.envs.start : worker.envs.stop] for worker in workers]
         self._first_ids = np.array([worker.envs.start for worker in workers])
 
     def worker_of(self, env_id: int) -> Worker:

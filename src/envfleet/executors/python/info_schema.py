@@ -1,4 +1,4 @@
-"""InfoColumns: finds the info keys with numeric values, which are then sent as columns in shared memory."""
+"""InfoSchema: finds the info keys with numeric values, which are then sent as columns in shared memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.executors.python.layout import INFO_BYTES
+from envfleet.executors.python.layout import INFO_BYTES, align_up
 
 _MAX_KEYS = 64  # one bit each in a row's mask
 _MAX_KEY_LENGTH = 128  # keeps a pickled schema well below the 64 KiB reserved for it
@@ -15,7 +15,7 @@ _PLAIN = {float: np.dtype(np.float64), int: np.dtype(np.int64), bool: np.dtype(n
 _ALIASES = {np.float64: float, np.int64: int}
 
 
-class InfoColumns:
+class InfoSchema:
     """The schema of the info columns. It only grows, so rows written with an older version stay readable."""
 
     def __init__(self, publish: Callable[[list[Any]], None]) -> None:
@@ -45,7 +45,7 @@ class InfoColumns:
             return
         kind, dtype, shape = entry
         num_bytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        offset = -(-self._num_bytes // 8) * 8
+        offset = align_up(self._num_bytes, 8)
         if offset + num_bytes > INFO_BYTES:
             return
         self._num_bytes = offset + num_bytes
