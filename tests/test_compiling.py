@@ -10,6 +10,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import envfleet
@@ -188,6 +189,40 @@ def test_what_is_wrong_in_a_spec_is_told_at_compile_or_make(tmp_path, edit, mess
 
     with pytest.raises((CompileError, envfleet.ConfigError), match=message):
         compile_and_make()
+
+
+def test_lanes_with_actions_that_are_not_discrete(tmp_path):
+    """step_lanes() receives int32: with a Box action it would read the bits of floats."""
+    source = tmp_path / "lanes.cc"
+    source.write_text(
+        """#include "envfleet/env.h"
+struct LanesEnv {
+  static constexpr int lanes = 8;
+  static void spec(const envfleet::Config&, envfleet::Spec& spec) {
+    spec.observation(envfleet::box<float>({1})).action(envfleet::box<float>({1}, -1, 1));
+  }
+  void reset(envfleet::Rng&, envfleet::Out&) {}
+  void step(const float*, envfleet::Out&) {}
+  static bool step_lanes(LanesEnv* const*, const std::int32_t*, envfleet::LaneOut<8>&) { return true; }
+};
+ENVFLEET_ENV("Lanes-v0", LanesEnv)
+"""
+    )
+    with pytest.raises(CompileError, match=r"step_lanes\(\) is for Discrete actions: step\(\) must take an int"):
+        envfleet.compile(source)
+
+
+def test_an_id_that_is_registered_twice(tmp_path):
+    source = write(tmp_path, "twice.cc", env_id="Twice-v0")
+    source.write_text(source.read_text() + '\nENVFLEET_ENV("Twice-v0", Counter)\n')
+    with pytest.raises(CompileError, match="registers Twice-v0 twice: expected an id for each env"):
+        envfleet.compile(source)
+
+
+def test_a_library_with_fast_math_leaves_the_callers_arithmetic_alone(tmp_path):
+    smallest = np.array([1e-310])
+    envfleet.compile(write(tmp_path, "fast.cc", env_id="Fast-v0"), flags=["-ffast-math"])
+    assert (smallest * 1.0)[0] == 1e-310
 
 
 def test_no_file_no_compiler_no_library(tmp_path, monkeypatch):

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cfenv>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -57,8 +58,12 @@ std::vector<std::string> built_in_ids() {
 }
 
 std::vector<std::string> load_plugin(const std::string& path) {
+  // A library that was linked with -ffast-math makes this thread flush subnormal numbers to zero.
+  std::fenv_t environment;
+  std::fegetenv(&environment);
   // Local: two plug-ins may well define structs of the same name.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  std::fesetenv(&environment);
   if (library == nullptr) throw std::runtime_error(dlerror());
   const auto entry = reinterpret_cast<ef_plugin_entry>(dlsym(library, ENVFLEET_PLUGIN_SYMBOL));
   if (entry == nullptr) {
@@ -76,6 +81,13 @@ std::vector<std::string> load_plugin(const std::string& path) {
     if (!is_valid_id(plugin->types[i]->id)) {
       throw std::runtime_error(std::string("the id \"") + plugin->types[i]->id +
                                "\" expected letters, digits and _:.- such as MyEnv-v0");
+    }
+  }
+  for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
+    for (std::uint32_t other = 0; other < i; ++other) {
+      if (std::string(plugin->types[i]->id) == plugin->types[other]->id) {
+        throw std::runtime_error(path + " registers " + plugin->types[i]->id + " twice: expected an id for each env");
+      }
     }
   }
   std::lock_guard lock(types_mutex);

@@ -80,7 +80,7 @@ Config config_of(const ef_value* values) {
 template <class Env>
 const ef_spec* finish_spec(Spec& spec, const ef_value* values) {
   Env::spec(config_of<Env>(values), spec);
-  return spec.finish(HasFields<Env> || HasSaveLoad<Env>, HasRender<Env>);
+  return spec.finish(HasFields<Env> || HasSaveLoad<Env>, HasRender<Env>, HasLanes<Env>);
 }
 
 }  // namespace detail

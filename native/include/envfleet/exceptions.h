@@ -29,7 +29,8 @@ void report_thrown(Report&& report) noexcept {
   } catch (const std::bad_alloc&) {
     report("out of memory");
   } catch (const std::exception& thrown) {
-    report(thrown.what() != nullptr ? thrown.what() : "threw an exception without a text");
+    const char* text = thrown.what();
+    report(text != nullptr && text[0] != '\0' ? text : "threw an exception without a text");
   } catch (...) {
     report("threw something that is not a std::exception");
   }

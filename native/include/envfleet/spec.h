@@ -68,6 +68,12 @@ Space box(std::vector<double> low, std::vector<double> high) {
   return {EF_BOX, dtype_of<T>(), {size}, std::move(low), std::move(high), 0, 0, {}};
 }
 
+// The same with the bounds in braces. Without it, {2}, {5} would be a shape and a low bound.
+template <class T>
+Space box(std::initializer_list<double> low, std::initializer_list<double> high) {
+  return box<T>(std::vector<double>(low), std::vector<double>(high));
+}
+
 // A number without bounds, as in most info columns.
 template <class T>
 Space scalar() {
@@ -91,11 +97,17 @@ class Spec {
   // The observation is a single array ...
   Spec& observation(Space space) { return add(EF_SINGLE, "obs", std::move(space)); }
   // ... or a Dict: call it once per key ...
-  Spec& observation(const char* key, Space space) { return add(EF_DICT, key, std::move(space)); }
+  Spec& observation(std::string key, Space space) {
+    for (const ef_array& other : obs_) {
+      if (key == other.name) throw std::invalid_argument("spec() declared the observation \"" + key + "\" twice");
+    }
+    return add(EF_DICT, std::move(key), std::move(space));
+  }
   // ... or a Tuple: call it once per member.
   Spec& observation_member(Space space) { return add(EF_TUPLE, "", std::move(space)); }
 
   Spec& action(Space space) {
+    if (has_action_) throw std::invalid_argument("spec() declared two actions: declare one space for both");
     check_action_range(space);
     raw_.action = convert("action", std::move(space), 0);
     has_action_ = true;
@@ -103,14 +115,19 @@ class Spec {
   }
 
   // An info column. presence: which rows have a value.
-  Spec& info(const char* key, Space space, int presence = EF_ON_STEP | EF_ON_RESET) {
-    info_.push_back(convert(key, std::move(space), presence));
+  Spec& info(std::string key, Space space, int presence = EF_ON_STEP | EF_ON_RESET) {
+    check_info_key(key);
+    if (presence == 0 || (presence & ~(EF_ON_STEP | EF_ON_RESET)) != 0) {
+      throw std::invalid_argument("spec() expected the presence of \"" + key +
+                                  "\" as EF_ON_STEP, EF_ON_RESET or both, got " + std::to_string(presence));
+    }
+    info_.push_back(convert(std::move(key), std::move(space), presence));
     return *this;
   }
 
   // A number that reset(options={name: ...}) accepts; read it with out.option().
-  Spec& reset_option(const char* name) {
-    options_.push_back(name);
+  Spec& reset_option(std::string name) {
+    options_.push_back(names_.emplace_back(std::move(name)).c_str());
     return *this;
   }
 
@@ -126,7 +143,11 @@ class Spec {
   }
 
   // For the engine: the C struct, valid as long as this Spec.
-  const ef_spec* finish(bool has_state, bool has_render) {
+  const ef_spec* finish(bool has_state, bool has_render, bool has_lanes) {
+    if (has_lanes && !info_.empty()) {
+      throw std::invalid_argument("spec() of an env with step_lanes(), which writes no infos, declared the info \"" +
+                                  std::string(info_[0].name) + "\": leave one of them out");
+    }
     if (obs_.empty()) throw std::invalid_argument("spec() declared no observation");
     if (!has_action_) throw std::invalid_argument("spec() declared no action");
     raw_.num_obs = static_cast<std::int32_t>(obs_.size());
@@ -173,22 +194,35 @@ class Spec {
     }
   }
 
-  Spec& add(ef_structure structure, const char* name, Space space) {
+  void check_info_key(const std::string& key) const {
+    for (const char* own : {"env_id", "elapsed_step", "final_obs", "final_info", "error"}) {
+      if (key == own) throw std::invalid_argument("spec() declared the info \"" + key + "\", a key of the pool itself");
+    }
+    if (key.empty() || key[0] == '_') {
+      throw std::invalid_argument("spec() expected an info key without an underscore in front, which marks masks, got \"" +
+                                  key + "\"");
+    }
+    for (const ef_array& other : info_) {
+      if (key == other.name) throw std::invalid_argument("spec() declared the info \"" + key + "\" twice");
+    }
+  }
+
+  Spec& add(ef_structure structure, std::string name, Space space) {
     if (!obs_.empty() && (structure != raw_.structure || structure == EF_SINGLE)) {
       throw std::invalid_argument("spec() mixed a single, a Dict and a Tuple observation: declare one of them");
     }
     raw_.structure = structure;
-    obs_.push_back(convert(name, std::move(space), 0));
+    obs_.push_back(convert(std::move(name), std::move(space), 0));
     return *this;
   }
 
-  ef_array convert(const char* name, Space given, int presence) {
+  ef_array convert(std::string name, Space given, int presence) {
     if (given.shape.size() > ENVFLEET_MAX_NDIM) throw std::invalid_argument("spec() declared more than 8 dimensions");
     if (given.low.size() != given.high.size())
       throw std::invalid_argument("spec() declared low and high of different sizes");
     const Space& space = spaces_.emplace_back(std::move(given));
     ef_array raw{};
-    raw.name = name;
+    raw.name = names_.emplace_back(std::move(name)).c_str();
     raw.kind = space.kind;
     raw.dtype = space.dtype;
     raw.ndim = static_cast<std::int32_t>(space.shape.size());
@@ -218,7 +252,8 @@ class Spec {
 
   ef_spec raw_;
   bool has_action_ = false;
-  std::deque<Space> spaces_;  // a deque: the raw views point into its elements
+  std::deque<Space> spaces_;  // deques: the raw views point into their elements
+  std::deque<std::string> names_;
   std::vector<ef_array> obs_, info_;
   std::vector<const char*> options_;
 };

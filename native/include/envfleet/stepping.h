@@ -48,6 +48,8 @@ class Fleet : public EnvSlots<Env> {
   static_assert(
       HasLanes<Env> || !HasLaneState<Env>,
       "lane_state() goes with lanes and step_lanes(const LaneState<Number, N>&, const std::int32_t*, LaneOut<lanes>&)");
+  static_assert(!HasLanes<Env> || std::is_same_v<ActionOf<Env>, std::int32_t>,
+                "step_lanes() is for Discrete actions: step() must take an int");
 
  public:
   explicit Fleet(const ef_fleet_options& options)
