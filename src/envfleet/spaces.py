@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import getitem, itemgetter
 from typing import Any, Literal
 
 import gymnasium
@@ -102,6 +102,8 @@ def join(space: gymnasium.Space[Any]) -> Callable[[Sequence[Any]], Any]:
 
 def row_getter(space: gymnasium.Space[Any]) -> Callable[[Any, int], Any]:
     """Return a function from a batch and a row to the value of that row; its arrays are views."""
+    if isinstance(space, spaces.Box) and space.shape:
+        return getitem
     take_apart, put_together = split(space), join(space)
     # A Box's value is an array even for shape ().
     are_boxes = [isinstance(leaf.space, spaces.Box) for leaf in leaves_of(space)]

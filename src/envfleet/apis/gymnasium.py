@@ -208,10 +208,10 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         final_info = final_info_of(batch)
         if not final_info:
             return
-        ended, last = final_info["_final_info"], np.full(len(batch), None, dtype=object)
+        ended, last = final_info["_final_info"], np.empty(len(batch), dtype=object)  # of None
         # Views: the rows of a batch never change, and a view keeps its buffer alive.
-        for row in np.flatnonzero(ended):
-            last[row] = self._row_of(batch.final.obs, int(row))
+        for row in ended.nonzero()[0].tolist():
+            last[row] = self._row_of(batch.final.obs, row)
         info.update(final_obs=last, _final_obs=ended.copy(), **final_info)
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
