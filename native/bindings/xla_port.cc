@@ -191,13 +191,13 @@ Batch* wrap(const Port& port, BatchBuffer* buffer) {
 }
 
 // A batch with an env that raised: Python raises, or rebuilds the env.
-Batch* settle(Port& port, BatchBuffer* buffer, Message& message) {
+Batch* handle_faults(Port& port, BatchBuffer* buffer, Message& message) {
   return in_python<Batch*>(message, nullptr,
-                           [&] { return to_batch(port.calls.attr("settle")(port.native->wrap_batch(buffer))); });
+                           [&] { return to_batch(port.calls.attr("handle_faults")(port.native->wrap_batch(buffer))); });
 }
 
 Batch* finished(Port& port, BatchBuffer* buffer, Message& message) {
-  return port.native->has_faults() ? settle(port, buffer, message) : wrap(port, buffer);
+  return port.native->has_faults() ? handle_faults(port, buffer, message) : wrap(port, buffer);
 }
 
 bool is_plain(const Port& port, const Actions& actions) {

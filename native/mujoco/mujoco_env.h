@@ -101,21 +101,21 @@ class MujocoEnv {
     sim_.reset();
     self().start(rng);
     sim_.forward();
-    settled();
+    update_observation();
     observe(out);
     self().tell_start(out);
   }
 
   void step(const float* action, Out& out) {
-    settle();
+    refresh_if_stale();
     sim_.advance(action, has_contact_forces_);
     self().score(action, out);
-    settled();
+    update_observation();
     observe(out);
   }
 
   void observe(Out& out) {
-    settle();
+    refresh_if_stale();
     if (out.obs_size() != static_cast<std::int64_t>(observation_.size())) [[unlikely]] {
       throw std::runtime_error(sim_.model().path() + " was changed since the pool was made; make a new one");
     }
@@ -123,7 +123,7 @@ class MujocoEnv {
   }
 
   void save(StateWriter& writer) {
-    settle();
+    refresh_if_stale();
     sim_.save(writer);
     writer("marks", marks_);
     writer("observation", observation_);
@@ -235,16 +235,16 @@ class MujocoEnv {
  private:
   Self& self() { return static_cast<Self&>(*this); }
 
-  void settled() {
+  void update_observation() {
     self().remember();
     self().write(observation_.data());
     is_stale_ = false;
   }
   // After fields were written: recomputes what depends on them, as Gymnasium's set_state() does.
-  void settle() {
+  void refresh_if_stale() {
     if (!is_stale_) return;
     sim_.forward();
-    settled();
+    update_observation();
   }
 
   bool is_stale_ = false;

@@ -65,7 +65,7 @@ class ForkedPoolError(CallOrderError):
 
 
 class RecvTimeout(EnvfleetError, TimeoutError):  # noqa: N818 (not an error by itself)
-    """No batch was ready in time; the pool is still in step, and the next recv() returns what was late."""
+    """No batch was ready in time. The pool stays consistent: the next recv() returns the late rows."""
 
 
 class PlacementError(EnvfleetError, RuntimeError):

@@ -312,8 +312,8 @@ class Pool:
     def make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
         """Return the port through which the handlers of XLA programs step this pool, for envfleet.apis.jax.
 
-        calls: an object with send(), recv(), step() and settle(), for everything that is not done without the GIL;
-        settle() returns batch_of_rows() as columns.
+        calls: an object with send(), recv(), step() and handle_faults(), for everything that is not done without the
+        GIL; handle_faults() returns batch_of_rows() as columns.
         columns: what a batch consists of, as (name, index).
         """
         return self._guard.run(self._make_xla_port, calls, columns)

@@ -87,12 +87,12 @@ class SuiteEnv {
     physics_.reset();
     task_->start(random);
     physics_.after_reset();
-    settled();
+    update_observation();
     observe(out);
   }
 
   void step(const double* action, Out& out) {
-    settle();
+    refresh_if_stale();
     for (std::int64_t i = 0; i < frame_skip_ && !out.truncated && !out.terminated; ++i) {
       std::copy_n(action, physics_.model().nu, physics_.data().ctrl);
       physics_.step(physics_.suite_model().n_sub_steps);
@@ -102,12 +102,12 @@ class SuiteEnv {
       out.truncated = is_last && !out.terminated;  // dm_control reports one end, by its discount
     }
     *out.info<double>() = out.terminated ? 0.0 : 1.0;
-    settled();
+    update_observation();
     observe(out);
   }
 
   void observe(Out& out) {
-    settle();
+    refresh_if_stale();
     const double* next = observation_.data();
     const int count = is_flat_ ? 1 : static_cast<int>(layout_.size());
     for (int k = 0; k < count; ++k) {
@@ -117,7 +117,7 @@ class SuiteEnv {
   }
 
   void save(StateWriter& writer) {
-    settle();
+    refresh_if_stale();
     physics_.save(writer);
     writer("num_steps", num_steps_);
     writer("observation", observation_);
@@ -170,15 +170,15 @@ class SuiteEnv {
     }
   }
 
-  void settled() {
+  void update_observation() {
     task_->observe(observation_.data());
     is_stale_ = false;
   }
   // After fields were written: what is derived from them.
-  void settle() {
+  void refresh_if_stale() {
     if (!is_stale_) return;
     physics_.after_reset();
-    settled();
+    update_observation();
   }
 
   std::int64_t frame_skip_;

@@ -353,7 +353,7 @@ class _Calls:
     def recv(self) -> list[NDArray[Any]]:
         return self.columns_of(self._pool.recv())
 
-    def settle(self, rows: Any) -> list[NDArray[Any]]:
+    def handle_faults(self, rows: Any) -> list[NDArray[Any]]:
         return self.columns_of(self._pool.batch_of_rows(rows))
 
     def columns_of(self, batch: Batch) -> list[NDArray[Any]]:

@@ -212,7 +212,7 @@ class JoinedGroups:
         batches, env_ids = [], []
         for result, rows in zip(results, self._rows, strict=True):
             batch = result.batch if isinstance(result, EnvError) else result
-            if isinstance(result, EnvError):  # the faults of the others were settled by a restart
+            if isinstance(result, EnvError):  # the faults of the others were handled by a restart
                 found += [dataclasses.replace(fault, env_id=fault.env_id + rows.start) for fault in result.faults]
             if batch is not None:
                 batches.append(batch)

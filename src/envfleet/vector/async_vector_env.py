@@ -230,14 +230,14 @@ class AsyncVectorEnv(PoolVectorEnv):
                 f"The call to `{state.value}_wait` has timed out after {timeout} second(s)."
             ) from error
         except Exception as error:
-            self._settle()
+            self._finish_call()
             if isinstance(error, EnvError):
                 self._raise(error)
             raise
-        self._settle()
+        self._finish_call()
         return result
 
-    def _settle(self) -> None:
+    def _finish_call(self) -> None:
         self._state, self._late, self._pending = AsyncState.DEFAULT, None, None
 
     def _expect_default(self, call: str, end: str) -> None:
@@ -261,7 +261,7 @@ class AsyncVectorEnv(PoolVectorEnv):
             self._pending.exception()
         else:
             self.pool.drop_pending()
-        self._settle()
+        self._finish_call()
 
     # --- closing -----------------------------------------------------------------------------
 
