@@ -329,17 +329,14 @@ class RayExecutor(Executor):
     def _observe(self) -> Any:
         """Return the present observations; zeros for envs that died with their worker."""
         is_lost = self._dispatcher.is_lost
-        living = [
-            worker
-            for worker in self._workers
-            if not worker.is_dead and not is_lost[worker.envs.start : worker.envs.stop].any()
-        ]
+        # The new actor of a worker that died may hold envs that were reset beside envs that are still lost.
+        asked: dict[Worker, list[int]] = {}
+        for worker in self._workers:
+            env_ids = [env_id for env_id in worker.envs if not is_lost[env_id]]
+            if env_ids and not worker.is_dead:
+                asked[worker] = env_ids
         results = self._call_workers(
-            {worker: list(worker.envs) for worker in living},
-            "observe",
-            dict.fromkeys(living, ()),
-            "observe",
-            "reset the env, which rebuilds it",
+            asked, "observe", dict.fromkeys(asked, ()), "observe", "reset the env, which rebuilds it"
         )
         leaves = self._responses.leaves
         split_obs = split(self.spec.observation_space)
@@ -353,11 +350,16 @@ class RayExecutor(Executor):
                 for leaf in leaves
             ]
 
-        columns = [columns_of(worker) for worker in self._workers]
-        joined = [
-            np.concatenate(parts) if leaf.kind == "array" else tuple(value for part in parts for value in part)
-            for leaf, parts in zip(leaves, zip(*columns, strict=True), strict=True)
-        ]
+        parts_of_leaves = zip(*map(columns_of, self._workers), strict=True)
+        joined: list[Any] = []
+        for leaf, parts in zip(leaves, parts_of_leaves, strict=True):
+            if leaf.kind == "array":
+                column = np.concatenate(parts)
+                column[is_lost] = 0
+                joined.append(column)
+            else:
+                values = (value for part in parts for value in part)
+                joined.append(tuple(None if lost else value for value, lost in zip(values, is_lost, strict=True)))
         return join(self.spec.observation_space)(joined)
 
     # --- status ----------------------------------------------------------------------------
