@@ -126,7 +126,7 @@ def test_calls_of_a_dead_actor_name_it(make):
     pool = make(FaultyEnv, num_workers=2, envs_per_worker=1)
     pool.reset(seed=0)
     kill_by_ray(pool, 1)
-    with pytest.raises(WorkerDied, match="env 1"):
+    with pytest.raises(WorkerDied, match=r"env 1 raised in get_attr\('count'\): its Ray actor.*; reset the env"):
         pool.get_attr("count")
     assert pool.get_attr("count", env_ids=[0]) == (0,)
     pool.reset([1])

@@ -23,7 +23,7 @@ from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
-from envfleet.executors.env_reports import BUILD_REMEDY, EnvStateError
+from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.python.exception_report import message_of
@@ -323,7 +323,7 @@ class RayExecutor(Executor):
                 else:
                     faults += [worker.fault(int(env_id), name) for env_id in ids]
         if faults:
-            raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
+            raise EnvError.of(tuple(faults), None, call_remedy(faults[0], remedy)) from faults[0].cause
         return results
 
     def _observe(self) -> Any:
@@ -335,9 +335,7 @@ class RayExecutor(Executor):
             env_ids = [env_id for env_id in worker.envs if not is_lost[env_id]]
             if env_ids and not worker.is_dead:
                 asked[worker] = env_ids
-        results = self._call_workers(
-            asked, "observe", dict.fromkeys(asked, ()), "observe", "reset the env, which rebuilds it"
-        )
+        results = self._call_workers(asked, "observe", dict.fromkeys(asked, ()), "observe", RESET_REMEDY)
         leaves = self._responses.leaves
         split_obs = split(self.spec.observation_space)
 
