@@ -7,7 +7,7 @@ import enum
 import numpy as np
 import pytest
 from gymnasium.vector import VectorEnv
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envfleet.executors.ray.batches import join_infos, split_info
@@ -146,6 +146,28 @@ def test_whatever_the_envs_say_is_kept(infos):
     for key, column in columns.items():
         assert f"_{key}" in columns or key.startswith("_")
         assert isinstance(column, dict) or len(column) == len(infos)
+
+
+NESTED = st.recursive(
+    st.one_of(st.integers(0, 3), st.floats(allow_nan=False), st.text(max_size=2), st.none(), st.just(np.ones(2))),
+    lambda inner: st.dictionaries(st.sampled_from(["a", "b"]), inner),
+    max_leaves=6,
+)
+# An env's own "_a" next to its "a" gives way to the mask wherever infos are merged; here, in different envs.
+WORKER_INFOS = st.one_of(st.dictionaries(st.sampled_from(names), NESTED) for names in (["a", "b"], ["_a", "b"]))
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(WORKER_INFOS, min_size=1, max_size=4))
+@example([{"a": {"a": 1, "b": "x"}}, {"a": "text"}])
+@example([{"a": {"a": {"a": 1, "b": "x"}}}, {"a": {"a": None}}])
+@example([{"a": 5}, {"_a": np.ones(2)}])
+@example([{"a": "x"}, {"_a": 5}])
+def test_the_infos_of_workers_are_joined_as_those_of_one_pool(infos):
+    expected, joined = merge(infos), merge_of_workers(infos)
+    assert set(joined) == set(expected)
+    for row in range(len(infos)):
+        assert_holds(split_rows(joined, row), split_rows(expected, row))
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from envfleet.errors import ConfigError
 from envfleet.rendering import resized, shrink, tile
 
 
@@ -32,6 +34,16 @@ def test_a_grid_has_room_for_its_largest_frame():
     frames = [np.full((1 + size, 2, 3), 200, np.uint8) for size in range(3)]
     assert tile(frames)[..., 0].tolist() == [[200] * 4, [0, 0, 200, 200], [0] * 4, *[[200, 200, 0, 0]] * 3]
     assert tile(frames[:2], gap=1)[..., 0].tolist() == [[200, 200, 64, 200, 200], [64, 64, 64, 200, 200]]
+
+
+def test_what_cannot_be_tiled_names_the_env():
+    frame = np.zeros((2, 2, 3), np.uint8)
+    with pytest.raises(ConfigError, match=r"render\(\) of env 1 expected .*, got NoneType; fix its render\(\)"):
+        tile([frame, None])
+    with pytest.raises(ConfigError, match=r"env 7 .*, got float64 of shape \(2, 2, 3\)"):
+        tile([frame.astype(float), frame], env_ids=[7, 0])
+    with pytest.raises(ConfigError, match=r"env 0 .*, got str; make the pool with render_mode='rgb_array'"):
+        tile(["text"], render_mode="ansi")
 
 
 def test_a_frame_is_shrunk_by_a_whole_number():

@@ -55,6 +55,20 @@ class Env(gymnasium.Env[Any, Any]):
         return 0, 0.0, False, False, {}
 
 
+class RareFaultEnv(Env):
+    """Raises at every tenth step, or at its first ones."""
+
+    def __init__(self, at_once: bool = False) -> None:
+        super().__init__()
+        self.at_once, self.count = at_once, 0
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        if self.at_once or self.count == 10:
+            raise RuntimeError("joint 3 exploded")
+        return super().step(action)
+
+
 class NestedEnv(Env):
     action_space = spaces.Dict(push=spaces.Box(-1, 1, (2,), np.float32), word=spaces.Text(3))  # type: ignore[assignment]
 
@@ -241,6 +255,20 @@ class SpinningEnv(Env):
         while time.process_time() < ends_at:
             pass
         return super().step(action)
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+@pytest.mark.parametrize("in_worker", [False, True])
+def test_a_probe_restarts_an_env_as_on_error_says(in_worker: bool, at_once: bool) -> None:
+    def probe(**options: Any) -> Probe:
+        parsed = parse_options({"num_envs": 1, "env_kwargs": {"at_once": at_once}, **options})
+        builders = builders_for(RareFaultEnv, 1, parsed.params, (), None, None)
+        return probe_python(builders, parsed.config, in_worker=in_worker, limit_s=20)
+
+    assert probe(on_error="restart", max_restarts=1 << 30).step_s > 0
+    for options in ({}, {"on_error": "restart", "max_restarts": 3}):
+        with pytest.raises(EnvError, match="joint 3 exploded"):
+            probe(**options)
 
 
 def test_an_env_that_shares_its_core_does_not_wait() -> None:

@@ -108,7 +108,9 @@ class EnvError(EnvfleetError, RuntimeError):
         others = ""
         if len(faults) > 1:
             others = f" (and {len(faults) - 1} more env{'s' if len(faults) > 2 else ''}, see .faults)"
-        super().__init__(f"env {first.env_id} raised in {first.method}(){others}: {first.message}; {remedy}")
+        # Some methods are named with their argument, such as get_attr('count').
+        call = first.method if first.method.endswith(")") else f"{first.method}()"
+        super().__init__(f"env {first.env_id} raised in {call}{others}: {first.message}; {remedy}")
         self.faults = faults
         self.batch = batch
         self.env_id = first.env_id

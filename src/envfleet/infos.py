@@ -227,6 +227,8 @@ def _add(columns: dict[str, Any], rows: list[int], infos: list[Any], num_rows: i
             continue
         column = columns.get(key)
         if column is None:
+            if f"_{key}" in columns:  # an env's own, which the mask replaces: its mask goes with it
+                columns.pop(f"__{key}", None)
             columns[key] = _new_column(key, its_rows, values, num_rows)
             mask: Any = np.zeros(num_rows, dtype=np.bool_)
         else:
@@ -268,13 +270,24 @@ def _extended(column: Any, mask: NDArray[np.bool_], rows: list[int], values: lis
                 return column
             except _DOES_NOT_FIT:
                 form = None
-    # New values replace old ones of the same rows.
+    # New values replace old ones of the same rows; dicts are merged, as they are where every value is a dict.
     take = row_as_given if isinstance(column, dict) else value_as_given
     gathered = {int(row): take(column, int(row)) for row in np.flatnonzero(mask)}
-    gathered.update(zip(rows, values, strict=True))
+    for row, value in zip(rows, values, strict=True):
+        is_nested = isinstance(column, dict) and isinstance(value, dict) and row in gathered
+        gathered[row] = merge_nested(gathered[row], value) if is_nested else value
     every_row = sorted(gathered)
     every_value = [gathered[row] for row in every_row]
     return _filled(_joint(form, every_value), every_row, every_value, num_rows)
+
+
+def merge_nested(first: Mapping[Any, Any] | None, second: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return the info of one row from two parts of it. Nested dicts are merged; of other values the second wins."""
+    merged = dict(first or {})
+    for key, value in second.items():
+        known = merged.get(key)
+        merged[key] = merge_nested(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
+    return merged
 
 
 def value_as_given(column: NDArray[Any], row: int) -> Any:

@@ -91,6 +91,9 @@ class Pool:
         self._restarts = Restarts(executor, config, seeds)
         # After a synchronous send() of no envs, which the executor never sees: recv() returns an empty batch.
         self._has_sent_none = False
+        # For rollout(), which continues only from envs that it knows. Steps are not counted: that would slow them down.
+        self.num_resets = 0  # calls of reset(), async_reset() and set_state()
+        self.is_restored = False  # set_state() was called after the last reset of all envs
         if config.seed_envs:
             executor.seed(self._all_ids, to_words(seeds))
         _open_pools.add(self)
@@ -372,6 +375,8 @@ class Pool:
             for env_id, env_state in enumerate(state.states):
                 self._executor.set_state(env_id, env_state)
             self._restarts.load(state.seeds, state.num_restarts)
+            self.num_resets += 1
+            self.is_restored = True
         except PoolClosedError:
             raise
         except BaseException:
@@ -625,8 +630,10 @@ class Pool:
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
         """Rebuild the broken ones of these envs, then set the seeds that were given."""
         chosen = self._all_ids if ids is None else ids
+        self.num_resets += 1
         if ids is None:
             self._has_sent_none = False
+            self.is_restored = False
         self._restarts.rebuild_broken(chosen)
         seeds = {int(env_id): seed for env_id, seed in zip(chosen, new_seeds, strict=True) if seed is not None}
         if seeds:

@@ -21,17 +21,21 @@ _GAP_GRAY = 64  # the lines between tiled frames
 _USER_DRIVER = os.environ.get("SDL_VIDEODRIVER")
 
 
-def tile(frames: Sequence[Any], gap: int = 0) -> Frame:
+def tile(
+    frames: Sequence[Any], gap: int = 0, *, env_ids: Sequence[int] | None = None, render_mode: str | None = "rgb_array"
+) -> Frame:
     """Return RGB frames as one frame: a nearly square grid, filled row by row.
 
-    gap: pixels between frames. The rest of the grid is black, or gray with a gap.
+    gap: pixels between frames. The rest of the grid is black, or gray with a gap. env_ids and render_mode: those of the
+    frames, for errors; without env_ids, the frames are of envs 0, 1, 2 ...
     """
-    for env_id, frame in enumerate(frames):
+    for env_id, frame in zip(range(len(frames)) if env_ids is None else env_ids, frames, strict=True):
         if not isinstance(frame, np.ndarray) or frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
             got = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
+            remedy = "fix its render()" if render_mode == "rgb_array" else "make the pool with render_mode='rgb_array'"
             raise ConfigError(
-                f"tile() expected uint8 frames of shape (height, width, 3), got {got} from env {env_id}; "
-                "make the pool with render_mode='rgb_array'"
+                f"render() of env {env_id} expected to return a uint8 array of shape (height, width, 3), got {got}; "
+                f"{remedy}"
             )
     columns = math.ceil(math.sqrt(len(frames)))
     rows = math.ceil(len(frames) / columns)

@@ -104,7 +104,7 @@ def test_an_env_that_refuses_an_attribute_keeps_its_own(make):
     """The other envs have their new values, wherever they run: Python objects cannot be set back in general."""
     pool: Pool = make("Refusing-v0", num_envs=4, num_threads=2)
     pool.reset(seed=0)
-    with pytest.raises(EnvError, match=r"env 1 raised in set_attr\('budget'\)\(\).*the budget is spent") as caught:
+    with pytest.raises(EnvError, match=r"env 1 raised in set_attr\('budget'\): .*the budget is spent") as caught:
         pool.set_attr("budget", [1, -1, 3, 4])
     assert [fault.env_id for fault in caught.value.faults] == [1]
     assert pool.get_attr("budget") == (1, 10, 3, 4)

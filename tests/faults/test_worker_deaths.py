@@ -168,6 +168,19 @@ def test_a_dead_worker_is_noticed_by_every_call(make, call):
     assert_both_workers_usable(pool)
 
 
+def test_the_remedy_for_a_dead_worker_is_a_reset(make):
+    pool = make()
+    pool.reset(seed=0)
+    with pytest.raises(errors.WorkerDied):
+        pool.step([Misbehavior.SIGKILL, STEP, STEP, STEP])
+    message = (
+        r"env 0 raised in get_attr\('fail_in'\).*: its worker process was killed .*; reset the env, which rebuilds it$"
+    )
+    with pytest.raises(errors.WorkerDied, match=message):
+        pool.get_attr("fail_in")
+    assert_both_workers_usable(pool)
+
+
 def test_a_worker_that_dies_while_its_envs_are_made(make):
     here = os.getpid()
 

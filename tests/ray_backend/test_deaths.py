@@ -14,7 +14,7 @@ from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
 from support.traces import alive, is_alive, wait_until
 
-from envfleet import EnvError, Pool, WorkerDied
+from envfleet import CallOrderError, EnvError, Pool, WorkerDied
 from envfleet.errors import PlacementError
 from envfleet.seeding import restart_seed
 
@@ -57,6 +57,22 @@ def test_a_killed_actor_is_a_death_of_its_envs_alone_and_a_reset_brings_them_bac
     assert pool.step([STEP] * 4).obs[:, 1].tolist() == [3, 3, 1, 1]
     pool.close()
     assert wait_until(lambda: not alive(pool.executor.worker_pids), 20)
+
+
+def test_observe_has_the_rows_of_the_envs_that_were_reset_since_their_actor_died(make):
+    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2)
+    pool.reset(seed=5)
+    kill_by_signal(pool, 1)
+    with pytest.raises(WorkerDied):
+        pool.step([STEP] * 4)
+    row = pool.reset([2]).obs[0]
+    observed = pool.observe()
+    assert observed[2].tolist() == row.tolist()
+    assert observed[2, 0] == first_draw(restart_seed(7, 1))
+    assert observed[3].tolist() == [0, 0]
+    assert observed[:2, 1].tolist() == [1, 1]
+    with pytest.raises(CallOrderError, match="3"):
+        pool.step([STEP] * 4)  # env 3 is still lost
 
 
 def test_a_restart_reports_truncated_rows_and_reseeds(make):
@@ -110,7 +126,7 @@ def test_calls_of_a_dead_actor_name_it(make):
     pool = make(FaultyEnv, num_workers=2, envs_per_worker=1)
     pool.reset(seed=0)
     kill_by_ray(pool, 1)
-    with pytest.raises(WorkerDied, match="env 1"):
+    with pytest.raises(WorkerDied, match=r"env 1 raised in get_attr\('count'\): its Ray actor.*; reset the env"):
         pool.get_attr("count")
     assert pool.get_attr("count", env_ids=[0]) == (0,)
     pool.reset([1])

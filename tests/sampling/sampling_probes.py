@@ -111,6 +111,14 @@ def with_weights(index):
         yield version, value
 
 
+def dies_after_one(index):
+    """Which weights it had at its start; then its process is gone."""
+    value, version = weights()
+    yield "ready"
+    yield version, value
+    os._exit(3)
+
+
 def slow_start(index, folder):
     Path(folder, f"starts-{index}").touch()
     time.sleep(600)

@@ -11,7 +11,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from sampling_probes import counting, told, two_of_them, with_weights
+from sampling_probes import counting, dies_after_one, told, two_of_them, with_weights
 from support.ray_session import ray_session, spare_nodes
 from support.traces import wait_until
 
@@ -79,6 +79,13 @@ def test_weights_and_ends():
                 assert (value["layer"] == version).all()
     with runner_of(two_of_them, 2, ordered=True, prefetch=3) as runner:
         assert list(runner.trajs()) == list(runner.trajs()) == [(0, 1), (1, 1), (0, 2), (1, 2)]
+
+
+@pytest.mark.filterwarnings("ignore:generator 0 was lost:RuntimeWarning")
+def test_a_restarted_generator_has_the_weights_at_its_start():
+    with runner_of(dies_after_one, 1, on_error="restart") as runner:
+        assert runner.broadcast("new") == 1
+        assert list(islice(runner.trajs(), 3)) == [(0, None), (1, "new"), (1, "new")]
 
 
 def test_finally_blocks_run_and_actors_end(tmp_path):

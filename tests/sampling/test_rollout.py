@@ -13,7 +13,7 @@ from support.info_env import CountingEnv
 
 import envfleet
 from envfleet.sampling import Rollout, rollout
-from envfleet.wrappers import NormalizeObservation
+from envfleet.wrappers import NormalizeObservation, RecordEpisodeStatistics
 
 MODES = ["next_step", "same_step", "disabled"]
 MAKERS = ["native", "serial", "processes", "gymnasium"]
@@ -310,14 +310,112 @@ def test_bad_arguments():
     envs.close()
 
 
-def test_envs_that_were_stepped_in_between():
-    envs = envfleet.make("CartPole-v1", num_envs=2)
-    rollout(envs, None, 3)
-    envs.step([0, 0])
+@pytest.mark.parametrize("wrap", [lambda envs: envs, RecordEpisodeStatistics], ids=["plain", "wrapped"])
+@pytest.mark.parametrize("use", ["step", "reset", "reset_same", "reset_some"])
+@pytest.mark.parametrize("copy", [True, False])
+def test_envs_that_were_used_in_between(wrap, use, copy):
+    envs = wrap(envfleet.make("CartPole-v1", num_envs=2, copy=copy))
+    rollout(envs, None, 3, seed=0)
+    if use == "step":
+        envs.step([0, 0])
+    elif use == "reset_some":
+        envs.reset([1])
+    else:
+        envs.reset(seed=0 if use == "reset_same" else 99)
     with pytest.raises(envfleet.CallOrderError, match="reset=True"):
         rollout(envs, None, 3)
     first = rollout(envs, None, 3, reset=True)
     assert (np.abs(first.obs[0]) <= 0.05).all()
+    assert rollout(envs, None, 3).mask.all()
+    envs.close()
+
+
+def restored(mode, backend, state=None):
+    envs = diaries(mode, backend, (2, 3, 5))
+    if state is not None:
+        envs.set_state(state)
+    return envs
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("num_steps", [3, 4])
+def test_a_rollout_continues_from_a_restored_state(mode, backend, num_steps):
+    envs = restored(mode, backend)
+    rollout(envs, Steps(), num_steps)
+    state = envs.get_state()
+    expected = [rollout(envs, Steps(), 6) for _ in range(2)]
+    envs.set_state(state)
+    for other in (envs, restored(mode, backend, state)):
+        for part in expected:
+            again = rollout(other, Steps(), 6)
+            for name in ("rewards", "terminated", "truncated", "mask"):
+                np.testing.assert_array_equal(getattr(again, name), getattr(part, name))
+            np.testing.assert_array_equal(again.obs["at"], part.obs["at"])
+        other.close()
+
+
+def test_a_restored_state_of_a_wrapper_is_not_discarded():
+    envs = NormalizeObservation(envfleet.make("CartPole-v1", num_envs=2))
+    rollout(envs, None, 3, seed=0)
+    envs.set_state(envs.get_state())
+    with pytest.raises(envfleet.CallOrderError, match=r"without wrappers.*NormalizeObservation.*reset=True"):
+        rollout(envs, None, 3)
+    assert rollout(envs, None, 3, reset=True).mask.all()
+    assert rollout(envs, None, 3).mask.all()
+    envs.close()
+
+
+def test_a_restored_env_that_raised_is_reset():
+    envs = envfleet.make([partial(Diary, 9, trouble_at=(0, 3))], backend="serial")
+    envs.reset()
+    envs.set_state(envs.get_state())
+    with pytest.raises(envfleet.EnvError):
+        rollout(envs, None, 5)
+    assert rollout(envs, None, 3).mask.all()
+    envs.close()
+
+
+class Words(gymnasium.Env):
+    """Observations of variable length; raises at the step `trouble_at`."""
+
+    observation_space = spaces.Sequence(spaces.Discrete(5))
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, trouble_at):
+        self.trouble_at = trouble_at
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return (1,), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.count == self.trouble_at:
+            raise ValueError("trouble")
+        return (1,) * (1 + self.count), 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_rollout_of_sequences_continues_after_a_restart(backend):
+    envs = envfleet.make([partial(Words, 3), partial(Words, 99)], backend=backend, on_error="restart")
+    assert not rollout(envs, None, 3, seed=1).mask[-1, 0]
+    again = rollout(envs, None, 2)
+    assert again.obs[:, 1].tolist() == [(1,) * 4, (1,) * 5]
+    assert again.mask[:, 0].tolist() == [False, True]
+    envs.step([0, 0])
+    with pytest.raises(envfleet.CallOrderError, match="reset=True"):
+        rollout(envs, None, 2)
+    envs.close()
+
+
+@pytest.mark.parametrize(("own", "given"), [("same_step", "next_step"), ("next_step", "same_step")])
+def test_a_mode_that_the_envs_do_not_have_is_refused(own, given):
+    envs = envfleet.make("CartPole-v1", num_envs=2, autoreset_mode=own)
+    with pytest.raises(envfleet.ConfigError, match=f"'{own}'.*got '{given}'"):
+        rollout(envs, None, 3, autoreset_mode=given)
+    assert len(rollout(envs, None, 3, autoreset_mode=own).rewards) == 3
     envs.close()
 
 

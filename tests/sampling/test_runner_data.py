@@ -58,6 +58,21 @@ def test_odd_trajectories_arrive_too(backend):
     assert third(5) == 5
 
 
+def keeps_the_request(index):
+    """Changes its request."""
+    request = yield "ready"
+    while True:
+        request["values"] += 1
+        request = yield request.pop("limit"), float(request["values"].sum())
+
+
+def test_each_generator_has_its_own_request(backend):
+    values = np.zeros(2)
+    with runner_of(keeps_the_request, 2, backend, ordered=True) as runner:
+        assert list(islice(runner.trajs(limit=3, values=values), 6)) == [(3, 2.0)] * 6
+    assert not values.any()
+
+
 def tensors(index):
     import torch
 

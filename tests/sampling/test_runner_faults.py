@@ -14,7 +14,7 @@ from itertools import islice
 import numpy as np
 import psutil
 import pytest
-from sampling_probes import counting, told
+from sampling_probes import counting, dies_after_one, told
 from support.traces import alive, wait_until
 
 import envfleet
@@ -191,6 +191,19 @@ def test_a_restarted_worker_has_the_weights():
         assert wait_until(lambda: bool(runner._backend._queue.late_faults))
         with pytest.warns(RuntimeWarning, match="lost"):
             assert next(runner.trajs()) == (1, "first")
+
+
+@pytest.mark.filterwarnings("ignore:generator 0 was lost:RuntimeWarning")
+def test_a_restarted_generator_has_the_weights_at_its_start():
+    value = np.arange(100_000)  # in memory of its own
+    with runner_of(1, generator=dies_after_one, on_error="restart") as runner:
+        runner.broadcast("old")
+        assert runner.broadcast(value) == 2
+        stream = runner.trajs()
+        assert next(stream) == (0, None)
+        for version, held in islice(stream, 4):
+            assert version == 2
+            np.testing.assert_array_equal(held, value)
 
 
 def test_a_generator_that_hangs_does_not_hold_up_the_others(tmp_path):

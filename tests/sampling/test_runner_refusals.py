@@ -28,6 +28,9 @@ from envfleet.sampling import GeneratorError, Runner
         ([counting], {"start_method": "thread"}, "start_method"),
         ([counting], {"backend": "serial", "start_method": "fork"}, "start_method"),
         ([counting], {"backend": "serial", "ray_address": "auto"}, "ray_address"),
+        ([counting], {"backend": "serial", "placement_timeout": 3.0}, "placement_timeout expected backend='ray'"),
+        ([counting], {"backend": "ray", "placement_timeout": -1}, "placement_timeout expected seconds"),
+        ([counting], {"ordered": "no"}, "ordered expected True or False"),
         ([counting], {"progress": 3}, "progress"),
         ([counting], {"max_ahead_bytes": 0}, "max_ahead_bytes"),
         ([counting], {"backend": "ray", "context_fn": dict}, "context_fn"),
@@ -47,6 +50,13 @@ def test_weights_that_cannot_travel(backend):
         ):
             runner.broadcast(threading.Lock())
         assert runner.broadcast(3) == 1
+
+
+def test_requests_that_cannot_travel(backend):
+    with runner_of(counting, 1, backend) as runner:
+        with pytest.raises(envfleet.ConfigError, match=r"trajs\(\) expected an argument that cloudpickle can pickle"):
+            next(runner.trajs(threading.Lock()))
+        assert next(runner.trajs()) is not None
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])

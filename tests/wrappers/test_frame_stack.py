@@ -154,3 +154,21 @@ def test_refusals():
         FrameStackObservation(pool, 2)
     with pytest.raises(envfleet.ConfigError, match=r"envfleet\.make"):
         FrameStackObservation(gymnasium.make_vec("CartPole-v1", vectorization_mode="sync"), 2)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_the_final_stacks_of_others_are_in_the_error_when_an_env_raises(backend):
+    pool = envfleet.make(FaultyEnv, num_envs=3, backend=backend, autoreset_mode="same_step")
+    with FrameStackObservation(FrameStackObservation(pool, 2), 3) as envs:
+        start = envs.reset(seed=0)[0][2, 0, 0, 0]
+        envs.step([0, 0, 0])
+        with pytest.raises(envfleet.EnvError) as caught:
+            envs.step([FaultyEnv.THROW, 0, FaultyEnv.END])
+        batch = caught.value.batch
+        assert batch.obs.shape == batch.final.obs.shape == (3, 3, 2, 2)
+        assert batch.obs.dtype == batch.final.obs.dtype
+        # The counts of env 2: reset, step, END.
+        assert batch.final.obs[2, :, :, 1].tolist() == [[0, 0], [0, 1], [1, 2]]
+        assert (batch.final.obs[2, :, :, 0] == start).all()
+        assert not batch.obs[2, :, :, 1].any()
+        assert "final_obs" not in batch.info

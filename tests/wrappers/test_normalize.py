@@ -82,6 +82,42 @@ def test_what_stands_for_a_failed_env_is_not_counted(mode):
         assert envs.accumulated_reward[0] == 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_row_of_an_env_that_raised_is_not_counted(mode):
+    pool = envfleet.make(FaultyEnv, num_envs=2, backend="serial", autoreset_mode=mode)
+    with NormalizeReward(NormalizeObservation(pool)) as envs:
+        starts = pool.pool.reset(seed=0).obs[:, 0].tolist()
+        envs.reset(seed=0)
+        with pytest.raises(envfleet.EnvError):  # at the first step, before any has elapsed
+            envs.step([FaultyEnv.THROW, 0])
+        assert envs.env.obs_rms.count == pytest.approx(2 + 1, abs=1e-3)
+        assert envs.env.obs_rms.mean[0] == pytest.approx(np.mean([*starts, starts[1]]), rel=1e-3)
+        assert envs.return_rms.count == pytest.approx(1, abs=1e-3)
+        envs.reset([0])
+        assert envs.env.obs_rms.count == pytest.approx(2 + 1 + 1, abs=1e-3)
+        with pytest.raises(envfleet.EnvError):
+            envs.step([0, FaultyEnv.THROW])
+        assert envs.env.obs_rms.count == pytest.approx(2 + 1 + 1 + 1, abs=1e-3)
+        assert envs.return_rms.count == pytest.approx(2, abs=1e-3)
+
+
+class Reporter(FaultyEnv):
+    """Has an info "error" of its own."""
+
+    def step(self, action):
+        *row, _ = super().step(action)
+        return *row, {"error": 0.5}
+
+
+def test_an_error_of_the_envs_own_is_not_a_restart():
+    pool = envfleet.make(Reporter, num_envs=2, backend="serial", on_error="restart", max_episode_steps=1)
+    with NormalizeReward(NormalizeObservation(pool)) as envs:
+        envs.reset(seed=0)
+        assert envs.step([0, 0])[3].all()
+        assert envs.env.obs_rms.count == pytest.approx(4, abs=1e-3)
+        assert envs.return_rms.count == pytest.approx(2, abs=1e-3)
+
+
 def test_dicts_are_normalised_box_by_box():
     pool = envfleet.make(SinkEnv, num_envs=3, backend="serial", seed=0, max_episode_steps=7)
     with NormalizeObservation(pool, clip=5.0) as envs:

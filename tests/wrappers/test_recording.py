@@ -56,6 +56,19 @@ def frames_of(path, height, width):
     return np.frombuffer(raw, np.uint8).reshape(-1, height, width, 3)
 
 
+class Dark(Lamp):
+    """Renders nothing if it is too narrow."""
+
+    def render(self):
+        return super().render() if self.width else None
+
+
+def test_an_env_without_a_frame_is_named(tmp_path):
+    pool = envfleet.make(Dark, num_envs=3, backend="serial", render_mode="rgb_array", env_kwargs=[{}, {}, {"width": 0}])
+    with pool as envs, pytest.raises(envfleet.ConfigError, match=r"of env 2 .*got NoneType; fix its render\(\)"):
+        record(envs, tmp_path / "dark.gif", env_ids=[2, 0], num_frames=2)
+
+
 def test_a_gif_shows_each_step(tmp_path):
     with lamps() as envs:
         path = record(envs, tmp_path / "new" / "lamps.gif", num_frames=6)

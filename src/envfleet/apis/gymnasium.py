@@ -85,7 +85,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
 
     def render_tiled(self) -> NDArray[np.uint8]:
         """Return the frames of all envs as one, in a nearly square grid."""
-        return tile(self.render())
+        return tile(self.render(), render_mode=self.render_mode)
 
     def render_env(self, env_id: int) -> Any:
         """Return what one env renders: an RGB frame with render_mode="rgb_array"."""

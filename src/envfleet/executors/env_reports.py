@@ -14,12 +14,18 @@ from envfleet.batch import Fault
 from envfleet.errors import StateError
 
 BUILD_REMEDY = "its constructor must not raise"
+RESET_REMEDY = "reset the env, which rebuilds it"
 
 
 def build_remedy(fault: Fault) -> str:
     """Return the remedy for an exception in an env's constructor."""
     is_missing = isinstance(fault.cause, (ImportError, gymnasium.error.DependencyNotInstalled))
     return "install the package that it needs" if is_missing else BUILD_REMEDY
+
+
+def call_remedy(fault: Fault, remedy: str) -> str:
+    """Return the remedy for a call of an env that failed: a reset if the env died with its worker, else `remedy`."""
+    return remedy if fault.exit_code is None or fault.method == "__init__" else RESET_REMEDY
 
 
 class EnvStateError(StateError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from envfleet.sampling.generators import (
     RestartableGenerator,
     start_error,
 )
-from envfleet.sampling.serialization import ReceivedObject, pickle_argument
+from envfleet.sampling.serialization import ReceivedObject, pickle_argument, pickle_request
 from envfleet.sampling.weights import WeightsStore, use_store
 
 EventKind = Literal["trajectory", "returned", "raised", "died"]
@@ -80,13 +81,16 @@ class Backend(ABC):
 
 
 class SerialBackend(Backend):
-    """Runs a generator in this process when its trajectory is requested: nothing runs ahead, nothing is copied."""
+    """Runs a generator in this process when its trajectory is requested: nothing runs ahead.
+
+    Each generator receives its own copy of a request, as from other backends. Trajectories are not copied.
+    """
 
     def __init__(self, factories: Sequence[GeneratorFactory]) -> None:
         self._weights = WeightsStore()
         self._generators = [RestartableGenerator(factory) for factory in factories]
         self._queue: deque[int] = deque()  # whose turn it is
-        self._request: Any = None
+        self._request = b""  # pickled
         self._is_closed = False
         for generator, own in enumerate(self._generators):
             try:
@@ -100,7 +104,7 @@ class SerialBackend(Backend):
 
     def start_stream(self, request: Any) -> list[Fault]:
         """Queue every generator."""
-        self._request = request
+        self._request = pickle_request(request)
         self._queue = deque(range(len(self._generators)))
         return []
 
@@ -115,7 +119,7 @@ class SerialBackend(Backend):
             return None
         try:
             with use_store(self._weights):
-                trajectory = self._generators[current].send(self._request)
+                trajectory = self._generators[current].send(pickle.loads(self._request))
         except GeneratorReturned:
             return Event(current, "returned")
         except Exception as error:

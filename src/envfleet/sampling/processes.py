@@ -362,9 +362,10 @@ class _Worker:
         self.kill_reason: str | None = None
         self.begin(0)
 
-    def send_job(self) -> None:
-        """Tell the process what to run."""
-        self._send(pickle.dumps((ProcessContext.capture(), self._job)), None)
+    def send_job(self, has_weights: bool) -> None:
+        """Tell the process what to run. has_weights: the next message is the newest weights."""
+        job = replace(self._job, has_weights=has_weights)
+        self._send(pickle.dumps((ProcessContext.capture(), job)), None)
         # Later messages are short, and the worker's reading thread takes them at once: one that does not is stuck.
         with socket.socket(fileno=os.dup(self.process.channel.fileno())) as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
@@ -651,11 +652,11 @@ class _Scheduler:
             message = f"its worker process could not be started: {message_of(error)}"
             self._fail(worker, Fault(worker.generator, START, message, cause=error), self._begun_stream)
             return False
-        if self._weights is not None:
-            version, header, fd = self._weights
-            worker.tell("weights", 0, (version, header), fd)
         return True
 
     def _send_job(self, worker: _Worker) -> None:
-        worker.send_job()
+        worker.send_job(has_weights=self._weights is not None)
         worker.process.on_exit(partial(self._queue.note_exit, worker, worker.process, worker.start_count))
+        if self._weights is not None:
+            version, header, fd = self._weights
+            worker.tell("weights", 0, (version, header), fd)

@@ -77,10 +77,12 @@ class GeneratorActor:
         """Return this process's id."""
         return "placed", os.getpid()
 
-    def start(self, context: ActorContext, factory: bytes) -> _Answer:
+    def start(self, context: ActorContext, factory: bytes, weights: _WeightsRef | None) -> _Answer:
         """Create the generator and run it up to its first yield."""
         import ray
 
+        if weights is not None:
+            self.publish_weights(weights)
         try:
             context.apply()
             self._generator = RestartableGenerator(ray.cloudpickle.loads(factory))
@@ -89,8 +91,10 @@ class GeneratorActor:
             return "failed", report_exception(error, START, pickled=True)
         return "ready", None
 
-    def restart(self, stream: int) -> _Answer:
+    def restart(self, stream: int, weights: _WeightsRef | None) -> _Answer:
         """Start a generator that raised or returned again; a call of its own, so that the caller can time it."""
+        if weights is not None:
+            self.publish_weights(weights)
         return self._run(stream, _start_if_needed, START)
 
     def send(self, stream: int, request: Any, weights: _WeightsRef | None) -> _Answer:
@@ -369,7 +373,7 @@ class RayBackend(Backend):
         worker.calls.clear()
         worker.handle = self._launcher.create()
         worker.add(_Call(_PLACEMENT, worker.handle.ping.remote(), self._launcher.placement_timeout_s))
-        start = worker.handle.start.remote(ActorContext.capture(), worker.factory)
+        start = worker.handle.start.remote(ActorContext.capture(), worker.factory, self._weights)
         worker.add(_Call(START, start, self._traj_timeout))
 
     def _restart(self, worker: _Worker) -> None:
@@ -378,7 +382,8 @@ class RayBackend(Backend):
         if worker.handle is None:
             self._create_actor(worker)
         else:
-            worker.add(_Call(START, worker.handle.restart.remote(worker.stream), self._traj_timeout, worker.stream))
+            restart = worker.handle.restart.remote(worker.stream, self._weights)
+            worker.add(_Call(START, restart, self._traj_timeout, worker.stream))
 
     def _request_more(self) -> None:
         for worker in self._workers:

@@ -15,10 +15,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.autoreset import parse_mode
-from envfleet.errors import CallOrderError, ConfigError
+from envfleet.autoreset import Phase, parse_mode
+from envfleet.errors import CallOrderError, ConfigError, EnvError
 from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
+from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, row_getter, split
 
 if TYPE_CHECKING:
@@ -131,12 +132,15 @@ class _EnvState:
     """The state of the envs between two rollouts.
 
     ended: the envs whose next step is ignored (next_step), or which must be reset first (disabled).
+    pool_obs and num_resets: of the pool inside the wrappers, to tell whether others have used it since.
     """
 
     obs: Any
     ended: NDArray[np.bool_]
     returns: NDArray[np.float64]
     lengths: NDArray[np.int64]
+    pool_obs: Any = None
+    num_resets: int = 0
 
 
 # By vector env, for as long as it lives.
@@ -173,6 +177,7 @@ def rollout(
     """Step all envs `steps` times and return their transitions.
 
     The first call resets the envs, later ones continue where the last one ended; seed or reset=True starts over.
+    After set_state() of a pool without wrappers, the rollout continues from the restored state.
 
     Args:
         envs: A synchronous pool of envfleet.make(), any Gymnasium VectorEnv, or a TorchPool. The rollout of a TorchPool
@@ -183,6 +188,9 @@ def rollout(
         seed: Reset the envs with this seed first.
         reset: Reset the envs first.
         autoreset_mode: What the vector env does at the end of an episode, if its metadata does not say.
+
+    Raises:
+        CallOrderError: The envs of a pool were stepped or reset since the last rollout, or restored inside wrappers.
     """
     torch_api = sys.modules.get("envfleet.apis.torch")  # not imported: there is no TorchPool then
     if torch_api is not None and isinstance(envs, torch_api.TorchPool):
@@ -193,19 +201,16 @@ def rollout(
     num_steps = integer_option("steps", steps, 1, 1 << 40)
     if policy is not None and not callable(policy):
         raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
-    state = None if reset or seed is not None else _states.get(envs)
+    state = None if reset or seed is not None else _current_state(envs)
     # Until the end: if anything fails on the way, the state of the envs is unknown and the next call resets them.
     _states.pop(envs, None)
     if state is None:
         obs, _ = envs.reset(seed=seed)
-        none = np.zeros(envs.num_envs, np.bool_)
-        state = _EnvState(obs, none, np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64))
-    else:
-        _check_not_stepped(envs, state)
+        state = _first_state(obs, np.zeros(envs.num_envs, np.bool_))
     collector = _Collector(envs, policy, mode, num_steps, state)
     for step in range(num_steps):
         collector.step(step)
-    _states[envs] = state
+    _remember(envs, state)
     return collector.result()
 
 
@@ -342,23 +347,74 @@ def _mode_of(envs: Any, mode: AutoresetMode | str | None) -> AutoresetMode:
             f"{inner.num_envs} envs: its envs take different numbers of steps, which fit no (steps, num_envs) array; "
             "leave batch_size out, or use send() and recv()"
         )
-    if mode is None:
-        mode = (envs.metadata or {}).get("autoreset_mode")
-        if mode is None:
+    given = None if mode is None else parse_mode(mode)
+    known = (envs.metadata or {}).get("autoreset_mode")
+    if known is not None:
+        own = parse_mode(known)
+        if given is not None and given is not own:
             raise ConfigError(
-                f"rollout() expected {type(envs).__name__}.metadata['autoreset_mode'], got none; "
-                "pass autoreset_mode='next_step', 'same_step' or 'disabled'"
+                f"rollout() expected autoreset_mode={own.name.lower()!r}, which these envs were made with, got "
+                f"{given.name.lower()!r}; leave it out, or make the envs with that mode"
             )
-    return parse_mode(mode)
+        return own
+    if given is None:
+        raise ConfigError(
+            f"rollout() expected {type(envs).__name__}.metadata['autoreset_mode'], got none; "
+            "pass autoreset_mode='next_step', 'same_step' or 'disabled'"
+        )
+    return given
 
 
-def _check_not_stepped(envs: Any, state: _EnvState) -> None:
-    """Raise if the envs were stepped or reset since the last rollout, as far as that is cheap to find out."""
-    if isinstance(envs, GymnasiumPool) and not _have_same_values(envs.pool.observe(), state.obs):
+def _pool_of(envs: VectorEnv[Any, Any, Any]) -> Pool | None:
+    """Return the pool inside these envs; None for vector envs of other libraries."""
+    inner = envs.unwrapped
+    return inner.pool if isinstance(inner, GymnasiumPool) else None
+
+
+def _remember(envs: VectorEnv[Any, Any, Any], state: _EnvState) -> None:
+    """Let the next rollout continue from this state."""
+    pool = _pool_of(envs)
+    if pool is not None:
+        try:
+            state.pool_obs, state.num_resets = pool.observe(), pool.num_resets
+        except EnvError:
+            return  # a worker has died since the last step: the rollout is complete, and the next one resets the envs
+    _states[envs] = state
+
+
+def _first_state(obs: Any, ended: NDArray[np.bool_]) -> _EnvState:
+    return _EnvState(obs, ended, np.zeros(len(ended)), np.zeros(len(ended), np.int64))
+
+
+def _current_state(envs: VectorEnv[Any, Any, Any]) -> _EnvState | None:
+    """Return the state to continue from; None to reset the envs. Raises if others have used them since."""
+    state, pool = _states.get(envs), _pool_of(envs)
+    if pool is None:
+        return state
+    if pool.is_restored and (state is None or state.num_resets != pool.num_resets):
+        return _restored_state(envs, pool)
+    # A reset is known from the count. Steps are not counted, but they change observations.
+    if state is not None and (
+        state.num_resets != pool.num_resets or not _have_same_values(pool.observe(), state.pool_obs)
+    ):
         raise CallOrderError(
             "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
             "pass reset=True or a seed to start over"
         )
+    return state
+
+
+def _restored_state(envs: VectorEnv[Any, Any, Any], pool: Pool) -> _EnvState | None:
+    """Return the state of envs that set_state() restored; None if an env must be reset before it can be stepped."""
+    phases = pool.executor.phases()
+    if not np.isin(phases, (Phase.RUNNING, Phase.ENDED)).all():
+        return None
+    if envs is not envs.unwrapped:
+        raise CallOrderError(
+            f"rollout() expected a pool without wrappers to continue from set_state(), got {type(envs).__name__}, "
+            "which has no current observations before its next step(); pass reset=True or a seed to start over"
+        )
+    return _first_state(pool.observe(), phases == Phase.ENDED)
 
 
 # --- columns -------------------------------------------------------------------------------------
@@ -435,11 +491,13 @@ def _write_row(column: NDArray[Any], step: int, row: NDArray[Any]) -> NDArray[An
 
 
 def _have_same_values(one: Any, other: Any) -> bool:
-    """Return whether two structured batches hold the same numbers; anything else is taken to be equal."""
+    """Return whether two structured batches hold the same numbers; objects of other types are taken to be equal."""
+    if type(one) is not type(other):  # None stands for the observation of an env that raised
+        return False
     if isinstance(one, dict):
-        return all(_have_same_values(one[key], other[key]) for key in one)
+        return one.keys() == other.keys() and all(_have_same_values(one[key], other[key]) for key in one)
     if isinstance(one, tuple):
-        return all(_have_same_values(*pair) for pair in zip(one, other, strict=True))
+        return len(one) == len(other) and all(map(_have_same_values, one, other))
     if not isinstance(one, np.ndarray) or one.dtype.kind not in "biufc":
         return True
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))

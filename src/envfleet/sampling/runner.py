@@ -21,7 +21,14 @@ from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import exit_with_parent
 from envfleet.executors.python.exception_report import report_exception
-from envfleet.making.options import START_METHODS, choice_option, integer_option, parse_ray_options, seconds_option
+from envfleet.making.options import (
+    START_METHODS,
+    choice_option,
+    flag_option,
+    integer_option,
+    parse_ray_options,
+    seconds_option,
+)
 from envfleet.sampling.backend import Backend, Event, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
 from envfleet.spec import RayConfig
@@ -47,7 +54,8 @@ class Runner:
     Args:
         gen_fns: The generator functions.
         *args: Arguments of every gen_fn.
-        backend: What runs the generators: "processes", "serial" (this process) or "ray".
+        backend: What runs the generators: "processes", "serial" (this process; a trajectory is the object that the
+            generator yielded, not a copy) or "ray".
         ordered: Return trajectories in turn, generator 0 first. Otherwise as they are finished.
         prefetch: How many requests each generator is ahead of you (serial: none).
         progress: True for tqdm, or a class with its interface.
@@ -95,13 +103,15 @@ class Runner:
         timeout_s = seconds_option("traj_timeout", traj_timeout)
         method = choice_option("start_method", start_method or "forkserver", START_METHODS)
         options = _StreamOptions(
-            bool(ordered),
+            flag_option("ordered", ordered),
             choice_option("on_error", on_error, ("raise", "restart")),
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
             _progress_class(progress),
         )
-        on_ray = parse_ray_options(backend, {"ray_address": ray_address, "ray_options": ray_options})
-        placement_timeout_s = seconds_option("placement_timeout", placement_timeout) or 60.0
+        on_ray = parse_ray_options(
+            backend,
+            {"ray_address": ray_address, "ray_options": ray_options, "placement_timeout": placement_timeout},
+        )
         if backend != "processes" and start_method is not None:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
         self._context = None
@@ -114,9 +124,7 @@ class Runner:
             kwargs = {**self._context.kwargs, **kwargs}
         factories: list[GeneratorFactory] = [partial(function, *args, **kwargs) for function in functions]
         try:
-            self._backend = self._make_backend(
-                backend, factories, method, prefetch, max_ahead_bytes, timeout_s, on_ray, placement_timeout_s
-            )
+            self._backend = self._make_backend(backend, factories, method, prefetch, max_ahead_bytes, timeout_s, on_ray)
         except BaseException:
             if self._context is not None:
                 self._context.close()
@@ -134,7 +142,6 @@ class Runner:
         max_ahead_bytes: int,
         timeout_s: float | None,
         on_ray: RayConfig,
-        placement_timeout_s: float,
     ) -> Backend:
         if backend == "serial":
             return SerialBackend(factories)
@@ -145,7 +152,7 @@ class Runner:
         from envfleet.sampling.ray_backend import RayBackend
 
         address, actor_options = on_ray.address, on_ray.actor_options or {}
-        return RayBackend(factories, prefetch, timeout_s, address, actor_options, placement_timeout_s)
+        return RayBackend(factories, prefetch, timeout_s, address, actor_options, on_ray.placement_timeout_s)
 
     def trajs(self, *args: Any, **kwargs: Any) -> Trajectories:
         """Return an endless iterator over trajectories. The generators' yield returns the arguments as:

@@ -133,9 +133,22 @@ def pickle_argument(content: Any, call: str) -> tuple[Header, int | None]:
     except OSError:  # no memory left: not the fault of the content
         raise
     except Exception as error:
-        raise ConfigError(
-            f"{call} expected an argument that cloudpickle can pickle, got one that it cannot: {message_of(error)}"
-        ) from error
+        raise _not_picklable(call, error) from error
+
+
+def pickle_request(request: Any) -> bytes:
+    """Pickle a request with all of its arrays, so that each load is a copy. Raises ConfigError if it cannot."""
+    try:
+        data: bytes = cloudpickle.dumps(request)
+        return data
+    except Exception as error:
+        raise _not_picklable("trajs()", error) from error
+
+
+def _not_picklable(call: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"{call} expected an argument that cloudpickle can pickle, got one that it cannot: {message_of(error)}"
+    )
 
 
 class _PlainPickler(pickle.Pickler):

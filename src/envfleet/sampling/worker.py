@@ -38,15 +38,17 @@ class GeneratorJob:
     """What a worker runs.
 
     factory: pickled, since it may need the caller's sys.path. max_ahead_bytes: a worker with this much finished and
-    not yet taken starts no further trajectory.
+    not yet taken starts no further trajectory. has_weights: the next message is the newest weights, which the generator
+    may read at its start.
     """
 
     factory: bytes
     max_ahead_bytes: int
+    has_weights: bool = False
 
     def run(self, channel: Channel) -> None:
         """Serve the generator from its start to its end."""
-        _Worker(channel, self.max_ahead_bytes).run(self.factory)
+        _Worker(channel, self.max_ahead_bytes).run(self.factory, self.has_weights)
 
 
 class _Worker:
@@ -65,9 +67,10 @@ class _Worker:
         self._is_halted = False
         self._is_stopping = False
         self._reader_error: BaseException | None = None
+        self._has_read = threading.Event()  # the first message, or that there is none
         self._has_stopped = threading.Event()
 
-    def run(self, factory: bytes) -> None:
+    def run(self, factory: bytes, has_weights: bool) -> None:
         set_process_store(self._weights)
         signal.signal(signal.SIGTERM, partial(_on_sigterm, os.getpid()))
         threading.Thread(target=self._read, name="envfleet-reader", daemon=True).start()
@@ -76,6 +79,8 @@ class _Worker:
         report: ExceptionReport | None = None
         try:
             self._tell("starting", 0)
+            if has_weights:
+                self._has_read.wait()
             try:
                 generator = RestartableGenerator(pickle.loads(factory))
                 generator.start()
@@ -188,6 +193,7 @@ class _Worker:
             grace_s = self._read_until_close()
         except BaseException as error:  # e.g. an object without its memory, after the generator ran out of descriptors
             self._reader_error, grace_s = error, _GRACE_S
+        self._has_read.set()
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -207,6 +213,7 @@ class _Worker:
             if command == "weights":
                 version, header = detail
                 self._weights.publish(version, ReceivedObject(header, fd, is_private=True).load)
+                self._has_read.set()
                 continue
             with self._changed:
                 self._handle(command, stream, detail, fd)

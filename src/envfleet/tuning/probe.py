@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 from envfleet.envs.adapters import AdaptedEnv
-from envfleet.errors import ConfigError, EnvfleetError, RecvTimeout, WorkerDied
+from envfleet.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
 from envfleet.making.builders import EnvBuilder, EnvBuilders, builders_for
 from envfleet.making.make import Env, make_pool
 from envfleet.making.native_envs import find_entry, supports_params
@@ -171,15 +171,37 @@ def _probe(
     with make_pool(
         factory, backend=backend, max_episode_steps=limit, autoreset_mode=config.autoreset_mode, seed=0, **options
     ) as pool:
-        stepper = RandomStepper(pool, seed=0)
-        stepper.start()
-        started = time.perf_counter()
-        while time.perf_counter() - started < _PROBE_S:
-            stepper.step()
+        wall_s = _step_for_a_while(RandomStepper(pool, seed=0), config)
         timed: _Times = pool.get_attr("envfleet_times")[0]
+    if not timed.num_steps:  # it was rebuilt just now, and its times with it
+        return Probe(timed.build_s, 0.0, wall_s, cpu_share=1.0)
     return Probe(
         timed.build_s, timed.reset_s / timed.num_resets, timed.step_s / timed.num_steps, cpu_share=timed.cpu_share
     )
+
+
+def _step_for_a_while(stepper: RandomStepper, config: PoolConfig) -> float:
+    """Step an env, from its reset on, and return the seconds per step. Restarts it as on_error says.
+
+    Not by a pool with on_error="restart": that would also restart a worker that its env has killed, and such an env
+    must not be measured in this process.
+    """
+    must_reset, num_restarts, num_steps = True, 0, 0
+    started = time.perf_counter()
+    while (wall_s := time.perf_counter() - started) < _PROBE_S or not num_steps:
+        try:
+            if must_reset:
+                stepper.start()
+                must_reset = False
+            num_steps += 1
+            stepper.step()
+        except WorkerDied:
+            raise
+        except EnvError:
+            if config.on_error == "raise" or num_restarts >= config.max_restarts:
+                raise
+            must_reset, num_restarts = True, num_restarts + 1
+    return wall_s / num_steps
 
 
 @dataclass

@@ -7,7 +7,7 @@ some envs, step(), recv(), and the rows in an EnvError.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,9 +18,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool, Step
+from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError, StateError
-from envfleet.infos import with_env_info
+from envfleet.infos import restarted_rows, with_env_info
 from envfleet.seeding import Seed
+from envfleet.spaces import join, leaves_of, row_getter, split
 
 Mask = NDArray[np.bool_]
 
@@ -35,8 +37,8 @@ class BatchRows(NamedTuple):
         env_id: The env of each row.
         first: Whether the row shows the first observation of an episode.
         stepped: Whether the row is the outcome of a step, so that its reward counts.
-        ended: Whether the row ended an episode.
-        failed: Whether the env raised and was restarted. The reward and the last observation mean nothing then.
+        ended: Whether the row ended an episode, which a fault does too.
+        failed: Whether the env raised. The reward and the last observation mean nothing then.
         env_index: Indexes the rows' envs in an array of all envs: env_id, or a faster slice if the rows are all envs in
             order.
     """
@@ -193,14 +195,19 @@ class PoolWrapper(VectorWrapper):
 
     # --- rows ------------------------------------------------------------------------------------------
 
-    def _processed(self, step: Step, env_index: slice | None = None) -> Step:
+    def _processed(self, step: Step, env_index: slice | None = None, raised: Mask | None = None) -> Step:
+        """Process the rows of a step. raised: those of envs that raised and were not restarted."""
         obs, reward, terminated, truncated, info = step
         ended = terminated | truncated
         first = info["elapsed_step"] == 0
         if self._mode is not AutoresetMode.SAME_STEP:
             # The first step of an episode may fail, and then no step has elapsed.
             first &= ~ended
-        failed = truncated & info["_error"] if self._restarts and "_error" in info else self._none[: len(ended)]
+        failed = restarted_rows(info) if self._restarts else None
+        if failed is None:
+            failed = self._none[: len(ended)]
+        if raised is not None:
+            failed, ended, first = failed | raised, ended | raised, first & ~raised
         env_id = info["env_id"]
         rows = BatchRows(env_id, first, ended | ~first, ended, failed, env_id if env_index is None else env_index)
         obs, reward = self.process(rows, obs, reward, info)
@@ -211,13 +218,28 @@ class PoolWrapper(VectorWrapper):
         try:
             return call()
         except EnvError as error:
-            batch = error.batch
-            if batch is not None:
-                info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
-                rows = batch.obs, batch.reward, batch.terminated, batch.truncated, info
-                batch.obs, batch.reward, *_ = self._processed(rows)
-                batch.info = info
+            if error.batch is not None:
+                self._process_batch(error.batch, {fault.env_id for fault in (*error.faults, *error.batch.faults)})
             raise
+
+    def _process_batch(self, batch: Batch, raised: set[int]) -> None:
+        """Process the batch of an EnvError in place. raised: the ids of the envs that raised."""
+        info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
+        ended = np.flatnonzero(batch.terminated | batch.truncated)
+        if batch.final is not None:
+            row_of = row_getter(self.env.single_observation_space)
+            final_obs = np.full(len(batch), None, dtype=object)
+            for row in ended:
+                final_obs[row] = row_of(batch.final.obs, int(row))
+            info.update(final_obs=final_obs, _final_obs=batch.terminated | batch.truncated)
+        rows = batch.obs, batch.reward, batch.terminated, batch.truncated, info
+        batch.obs, batch.reward, *_ = self._processed(rows, raised=np.isin(batch.env_id, list(raised)))
+        if batch.final is not None:
+            # As in any batch, the final observations are in batch.final and not in the info.
+            values = info.pop("final_obs")[ended]
+            del info["_final_obs"]
+            batch.final.obs = _batched(self.single_observation_space, ended, values, len(batch))
+        batch.info = info
 
     def _inner(self, name: str) -> Any:
         if not hasattr(self.env, name):
@@ -249,6 +271,19 @@ def _check_arrays(name: str, own: Any, saved: Any) -> None:
     elif isinstance(own, (list, tuple)) and isinstance(saved, (list, tuple)):
         for position, (part, other) in enumerate(zip(own, saved, strict=False)):
             _check_arrays(f"{name}[{position}]", part, other)
+
+
+def _batched(space: gymnasium.Space[Any], rows: NDArray[np.intp], values: Iterable[Any], num_rows: int) -> Any:
+    """Return a batch of a space with these values in their rows; zeros and None elsewhere."""
+    parts = [split(space)(value) for value in values]
+    columns: list[Any] = []
+    for position, leaf in enumerate(leaves_of(space)):
+        is_array = leaf.kind == "array"
+        column = np.zeros((num_rows, *leaf.shape), leaf.dtype) if is_array else np.full(num_rows, None, dtype=object)
+        for row, own in zip(rows, parts, strict=True):
+            column[row] = own[position]
+        columns.append(column if is_array else tuple(column))
+    return join(space)(columns)
 
 
 def check_number(wrapper: PoolWrapper, name: str, value: Any) -> None:

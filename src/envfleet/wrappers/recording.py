@@ -135,7 +135,7 @@ class RecordGrid(PoolWrapper):
 
     def grid_frame(self) -> Frame:
         """Return the frames of the recorded envs as one."""
-        return shrink(tile(self._render()), self._max_width)
+        return shrink(tile(self._render(), env_ids=self._shown), self._max_width)
 
     def stop(self) -> None:
         """Complete the current video, if any."""

@@ -16,7 +16,7 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, REFUSED, PoolBackedExecutor, Refused, all_env_ids
-from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError
+from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError, call_remedy
 from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
 from envfleet.executors.python.info_schema import InfoSchema
 from envfleet.executors.python.layout import Layout, native_action_space, read_text
@@ -358,7 +358,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             else:
                 results.append(reply["value"])
         if faults:
-            raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
+            raise EnvError.of(tuple(faults), None, call_remedy(faults[0], remedy)) from faults[0].cause
         return results
 
     # --- status ----------------------------------------------------------------------------

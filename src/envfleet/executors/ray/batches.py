@@ -19,7 +19,7 @@ from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
-from envfleet.infos import merge, value_as_given, value_keys
+from envfleet.infos import merge, merge_nested, value_as_given, value_keys
 from envfleet.spaces import join, leaf_columns, plain_array_leaf
 
 # An info key's column with the mask of the rows that have it (None: all); a nested dict has an InfoColumns instead.
@@ -199,7 +199,7 @@ def join_infos(
     row_infos: list[dict[Any, Any] | None] = [None] * num_rows
     info = _join_columns(infos, num_rows, row_infos, ()) if infos else {}
     for row, values in objects.items():
-        row_infos[row] = _merge_nested(row_infos[row], values)
+        row_infos[row] = merge_nested(row_infos[row], values)
     return merge(row_infos, info)
 
 
@@ -210,7 +210,8 @@ def _join_columns(
     path: tuple[Any, ...],
 ) -> dict[str, Any]:
     info: dict[str, Any] = {}
-    for key in dict.fromkeys(key for columns, _, _ in infos for key in columns):
+    # A key "_c" of one worker is dropped if another has the key "c", whose mask has that name.
+    for key in value_keys(dict.fromkeys(key for columns, _, _ in infos for key in columns)):
         entries = [(columns[key], source, target) for columns, source, target in infos if key in columns]
         values = [entry[0] for entry, _, _ in entries]
         if all(isinstance(column, dict) for column in values):
@@ -251,21 +252,13 @@ def _move_to_rows(
             for step in path:
                 nested = nested.setdefault(step, {})
             nested[key] = _value(column, row)
-            row_infos[batch_row] = _merge_nested(row_infos[batch_row], row_info)
+            row_infos[batch_row] = merge_nested(row_infos[batch_row], row_info)
 
 
 def _value(column: Any, row: int) -> Any:
     if isinstance(column, dict):
         return {key: _value(inner, row) for key, (inner, mask) in column.items() if mask is None or mask[row]}
     return value_as_given(column, row)
-
-
-def _merge_nested(first: Mapping[Any, Any] | None, second: Mapping[Any, Any]) -> dict[Any, Any]:
-    merged = dict(first or {})
-    for key, value in second.items():
-        known = merged.get(key)
-        merged[key] = _merge_nested(known, value) if isinstance(known, dict) and isinstance(value, dict) else value
-    return merged
 
 
 def _count(rows: Rows) -> int:

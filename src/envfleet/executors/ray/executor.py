@@ -23,7 +23,7 @@ from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
-from envfleet.executors.env_reports import BUILD_REMEDY, EnvStateError
+from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.python.exception_report import message_of
@@ -323,24 +323,19 @@ class RayExecutor(Executor):
                 else:
                     faults += [worker.fault(int(env_id), name) for env_id in ids]
         if faults:
-            raise EnvError.of(tuple(faults), None, remedy) from faults[0].cause
+            raise EnvError.of(tuple(faults), None, call_remedy(faults[0], remedy)) from faults[0].cause
         return results
 
     def _observe(self) -> Any:
         """Return the present observations; zeros for envs that died with their worker."""
         is_lost = self._dispatcher.is_lost
-        living = [
-            worker
-            for worker in self._workers
-            if not worker.is_dead and not is_lost[worker.envs.start : worker.envs.stop].any()
-        ]
-        results = self._call_workers(
-            {worker: list(worker.envs) for worker in living},
-            "observe",
-            dict.fromkeys(living, ()),
-            "observe",
-            "reset the env, which rebuilds it",
-        )
+        # The new actor of a worker that died may hold envs that were reset beside envs that are still lost.
+        asked: dict[Worker, list[int]] = {}
+        for worker in self._workers:
+            env_ids = [env_id for env_id in worker.envs if not is_lost[env_id]]
+            if env_ids and not worker.is_dead:
+                asked[worker] = env_ids
+        results = self._call_workers(asked, "observe", dict.fromkeys(asked, ()), "observe", RESET_REMEDY)
         leaves = self._responses.leaves
         split_obs = split(self.spec.observation_space)
 
@@ -353,11 +348,16 @@ class RayExecutor(Executor):
                 for leaf in leaves
             ]
 
-        columns = [columns_of(worker) for worker in self._workers]
-        joined = [
-            np.concatenate(parts) if leaf.kind == "array" else tuple(value for part in parts for value in part)
-            for leaf, parts in zip(leaves, zip(*columns, strict=True), strict=True)
-        ]
+        parts_of_leaves = zip(*map(columns_of, self._workers), strict=True)
+        joined: list[Any] = []
+        for leaf, parts in zip(leaves, parts_of_leaves, strict=True):
+            if leaf.kind == "array":
+                column = np.concatenate(parts)
+                column[is_lost] = 0
+                joined.append(column)
+            else:
+                values = (value for part in parts for value in part)
+                joined.append(tuple(None if lost else value for value, lost in zip(values, is_lost, strict=True)))
         return join(self.spec.observation_space)(joined)
 
     # --- status ----------------------------------------------------------------------------
