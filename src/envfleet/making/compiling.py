@@ -10,6 +10,7 @@ import platform
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from envfleet import _native
+from envfleet.descriptors import above_standard_streams
 from envfleet.errors import CompileError, ConfigError
 from envfleet.making.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.making.gymnasium_ids import publish
@@ -246,21 +248,22 @@ def _check_loads(source: Path, library: Path) -> None:
     """Load a new library in a process of its own. What its static initializers throw would end this one."""
     if not sys.executable:  # an embedded interpreter: there is nothing to start
         return
-    reader, writer = os.pipe()
+    # Sockets: a pipe's ends are numbers, which would have to be closed by hand to try again.
+    reader, writer = above_standard_streams(socket.socketpair)
     try:
-        os.set_blocking(reader, False)  # a process that an initializer has left behind may keep it open
+        reader.setblocking(False)  # a process that an initializer has left behind may keep it open
         result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer)],
+            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer.fileno())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
             timeout=_LOAD_TIMEOUT_S,
-            pass_fds=[writer],
+            pass_fds=[writer.fileno()],
         )
         with contextlib.suppress(BlockingIOError):
-            if os.read(reader, 5) == b"alive":
+            if reader.recv(5) == b"alive":
                 return
         what, said = "ended the process", result.stderr.strip()
     except subprocess.TimeoutExpired:
@@ -268,8 +271,8 @@ def _check_loads(source: Path, library: Path) -> None:
     except FileNotFoundError:  # sys.executable is not there, as in some programs that embed Python
         return
     finally:
-        os.close(reader)
-        os.close(writer)
+        reader.close()
+        writer.close()
     raise CompileError(
         f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "
         f"throws, crashes or waits; move that into the env's constructor{f'. It said: {said}' if said else ''}"

@@ -27,6 +27,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from envfleet.descriptors import is_inherited
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
@@ -416,6 +417,9 @@ class _ForkServerConnection:
                 [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Never closed: the server's own descriptors, and its workers', would take their numbers.
+                stdout=None if is_inherited(1) else subprocess.DEVNULL,
+                stderr=None if is_inherited(2) else subprocess.DEVNULL,
             )
             threading.Thread(target=self._listen, args=(launcher,), name="envfleet-workers", daemon=True).start()
         except BaseException:

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Any
 
 from envfleet import _native
+from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
@@ -152,6 +153,7 @@ def start(fd: int, parent_pid: int) -> None:
 
 def start_forked(fd: int, parent_pid: int) -> None:
     """Run a worker that was forked from the caller."""
+    open_closed_standard_streams()  # before the descriptors below take their numbers
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
