@@ -142,6 +142,17 @@ def test_a_new_env_with_an_invalid_spec_cannot_be_made(tmp_path):
         envfleet.make("Invalid-v0")
 
 
+def test_a_compiled_env_on_a_python_backend(tmp_path):
+    envfleet.compile(write(tmp_path, "counter.cc", env_id="Only-v0"))
+    message = r"got 'Only-v0', which is implemented in C\+\+ only; use backend='native', without wrappers"
+    for options in ({"backend": "serial"}, {"backend": "threads"}, {"backend": "processes"}, {"wrappers": [id]}):
+        with pytest.raises(ConfigError, match=message):
+            envfleet.make("Only-v0", **options)
+    with pytest.raises(ConfigError, match="pass the id itself, with num_envs"):
+        envfleet.make(["Only-v0", "Only-v0"])
+    assert envfleet.make("Only-v0", backend="native").num_envs == 1
+
+
 def test_an_id_that_no_one_could_use_is_refused(tmp_path):
     before = envfleet.list_all_envs()
     with pytest.raises(CompileError, match="bad id!"):
