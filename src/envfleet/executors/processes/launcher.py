@@ -20,7 +20,6 @@ import pickle
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import traceback
 import warnings
@@ -239,6 +238,7 @@ class _Launcher:
         # The user chose fork by name; the default avoids the problem with threads. Filtered for this module only, so
         # that there is nothing to restore.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=__name__.replace(".", r"\."))
+        worker_module.flush_standard_streams()  # otherwise the worker would write what is buffered a second time
         fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
         try:
             # All in C: no signal handler can run between the fork and the request to adopt the child.
@@ -414,7 +414,7 @@ class _ForkServerConnection:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
+                worker_module.python_command(program),
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
                 # Never closed: the server's own descriptors, and its workers', would take their numbers.
