@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import stat
 import subprocess
 import sys
@@ -151,6 +152,26 @@ def test_a_compiled_env_on_a_python_backend(tmp_path):
     with pytest.raises(ConfigError, match="pass the id itself, with num_envs"):
         envfleet.make(["Only-v0", "Only-v0"])
     assert envfleet.make("Only-v0", backend="native").num_envs == 1
+
+
+def test_a_working_directory_that_was_deleted(tmp_path, monkeypatch):
+    source = write(tmp_path, "counter.cc", env_id="Homeless-v0")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert envfleet.compile(source) == ["Homeless-v0"]
+    with pytest.raises(CompileError, match=r"working directory .* got one that was deleted; .*absolute paths"):
+        envfleet.compile(source, flags=["-Iheaders"])
+
+
+def test_a_source_that_does_not_compile_while_sigchld_is_ignored(tmp_path):
+    (tmp_path / "bad.cc").write_text("this is no C++\n")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # all exit codes are 0
+    try:
+        with pytest.raises(CompileError, match=r"bad\.cc does not compile\.\s+.*error"):
+            envfleet.compile(tmp_path / "bad.cc")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_an_id_that_no_one_could_use_is_refused(tmp_path):

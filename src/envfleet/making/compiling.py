@@ -193,7 +193,13 @@ def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: 
     if not all(map(_WITHOUT_RELATIVE_PATHS.fullmatch, (*compiler[1:], *flags))) or not all(
         map(os.path.isabs, searched)
     ):
-        parts.append(os.getcwd())
+        try:
+            parts.append(os.getcwd())
+        except OSError as error:
+            raise CompileError(
+                "compile() expected a working directory for the relative paths in its flags, got one that was deleted; "
+                "change to another one, or use absolute paths"
+            ) from error
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     return f"{source.stem}-{digest}"
 
@@ -226,12 +232,12 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
                 print(shlex.join(command), file=sys.stderr)
             result = _run(source, command)
             if result.returncode != 0 or not built.is_file():
-                what = (
-                    "does not compile" if result.returncode != 0 else "was compiled, but the compiler wrote no library"
-                )
+                # The exit code is 0 whatever happened if SIGCHLD is ignored: see subprocess.Popen.
+                has_failed = result.returncode != 0 or result.stderr.strip()
+                what = "does not compile" if has_failed else "was compiled, but the compiler wrote no library"
+                code = f" (exit code {result.returncode})" if result.returncode != 0 else ""
                 raise CompileError(
-                    f"{source.name} {what} (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
-                    f"The command was: {shlex.join(command)}"
+                    f"{source.name} {what}{code}.\n\n{result.stderr.strip()}\n\nThe command was: {shlex.join(command)}"
                 )
             if verbose and result.stderr:
                 print(result.stderr, file=sys.stderr)
@@ -340,7 +346,7 @@ def _dependencies(depfile: Path) -> list[Path]:
     names = re.findall(r"(?:\\[ #]|[^\s])+", listed)
     plain = [name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$") for name in names]
     # Not resolved: a link that points elsewhere later must count as a change.
-    return [Path.cwd() / name for name in plain]
+    return [Path(name).absolute() for name in plain]
 
 
 def _files_named_in(flags: Sequence[str]) -> list[Path]:
@@ -349,7 +355,7 @@ def _files_named_in(flags: Sequence[str]) -> list[Path]:
     libraries = [following if own == "-l" else own[2:] for own, following in pairwise((*flags, "")) if own[:2] == "-l"]
     names = [f"lib{name}{suffix}" for name in libraries for suffix in (".so", ".a")]
     paths += [os.path.join(folder, name) for folder in paths for name in names]
-    return [Path.cwd() / path for path in paths if os.path.isfile(path)]
+    return [Path(path).absolute() for path in paths if os.path.isfile(path)]
 
 
 def _paths_in(flags: Sequence[str]) -> list[str]:
