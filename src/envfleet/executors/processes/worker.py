@@ -101,7 +101,7 @@ class WorkerEnvs:
         check_process = partial(_exit_if_forked, os.getpid())
         if self.build_now:
             try:
-                envs = build_envs(builders, self.env_ids, check_process)
+                envs = build_envs(builders, self.env_ids, check_process, is_interruptible=False)
             except EnvfleetError as error:
                 faults = getattr(error, "faults", None)
                 env_id = faults[0].env_id if faults else self.env_ids[0]
