@@ -353,6 +353,11 @@ def test_attributes():
         envs.get_attr("gravty")
     with pytest.raises(AttributeError, match="that can be set"):
         envs.set_attr("gravty", 1.0)
+    for name, value in (("gravty", None), (3, 1.0)):
+        with pytest.raises(AttributeError, match=f"no attribute {name!r} that can be set"):
+            envs.set_attr(name, value)
+    with pytest.raises(ConfigError, match=r"fits gravity of env 0, got None; pass a number or an array$"):
+        envs.set_attr("gravity", None)
     with pytest.raises(ConfigError, match="2 values"):
         envs.set_attr("gravity", [1.0])
     with pytest.raises(ConfigError, match="expected 4 values, got 3"):
