@@ -163,9 +163,9 @@ def start(fd: int, parent_pid: int) -> None:
 
 def start_forked(fd: int, parent_pid: int) -> None:
     """Run a worker that was forked from the caller."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     forget_exit_handlers()
     open_closed_standard_streams()  # before the descriptors below take their numbers
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     # PR_SET_PDEATHSIG would kill it when the thread that forked it ends.
@@ -208,14 +208,16 @@ def main(fd: int) -> int:
         # Of the envs and their packages: os._exit() runs none. The caller kills a worker that takes too long.
         with contextlib.suppress(BaseException):
             atexit._run_exitfuncs()
-        flush_standard_streams()
+        with contextlib.suppress(BaseException):
+            flush_standard_streams()
     return 0
 
 
 def flush_standard_streams() -> None:
     """Write out what is buffered in sys.stdout and sys.stderr."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # None, closed, or replaced by something without flush()
+        # None, closed, or a full disk. Not every Exception: a signal handler of the caller may raise one here.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
             stream.flush()
 
 
