@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import threading
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from gymnasium import spaces
 
 import envfleet
 from envfleet import (
@@ -18,6 +20,7 @@ from envfleet import (
     PoolClosedError,
     StateError,
 )
+from envfleet.validation import check_actions
 
 
 def test_an_env_that_writes_another_dtype_than_declared_is_told_so():
@@ -132,6 +135,55 @@ def test_env_ids(ids, message):
     with pytest.raises(EnvIdError, match=message):
         envs.reset(ids)
     assert envs.step([0, 0, 0])[0][:, 1].tolist() == [1, 1, 1]
+
+
+class LateError(Exception):
+    """What a signal handler raises."""
+
+
+class Interrupted:
+    """Actions that a signal interrupts while they are converted."""
+
+    def __array__(self, dtype=None, copy=None):
+        signal.raise_signal(signal.SIGUSR1)
+        return GOOD
+
+
+@pytest.mark.parametrize("exception", [LateError, TimeoutError])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pool: pool.step(Interrupted()),
+        lambda pool: pool.step(GOOD, Interrupted()),
+        lambda pool: check_actions("step()", {"a": Interrupted()}, spaces.Dict(a=spaces.Discrete(2)), 3, None),
+    ],
+    ids=["actions", "env ids", "nested actions"],
+)
+def test_an_exception_of_a_signal_handler_is_not_about_the_input(call, exception):
+    def handler(*_):
+        raise exception("time is up")
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with envfleet.make_pool("CartPole-v1", num_envs=3) as pool:
+            pool.reset(seed=0)
+            with pytest.raises(exception, match="time is up"):
+                call(pool)
+            assert len(pool.step(GOOD)) == 3
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("requires grad"), TypeError("on a GPU"), KeyError("a")])
+def test_arrays_of_other_libraries_that_cannot_be_converted(error):
+    class Tensor:
+        def __array__(self, dtype=None, copy=None):
+            raise error
+
+    with envfleet.make_pool("CartPole-v1", num_envs=3) as pool:
+        pool.reset(seed=0)
+        with pytest.raises(ActionError, match=f"expected actions as an array, got Tensor: .*{error.args[0]}"):
+            pool.step(Tensor())
 
 
 def test_a_seed_that_is_passed_as_env_ids():
@@ -301,6 +353,11 @@ def test_attributes():
         envs.get_attr("gravty")
     with pytest.raises(AttributeError, match="that can be set"):
         envs.set_attr("gravty", 1.0)
+    for name, value in (("gravty", None), (3, 1.0)):
+        with pytest.raises(AttributeError, match=f"no attribute {name!r} that can be set"):
+            envs.set_attr(name, value)
+    with pytest.raises(ConfigError, match=r"fits gravity of env 0, got None; pass a number or an array$"):
+        envs.set_attr("gravity", None)
     with pytest.raises(ConfigError, match="2 values"):
         envs.set_attr("gravity", [1.0])
     with pytest.raises(ConfigError, match="expected 4 values, got 3"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import stat
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet import CompileError
+from envfleet import CompileError, ConfigError
 from envfleet.making.compiling import cache_key, cpu_description
 
 COUNTER = """
@@ -107,6 +108,71 @@ def test_a_built_in_env_is_not_replaced_in_silence(tmp_path):
         envfleet.compile(source)
     envs = envfleet.make("Catch-v0", num_envs=1024)
     assert envs.reset(seed=0)[0].shape == (1024, 10, 5)
+
+
+def test_a_version_with_an_invalid_spec_does_not_replace_the_one_before(tmp_path):
+    source = write(tmp_path, "counter.cc", env_id="Kept-v0", start="7")
+    envfleet.compile(source)
+    broken = source.read_text().replace("envfleet::box<float>({1})", "envfleet::box<float>({1}, 9, 5)")
+    source.write_text(broken)
+    for _ in range(2):  # built, then from the cache
+        with pytest.raises(CompileError, match=r"Kept-v0 .*its spec is invalid: .*correct its spec\(\)"):
+            envfleet.compile(source)
+        assert first_obs("Kept-v0") == 7
+    write(tmp_path, "counter.cc", env_id="Kept-v0", start="8")
+    envfleet.compile(source)
+    assert first_obs("Kept-v0") == 8
+
+
+def test_an_env_of_a_later_library_survives_a_refused_version_of_an_earlier_one(tmp_path):
+    two = write(tmp_path, "two.cc", env_id="First-v0")
+    two.write_text(two.read_text() + '\nstruct Other : Counter {};\nENVFLEET_ENV("Second-v0", Other)\n')
+    envfleet.compile(two)
+    envfleet.compile(write(tmp_path, "second.cc", env_id="Second-v0", start="2"))
+    two.write_text(two.read_text().replace("box<float>({1})", "box<float>({1}, 9, 5)"))
+    with pytest.raises(CompileError, match="invalid"):
+        envfleet.compile(two)
+    assert (first_obs("First-v0"), first_obs("Second-v0")) == (1, 2)
+
+
+def test_a_new_env_with_an_invalid_spec_cannot_be_made(tmp_path):
+    source = write(tmp_path, "invalid.cc", env_id="Invalid-v0")
+    source.write_text(source.read_text().replace("box<float>({1})", "box<float>({1}, 9, 5)"))
+    with pytest.raises(CompileError, match="Invalid-v0"):
+        envfleet.compile(source)
+    with pytest.raises(ConfigError, match="Invalid-v0 expected spaces that Gymnasium accepts"):
+        envfleet.make("Invalid-v0")
+
+
+def test_a_compiled_env_on_a_python_backend(tmp_path):
+    envfleet.compile(write(tmp_path, "counter.cc", env_id="Only-v0"))
+    message = r"got 'Only-v0', which is implemented in C\+\+ only; use backend='native', without wrappers"
+    for options in ({"backend": "serial"}, {"backend": "threads"}, {"backend": "processes"}, {"wrappers": [id]}):
+        with pytest.raises(ConfigError, match=message):
+            envfleet.make("Only-v0", **options)
+    with pytest.raises(ConfigError, match="pass the id itself, with num_envs"):
+        envfleet.make(["Only-v0", "Only-v0"])
+    assert envfleet.make("Only-v0", backend="native").num_envs == 1
+
+
+def test_a_working_directory_that_was_deleted(tmp_path, monkeypatch):
+    source = write(tmp_path, "counter.cc", env_id="Homeless-v0")
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert envfleet.compile(source) == ["Homeless-v0"]
+    with pytest.raises(CompileError, match=r"working directory .* got one that was deleted; .*absolute paths"):
+        envfleet.compile(source, flags=["-Iheaders"])
+
+
+def test_a_source_that_does_not_compile_while_sigchld_is_ignored(tmp_path):
+    (tmp_path / "bad.cc").write_text("this is no C++\n")
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # all exit codes are 0
+    try:
+        with pytest.raises(CompileError, match=r"bad\.cc does not compile\.\s+.*error"):
+            envfleet.compile(tmp_path / "bad.cc")
+    finally:
+        signal.signal(signal.SIGCHLD, before)
 
 
 def test_an_id_that_no_one_could_use_is_refused(tmp_path):

@@ -28,7 +28,7 @@ class Fault:
     message: str
     traceback: str = ""
     cause: BaseException | None = field(default=None, compare=False)  # the exception itself, if it could be pickled
-    exit_code: int | None = None  # of a worker that died; negative: the signal that killed it
+    exit_code: int | None = None  # of a worker that died; negative: the signal that killed it; or UNKNOWN_EXIT
 
     def __getstate__(self) -> dict[str, Any]:
         # The exception may not be picklable; its text is in the message.

@@ -20,6 +20,10 @@ def short_repr(value: Any) -> str:
     return f"{type(value).__name__}: {text if len(text) <= 100 else text[:97] + '...'}"
 
 
+# Fault.exit_code of a worker that ended in an unknown way. No process has it: exit codes are below 256.
+UNKNOWN_EXIT = 256
+
+
 class EnvfleetError(Exception):
     """Base class of all exceptions that envfleet raises on purpose."""
 
@@ -130,13 +134,13 @@ class EnvError(EnvfleetError, RuntimeError):
 class WorkerDied(EnvError):  # noqa: N818 (the name states what happened)
     """The process that ran an env has died.
 
-    exit_code: its exit code, or None. signal: the signal that killed it, or None.
+    exit_code: its exit code, or None. signal: the signal that killed it, or None. Both are None if that is unknown.
     """
 
     def __init__(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
         super().__init__(faults, batch, remedy)
         code = faults[0].exit_code
-        self.exit_code = code if code is not None and code >= 0 else None
+        self.exit_code = code if code is not None and 0 <= code < UNKNOWN_EXIT else None
         self.signal = -code if code is not None and code < 0 else None
 
 

@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from envfleet.spec import PoolConfig
 
 
+# What numpy, another library's __array__() and a space's contains() raise for a wrong value. Not every Exception: one
+# that a signal handler raises in the middle of a check, such as a timeout, says nothing about the caller's values.
+_WRONG_VALUE_ERRORS = (
+    *(TypeError, ValueError, ArithmeticError, LookupError),
+    *(AttributeError, AssertionError, BufferError, RuntimeError),
+)
+
+
 class LeafColumns(list[Any]):
     """Checked actions: one column per leaf of the action space."""
 
@@ -49,7 +57,7 @@ def check_env_id(call: str, env_id: Any, num_envs: int) -> int:
 def _known_ids(call: str, env_ids: Any, num_envs: int) -> NDArray[np.int32]:
     try:
         given = np.asarray(env_ids)
-    except Exception as error:
+    except _WRONG_VALUE_ERRORS as error:
         raise EnvIdError(f"{call} expected env ids as an array of integers, got {type(env_ids).__name__}") from error
     if given.ndim != 1:
         hint = "; to seed the envs, write reset(seed=...)" if call == "reset()" and given.ndim == 0 else ""
@@ -222,7 +230,7 @@ def _is_column(given: Any, leaf: Leaf, rows: int) -> bool:
         return _is_list(given) and len(given) == rows
     try:
         array = np.asarray(given)
-    except Exception:
+    except _WRONG_VALUE_ERRORS:
         return False
     return array.shape == (rows, *leaf.shape) and array.dtype.kind in "biufc"
 
@@ -255,7 +263,7 @@ def _check_array(
     hint = "pass one row per env" if ids is None else "pass one row per env id"
     try:
         given = np.asarray(actions)
-    except Exception as error:
+    except _WRONG_VALUE_ERRORS as error:
         wrong = _first_wrong_shape(actions, leaf, ids)
         raise ActionError(
             f"{call} expected {name} as an array, got {type(actions).__name__}: {wrong or error}; {hint}"
@@ -302,7 +310,7 @@ def _check_values(
         reason = ""
         try:
             inside = bool(space.contains(value))
-        except Exception as error:  # a custom space may not expect every type
+        except _WRONG_VALUE_ERRORS as error:  # a custom space may not expect every type
             inside, reason = False, f"; its contains() raised {error!r}"
         if inside:
             continue

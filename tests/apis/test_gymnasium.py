@@ -243,6 +243,10 @@ def test_register_gives_an_env_a_new_name():
         assert not truncated.any()
     assert envs.step([0, 0])[3].all()
     assert "Icy-v0" in envfleet.list_all_envs()
+    envfleet.register("Icy-v0", "FrozenLake-v1", max_episode_steps=7, is_slippery=True)  # the same: nothing to say
+    with pytest.warns(UserWarning, match="overrides 'Icy-v0'"):
+        envfleet.register("Icy-v0", "FrozenLake-v1", max_episode_steps=8, is_slippery=True)
+    assert envfleet.make_spec("Icy-v0").max_episode_steps == 8
     for bad in (
         ("CartPole-v1", "Taxi-v4", {}),
         ("", "Taxi-v4", {}),

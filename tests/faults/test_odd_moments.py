@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 import envfleet
-from envfleet import EnvError, UnknownEnvError
+from envfleet import EnvError, UnknownEnvError, WorkerDied
 
 BACKENDS = ["serial", "threads", "processes"]
 
@@ -140,6 +141,18 @@ def test_the_exception_of_a_constructor_comes_along(backend):
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_an_interrupt_that_a_constructor_raises_itself_is_reported():
+    """Ctrl-C does not reach a worker, so it is the env's own exception."""
+
+    def interrupt() -> NoReturn:
+        raise KeyboardInterrupt("from the simulator")
+
+    with pytest.raises(EnvError, match=r"env 1 raised in __init__\(\): KeyboardInterrupt: from") as caught:
+        envfleet.make([Counting, interrupt], num_workers=1, backend="processes")
+    assert isinstance(caught.value.__cause__, KeyboardInterrupt)
+    assert "in interrupt" in caught.value.env_traceback
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_constructor_that_fails_once_is_tried_again(backend, tmp_path):
     """With on_error="restart"; the other envs' rows are kept."""
@@ -233,6 +246,28 @@ def test_deaths_are_noticed_when_sigchld_is_blocked():
             print("noticed", error.signal)
     """)
     assert result.stdout == "noticed 9\n", result.stderr
+
+
+@pytest.mark.parametrize("start_method", ["forkserver", "spawn", "fork"])
+def test_no_exit_code_is_invented_when_sigchld_is_ignored(start_method):
+    class Ends(Counting):
+        def step(self, action):
+            os._exit(5)
+
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        with envfleet.make(Ends, num_envs=1, backend="processes", start_method=start_method) as envs:
+            envs.reset(seed=0)
+            with pytest.raises(WorkerDied) as caught:
+                envs.step([1])
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    # A forked worker is a child of this process, whose exit code the kernel then does not keep.
+    is_known = start_method != "fork"
+    assert (caught.value.exit_code, caught.value.signal) == (5 if is_known else None, None)
+    assert ("ended with exit code 5" if is_known else "ended with an unknown exit code (SIGCHLD is ignored") in str(
+        caught.value
+    )
 
 
 def test_what_the_main_module_defines_reaches_the_workers():

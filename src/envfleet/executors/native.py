@@ -271,8 +271,13 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             raise
 
     def _set_attr(self, env_id: int, name: str, value: Any) -> None:
+        if value is None and name in self.get_attrs(env_id):
+            raise ConfigError(
+                f"set_attr() expected a value that fits {name} of env {env_id}, got None; pass a number or an array"
+            )
         try:
-            is_set = self._native.set_field(env_id, name, value)
+            # What nanobind would refuse, in terms of C++ signatures, is no attribute either.
+            is_set = isinstance(name, str) and value is not None and self._native.set_field(env_id, name, value)
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 f"set_attr() expected a value that fits {name} of env {env_id}, got {short_repr(value)}: {error}"

@@ -10,16 +10,18 @@ import platform
 import re
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from envfleet import _native
+from envfleet.descriptors import above_standard_streams
 from envfleet.errors import CompileError, ConfigError
 from envfleet.making.compile_cache import CachedLibrary, LibraryCache, file_digest
 from envfleet.making.gymnasium_ids import publish
@@ -136,16 +138,32 @@ def _load(dlopen_path: str, path: Path) -> list[str]:
     except RuntimeError as error:
         reason = str(error).replace(dlopen_path, str(path))
         raise CompileError(f"{path} cannot be loaded as an env: {reason}") from error
-    plugin_files.update(dict.fromkeys(ids, path))
+    replaced = dict(plugin_files)
+    _record(ids, path)
+    try:
+        for env_id in ids:
+            make_spec(env_id)
+    except ConfigError as error:
+        _restore(replaced)
+        raise CompileError(f"{env_id} in {path} was loaded, but its spec is invalid: {error}") from error
     for env_id in ids:
         if env_id in built_in:
             warnings.warn(f"{env_id} is now the env in {path}, which replaces the built-in one", stacklevel=3)
-        try:
-            make_spec(env_id)
-        except (ConfigError, ValueError) as error:
-            raise CompileError(f"{env_id} in {path} was loaded, but its spec is invalid: {error}") from error
     publish(ids)
     return ids
+
+
+def _record(ids: Sequence[str], path: Path) -> None:
+    for env_id in ids:
+        plugin_files.pop(env_id, None)  # so that it moves to the end
+        plugin_files[env_id] = path
+
+
+def _restore(files: Mapping[str, Path]) -> None:
+    """Register these plug-in envs again. The engine keeps libraries loaded; the last one registered has an id."""
+    for path in dict.fromkeys(files.values()):
+        with contextlib.suppress(RuntimeError):  # its file was deleted
+            _record(_native.load_plugin(str(path)), path)
 
 
 def find_compiler() -> list[str]:
@@ -175,7 +193,13 @@ def cache_key(source: Path, compiler: Sequence[str], flags: Sequence[str], cpu: 
     if not all(map(_WITHOUT_RELATIVE_PATHS.fullmatch, (*compiler[1:], *flags))) or not all(
         map(os.path.isabs, searched)
     ):
-        parts.append(os.getcwd())
+        try:
+            parts.append(os.getcwd())
+        except OSError as error:
+            raise CompileError(
+                "compile() expected a working directory for the relative paths in its flags, got one that was deleted; "
+                "change to another one, or use absolute paths"
+            ) from error
     digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
     return f"{source.stem}-{digest}"
 
@@ -208,12 +232,12 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
                 print(shlex.join(command), file=sys.stderr)
             result = _run(source, command)
             if result.returncode != 0 or not built.is_file():
-                what = (
-                    "does not compile" if result.returncode != 0 else "was compiled, but the compiler wrote no library"
-                )
+                # The exit code is 0 whatever happened if SIGCHLD is ignored: see subprocess.Popen.
+                has_failed = result.returncode != 0 or result.stderr.strip()
+                what = "does not compile" if has_failed else "was compiled, but the compiler wrote no library"
+                code = f" (exit code {result.returncode})" if result.returncode != 0 else ""
                 raise CompileError(
-                    f"{source.name} {what} (exit code {result.returncode}).\n\n{result.stderr.strip()}\n\n"
-                    f"The command was: {shlex.join(command)}"
+                    f"{source.name} {what}{code}.\n\n{result.stderr.strip()}\n\nThe command was: {shlex.join(command)}"
                 )
             if verbose and result.stderr:
                 print(result.stderr, file=sys.stderr)
@@ -246,21 +270,22 @@ def _check_loads(source: Path, library: Path) -> None:
     """Load a new library in a process of its own. What its static initializers throw would end this one."""
     if not sys.executable:  # an embedded interpreter: there is nothing to start
         return
-    reader, writer = os.pipe()
+    # Sockets: a pipe's ends are numbers, which would have to be closed by hand to try again.
+    reader, writer = above_standard_streams(socket.socketpair)
     try:
-        os.set_blocking(reader, False)  # a process that an initializer has left behind may keep it open
+        reader.setblocking(False)  # a process that an initializer has left behind may keep it open
         result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer)],
+            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer.fileno())],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             errors="replace",
             check=False,
             timeout=_LOAD_TIMEOUT_S,
-            pass_fds=[writer],
+            pass_fds=[writer.fileno()],
         )
         with contextlib.suppress(BlockingIOError):
-            if os.read(reader, 5) == b"alive":
+            if reader.recv(5) == b"alive":
                 return
         what, said = "ended the process", result.stderr.strip()
     except subprocess.TimeoutExpired:
@@ -268,8 +293,8 @@ def _check_loads(source: Path, library: Path) -> None:
     except FileNotFoundError:  # sys.executable is not there, as in some programs that embed Python
         return
     finally:
-        os.close(reader)
-        os.close(writer)
+        reader.close()
+        writer.close()
     raise CompileError(
         f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "
         f"throws, crashes or waits; move that into the env's constructor{f'. It said: {said}' if said else ''}"
@@ -321,7 +346,7 @@ def _dependencies(depfile: Path) -> list[Path]:
     names = re.findall(r"(?:\\[ #]|[^\s])+", listed)
     plain = [name.replace("\\ ", " ").replace("\\#", "#").replace("$$", "$") for name in names]
     # Not resolved: a link that points elsewhere later must count as a change.
-    return [Path.cwd() / name for name in plain]
+    return [Path(name).absolute() for name in plain]
 
 
 def _files_named_in(flags: Sequence[str]) -> list[Path]:
@@ -330,7 +355,7 @@ def _files_named_in(flags: Sequence[str]) -> list[Path]:
     libraries = [following if own == "-l" else own[2:] for own, following in pairwise((*flags, "")) if own[:2] == "-l"]
     names = [f"lib{name}{suffix}" for name in libraries for suffix in (".so", ".a")]
     paths += [os.path.join(folder, name) for folder in paths for name in names]
-    return [Path.cwd() / path for path in paths if os.path.isfile(path)]
+    return [Path(path).absolute() for path in paths if os.path.isfile(path)]
 
 
 def _paths_in(flags: Sequence[str]) -> list[str]:

@@ -39,7 +39,7 @@ class NativeEntry:
 
 
 registered: dict[str, NativeEntry] = {}  # by register()
-plugin_files: dict[str, Path] = {}  # the library of each plug-in env
+plugin_files: dict[str, Path] = {}  # the library of each plug-in env, in the order in which they were loaded
 _ALIASES = {
     env_id: NativeEntry(family.native_ids[0], params)
     for family in families.FAMILIES
@@ -155,7 +155,12 @@ def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
                 "parameters that change a space must be the same for all envs"
             )
     config = _resolved_config(entry, options, described)
-    spec = _make_spec(env_id, entry, options, config, params, described[0], texts[0])
+    try:
+        spec = _make_spec(env_id, entry, options, config, params, described[0], texts[0])
+    except (AssertionError, ValueError) as error:  # of Gymnasium's spaces
+        raise ConfigError(
+            f"{env_id} expected spaces that Gymnasium accepts, got: {error}; correct its spec(), or these parameters"
+        ) from error
     return ResolvedEnvs(spec, params, config)
 
 

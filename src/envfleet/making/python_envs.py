@@ -19,7 +19,7 @@ from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
 from envfleet.making.gymnasium_ids import NAMESPACE
-from envfleet.making.native_envs import native_ids, python_spec_of_native
+from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
@@ -82,7 +82,10 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
 
 
 def check_known(env: Any, position: int | None = None) -> None:
-    """Raise UnknownEnvError if an id is neither a native env's nor Gymnasium's. position: of env in a list."""
+    """Raise ConfigError, for unknown ids UnknownEnvError, unless Python envs can be made from this.
+
+    position: of env in a list.
+    """
     if isinstance(env, (list, tuple)):
         for i, own in enumerate(env):
             check_known(own, i)
@@ -92,7 +95,7 @@ def check_known(env: Any, position: int | None = None) -> None:
             name = env.removeprefix(f"{NAMESPACE}/")
             raise UnknownEnvError(f"make() expected an id without Gymnasium's namespace, got {env!r}; use {name!r}")
         if not _is_known(env):
-            raise _unknown(env)
+            raise _unknown(env) if find_entry(env) is None else _native_only(env, position)
     elif not isinstance(env, GymnasiumSpec) and not callable(env):
         raise not_a_source(env, position)
 
@@ -105,6 +108,11 @@ def _is_known(env_id: str) -> bool:
     except Exception:  # not registered, or its module cannot be imported
         return False
     return True
+
+
+def _native_only(env_id: str, position: int | None) -> ConfigError:
+    remedy = "use backend='native', without wrappers" if position is None else "pass the id itself, with num_envs"
+    return ConfigError(f"make() expected a Python env, got {env_id!r}, which is implemented in C++ only; {remedy}")
 
 
 def _unknown(env_id: str) -> UnknownEnvError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import gymnasium
@@ -37,7 +38,7 @@ def register(
     reward_threshold: float | None = None,
     **params: Any,
 ) -> None:
-    """Register a new id for a native env, with other defaults.
+    """Register a new id for a native env, with other defaults. Warns if it overrides other defaults of the id.
 
     >>> register("LongCartPole-v0", "CartPole-v1", max_episode_steps=10_000)
     """
@@ -61,5 +62,7 @@ def register(
     )
     # Wrong defaults raise here, not at the first make().
     resolve(env_id, entry, parse_options({}))
+    if registered.get(env_id, entry) != entry:
+        warnings.warn(f"register() overrides {env_id!r}, which was registered with other defaults", stacklevel=2)
     registered[env_id] = entry
     publish([env_id])

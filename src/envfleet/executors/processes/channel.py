@@ -11,6 +11,8 @@ import struct
 import time
 from collections.abc import Sequence
 
+from envfleet.descriptors import above_standard_streams, move_above_standard_streams
+
 _HEADER = struct.Struct("<QI")
 _MAX_FDS = 8
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)  # 0: macOS, which has no such flag
@@ -29,7 +31,7 @@ class Channel:
     @staticmethod
     def pair() -> tuple[Channel, Channel]:
         """Return the two ends of a new channel."""
-        one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        one, other = above_standard_streams(lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM))
         return Channel(one), Channel(other)
 
     @staticmethod
@@ -64,9 +66,10 @@ class Channel:
             for level, kind, data in ancillary:
                 if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                     fds.frombytes(data[: len(data) - len(data) % _FD_BYTES])
-            if not _CLOSE_ON_EXEC:
-                for fd in fds:
-                    os.set_inheritable(fd, False)
+            for index, fd in enumerate(fds):
+                fds[index] = move_above_standard_streams(fd)
+                if not _CLOSE_ON_EXEC:
+                    os.set_inheritable(fds[index], False)
             if not header:
                 return None
             header += self._exactly(_HEADER.size - len(header), deadline)

@@ -129,6 +129,7 @@ class ForkServer:
             return pid
         code = 1
         try:
+            worker.forget_exit_handlers()
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._control.close()
@@ -145,8 +146,9 @@ class ForkServer:
 
     def _spawn(self, fd: int) -> int:
         # Not subprocess.Popen, which may reap other children, whose exits would then not be reported.
-        program = f"from envfleet.executors.processes import worker; worker.start({fd}, {os.getpid()})"
-        command = [sys.executable, "-c", f"import sys; sys.path[:] = {sys.path!r}; {program}"]
+        command = worker.python_command(
+            f"from envfleet.executors.processes import worker; worker.start({fd}, {os.getpid()})"
+        )
         os.set_inheritable(fd, True)  # no other descriptor is inheritable
         return os.posix_spawn(sys.executable, command, os.environ)
 

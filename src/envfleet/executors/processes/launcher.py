@@ -20,23 +20,27 @@ import pickle
 import queue
 import signal
 import subprocess
-import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
 
-from envfleet.errors import EnvfleetError
+from envfleet.descriptors import is_inherited
+from envfleet.errors import UNKNOWN_EXIT, EnvfleetError
 from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
 
 _EXIT_TIMEOUT_S = 1.0
-_UNKNOWN_EXIT = -int(signal.SIGKILL)  # the server died before it could report the exit code
+_KILLED = -int(signal.SIGKILL)  # the kernel kills a fork server's workers with it
 
 
 def describe_exit(exit_code: int) -> str:
     """Return how a process ended, as text."""
+    if exit_code == UNKNOWN_EXIT:
+        return (
+            "ended with an unknown exit code (SIGCHLD is ignored, or other code in this process waits for its children)"
+        )
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     try:
@@ -100,7 +104,7 @@ class WorkerProcess:
         """How the process ended, as text."""
         if self._state.start_error is not None:
             return f"could not be started: {self._state.start_error}"
-        return describe_exit(_UNKNOWN_EXIT if self.exit_code is None else self.exit_code)
+        return describe_exit(_KILLED if self.exit_code is None else self.exit_code)
 
     def on_exit(self, callback: Callable[[], None]) -> None:
         """Call this, from another thread, when the process has ended; at once if it already has."""
@@ -238,6 +242,7 @@ class _Launcher:
         # The user chose fork by name; the default avoids the problem with threads. Filtered for this module only, so
         # that there is nothing to restore.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=__name__.replace(".", r"\."))
+        worker_module.flush_standard_streams()  # otherwise the worker would write what is buffered a second time
         fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
         try:
             # All in C: no signal handler can run between the fork and the request to adopt the child.
@@ -307,12 +312,11 @@ class _Launcher:
             self._server = None
         self._open_channels.discard(server.channel)
         exit_code = server.reap()
-        # The kernel kills a fork server's workers with it.
         while server.workers:
             state = server.workers.popitem()[1]
             if state.pid is None:
                 state.start_error = f"the fork server {describe_exit(exit_code)}"
-            self._record_exit(state, _UNKNOWN_EXIT)
+            self._record_exit(state, _KILLED)
 
     def on_server_message(self, server: _ForkServerConnection, what: str, token: int, detail: Any) -> None:
         """Handle a server's message about a worker."""
@@ -356,8 +360,8 @@ class _Launcher:
         try:
             _, status = os.waitpid(pid, 0)
             code = os.waitstatus_to_exitcode(status)
-        except ChildProcessError:
-            code = _UNKNOWN_EXIT
+        except ChildProcessError:  # it was reaped elsewhere
+            code = UNKNOWN_EXIT
         self._record_exit(state, code)
 
     def _record_exit(self, state: _WorkerState, exit_code: int) -> None:
@@ -413,9 +417,12 @@ class _ForkServerConnection:
         self._process: subprocess.Popen[bytes] | None = None
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"],
+                worker_module.python_command(program),
                 pass_fds=[other.fileno()],
                 stdin=subprocess.DEVNULL,
+                # Never closed: the server's own descriptors, and its workers', would take their numbers.
+                stdout=None if is_inherited(1) else subprocess.DEVNULL,
+                stderr=None if is_inherited(2) else subprocess.DEVNULL,
             )
             threading.Thread(target=self._listen, args=(launcher,), name="envfleet-workers", daemon=True).start()
         except BaseException:
@@ -431,7 +438,7 @@ class _ForkServerConnection:
         """Kill the server if need be and return its exit code."""
         self.channel.close()
         if self._process is None:
-            return _UNKNOWN_EXIT
+            return UNKNOWN_EXIT
         with contextlib.suppress(subprocess.TimeoutExpired):
             # It has closed its end of the channel and is about to exit.
             return self._process.wait(_EXIT_TIMEOUT_S)

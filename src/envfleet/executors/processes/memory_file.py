@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from envfleet import _native
+from envfleet.descriptors import above_standard_streams
 from envfleet.errors import EnvfleetError
 from envfleet.executors.python.side_channel import file_size_limit
 
@@ -12,7 +13,7 @@ from envfleet.executors.python.side_channel import file_size_limit
 def shared_memory(num_bytes: int) -> _native.MemoryFile:
     """Create a file of this size, which disappears when the last process that has it open ends."""
     try:
-        return _native.MemoryFile(num_bytes)
+        return above_standard_streams(lambda: [_native.MemoryFile(num_bytes)])[0]
     except OSError as error:
         if error.errno != errno.EFBIG:
             raise EnvfleetError(

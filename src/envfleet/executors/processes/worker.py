@@ -6,21 +6,25 @@ Other jobs (envfleet.sampling has one) only need a method run(channel).
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
 import pickle
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
 import traceback
+import weakref
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from envfleet import _native
+from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
@@ -97,7 +101,7 @@ class WorkerEnvs:
         check_process = partial(_exit_if_forked, os.getpid())
         if self.build_now:
             try:
-                envs = build_envs(builders, self.env_ids, check_process)
+                envs = build_envs(builders, self.env_ids, check_process, is_interruptible=False)
             except EnvfleetError as error:
                 faults = getattr(error, "faults", None)
                 env_id = faults[0].env_id if faults else self.env_ids[0]
@@ -141,6 +145,13 @@ class RunnerOptions:
     max_spinners: int
 
 
+def python_command(program: str) -> list[str]:
+    """Return the command that runs a program in a new interpreter with the flags and the sys.path of this one."""
+    # Private, but what multiprocessing uses: -O, -W, -X ...
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # typeshed lacks it
+    return [sys.executable, *flags, "-c", f"import sys; sys.path[:] = {[*map(str, sys.path)]!r}; {program}"]
+
+
 def start(fd: int, parent_pid: int) -> None:
     """Run a worker that was started as a new program."""
     from envfleet.executors.processes.fork_server import die_with_parent
@@ -153,11 +164,24 @@ def start(fd: int, parent_pid: int) -> None:
 def start_forked(fd: int, parent_pid: int) -> None:
     """Run a worker that was forked from the caller."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    forget_exit_handlers()
+    open_closed_standard_streams()  # before the descriptors below take their numbers
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     # PR_SET_PDEATHSIG would kill it when the thread that forked it ends.
     exit_with_parent(parent_pid)
     os._exit(main(fd))
+
+
+def forget_exit_handlers() -> None:
+    """Forget the exit handlers of the process that this worker was forked from: only that process runs them."""
+    atexit._clear()
+    # One handler runs all finalizers, those of the parent too, such as that of a TemporaryDirectory.
+    finalize: Any = weakref.finalize  # untyped: the attributes are private
+    for finalizer in finalize._registry:
+        finalizer.atexit = False
+    # Otherwise the handler would not be registered again for the finalizers of this process.
+    finalize._registered_with_atexit = False
 
 
 # Set in worker processes.
@@ -181,10 +205,20 @@ def main(fd: int) -> int:
         return 1
     finally:
         channel.close()
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(Exception):
-                stream.flush()
+        # Of the envs and their packages: os._exit() runs none. The caller kills a worker that takes too long.
+        with contextlib.suppress(BaseException):
+            atexit._run_exitfuncs()
+        with contextlib.suppress(BaseException):
+            flush_standard_streams()
     return 0
+
+
+def flush_standard_streams() -> None:
+    """Write out what is buffered in sys.stdout and sys.stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        # None, closed, or a full disk. Not every Exception: a signal handler of the caller may raise one here.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            stream.flush()
 
 
 def _run(channel: Channel) -> None:

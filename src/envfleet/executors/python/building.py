@@ -99,11 +99,14 @@ def build_envs(
     builders: Sequence[EnvBuilder],
     env_ids: Iterable[int],
     check_process: Callable[[], None] = _accept_any_process,
+    *,
+    is_interruptible: bool = True,
 ) -> dict[int, Any]:
     """Build these envs and return them by env id.
 
     check_process: called after each env. In a worker, it ends a child that the env has forked; the child would build
     the other envs as well, and each of them might fork again.
+    is_interruptible: whether Ctrl-C reaches this process. Otherwise a KeyboardInterrupt is the env's own exception.
 
     Raises EnvError if a constructor raises, or its ConfigError; envs that were already built are closed.
     """
@@ -117,9 +120,11 @@ def build_envs(
                     _ = env.step, env.reset  # either may be a property that raises
                 finally:
                     check_process()
-            except (KeyboardInterrupt, EnvError, ConfigError):
+            except (EnvError, ConfigError):
                 raise
             except BaseException as error:
+                if is_interruptible and isinstance(error, KeyboardInterrupt):
+                    raise
                 fault = report_exception(error, "__init__", pickled=False).fault(env_id, error)
                 raise EnvError((fault,), None, build_remedy(fault)) from error
             other_id = env_id_of.setdefault(id(env), env_id)
