@@ -273,8 +273,9 @@ def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
     if num_cpus is not None and (not isinstance(num_cpus, numbers.Real) or not 0 <= float(num_cpus) < MAX_RAY_WORKERS):
         raise ConfigError(f"ray_options['num_cpus'] expected a number of cores of at least 0, got {num_cpus!r}")
     checked["direct"] = flag_option("ray_direct", checked["direct"])
-    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"])
-    checked["placement_timeout_s"] = RayConfig.placement_timeout_s if timeout_s is None else timeout_s
+    default_s = RayConfig.placement_timeout_s
+    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"], f"{default_s:g}")
+    checked["placement_timeout_s"] = default_s if timeout_s is None else timeout_s
     return RayConfig(**checked)
 
 
@@ -343,11 +344,11 @@ def _number(name: str, value: Any) -> float | None:
     return None if value is None else float(value)
 
 
-def seconds_option(name: str, value: Any) -> float | None:
-    """Return a time in seconds above 0, or None for no limit; raise ConfigError for anything else."""
+def seconds_option(name: str, value: Any, meaning_of_none: str = "no limit") -> float | None:
+    """Return a time in seconds above 0, or None; raise ConfigError for anything else."""
     seconds = _number(name, value)
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise ConfigError(f"{name} expected seconds above 0, or None for no limit, got {value!r}")
+        raise ConfigError(f"{name} expected seconds above 0, or None for {meaning_of_none}, got {value!r}")
     return seconds
 
 
