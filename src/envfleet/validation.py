@@ -122,7 +122,8 @@ def _check_phases(call: str, ids: NDArray[np.int32] | None, executor: Executor, 
     for phase in Phase:
         if step_rule(config.autoreset_mode, phase) is not StepRule.REFUSE:
             continue
-        where = np.flatnonzero(asked == phase)
+        # As an int: for an enum, numpy runs Python code, and drops what a signal handler raises there.
+        where = np.flatnonzero(asked == int(phase))
         if not where.size:
             continue
         env_id = int(where[0] if ids is None else ids[where[0]])
