@@ -274,7 +274,7 @@ def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
         raise ConfigError(f"ray_options['num_cpus'] expected a number of cores of at least 0, got {num_cpus!r}")
     checked["direct"] = flag_option("ray_direct", checked["direct"])
     default_s = RayConfig.placement_timeout_s
-    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"], f"{default_s:g}")
+    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"], f"{default_s:g} s")
     checked["placement_timeout_s"] = default_s if timeout_s is None else timeout_s
     return RayConfig(**checked)
 
