@@ -167,12 +167,17 @@ def vector_info(batch: Batch, everywhere: NDArray[np.bool_]) -> dict[str, Any]:
 def final_info_of(batch: Batch) -> dict[str, Any]:
     """Return the "final_info" of a same_step batch, with its mask; an empty dict if no episode has ended in it."""
     final = batch.final
+    if final is None:
+        return {}
     ended = batch.terminated | batch.truncated
-    if final is None or not ended.any():
+    if not ended.any():
         return {}
     # The row of a restarted env has ended too, but has no final info.
-    columns = {key: own for key, own in final.info.items() if key not in ("elapsed_step", "_elapsed_step")}
-    return {"final_info": masked_rows({"elapsed_step": final.elapsed_step, **columns}, ended), "_final_info": ended}
+    own: dict[str, Any] = {"elapsed_step": final.elapsed_step * ended, "_elapsed_step": ended.copy()}
+    if final.info:
+        columns = {key: column for key, column in final.info.items() if key not in own}
+        own.update(masked_rows(columns, ended))
+    return {"final_info": own, "_final_info": ended}
 
 
 def all_true(count: int) -> NDArray[np.bool_]:
