@@ -192,6 +192,7 @@ def _can_load(env: Env, entry: NativeEntry, backend: str) -> bool:
     except CompileError as error:
         if backend == "native":
             raise
+        check_known(env)  # raises if there is no Python env, before a warning promises one
         warnings.warn(f"{env} runs as a Python env, several times slower: {error}", stacklevel=6)
         return False
     return True

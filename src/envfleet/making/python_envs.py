@@ -13,7 +13,7 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.families import find_python_family, python_family_ids
 from envfleet.envs.pixels import pixel_spec, wants_pixels
-from envfleet.errors import ConfigError, EnvError, MissingExtraError, UnknownEnvError
+from envfleet.errors import CompileError, ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
@@ -103,7 +103,7 @@ def check_known(env: Any, position: int | None = None) -> None:
 def _is_known(env_id: str) -> bool:
     try:
         gymnasium_spec(env_id)
-    except MissingExtraError:
+    except (CompileError, MissingExtraError):  # of a native env without a Python class
         raise
     except Exception:  # not registered, or its module cannot be imported
         return False
