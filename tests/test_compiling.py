@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet import CompileError, ConfigError
+from envfleet import CompileError, ConfigError, UnknownEnvError
 from envfleet.making.compiling import cache_key, cpu_description
 
 COUNTER = """
@@ -135,13 +135,19 @@ def test_an_env_of_a_later_library_survives_a_refused_version_of_an_earlier_one(
     assert (first_obs("First-v0"), first_obs("Second-v0")) == (1, 2)
 
 
-def test_a_new_env_with_an_invalid_spec_cannot_be_made(tmp_path):
-    source = write(tmp_path, "invalid.cc", env_id="Invalid-v0")
+@pytest.mark.parametrize("env_id", ["Invalid-v0", "CartPole-v1"])
+def test_an_env_with_an_invalid_spec_is_not_registered(tmp_path, env_id):
+    before = envfleet.list_all_envs()
+    source = write(tmp_path, "invalid.cc", env_id=env_id)
     source.write_text(source.read_text().replace("box<float>({1})", "box<float>({1}, 9, 5)"))
-    with pytest.raises(CompileError, match="Invalid-v0"):
+    with pytest.raises(CompileError, match=f"{env_id} .*expected spaces that Gymnasium accepts"):
         envfleet.compile(source)
-    with pytest.raises(ConfigError, match="Invalid-v0 expected spaces that Gymnasium accepts"):
-        envfleet.make("Invalid-v0")
+    assert envfleet.list_all_envs() == before
+    if env_id in before:
+        assert envfleet.make(env_id).single_observation_space.shape == (4,)
+    else:
+        with pytest.raises(UnknownEnvError, match=env_id):
+            envfleet.make(env_id)
 
 
 def test_a_compiled_env_on_a_python_backend(tmp_path):

@@ -157,6 +157,7 @@ void bind_env_types(nb::module_& module) {
   module.def("list_env_types", &engine::list_env_types);
   module.def("built_in_ids", &engine::built_in_ids);
   module.def("load_plugin", &load_plugin);
+  module.def("withdraw_types", &engine::withdraw_types);
   module.def("params_of", &params_of);
   module.def("describe", &describe);
 }

@@ -18,10 +18,13 @@ namespace {
 
 std::mutex types_mutex;
 
-std::map<std::string, const ef_env_type*>& types() {
-  static std::map<std::string, const ef_env_type*> by_id = [] {
-    std::map<std::string, const ef_env_type*> built_in;
-    for (const ef_env_type* type : detail::local_types()) built_in[type->id] = type;
+// The types of each id in the order in which they were registered, never empty: the last one counts.
+using Types = std::map<std::string, std::vector<const ef_env_type*>>;
+
+Types& types() {
+  static Types by_id = [] {
+    Types built_in;
+    for (const ef_env_type* type : detail::local_types()) built_in[type->id] = {type};
     return built_in;
   }();
   return by_id;
@@ -41,13 +44,13 @@ bool is_valid_id(const std::string& id) {
 const ef_env_type* find_env_type(const std::string& id) {
   std::lock_guard lock(types_mutex);
   const auto found = types().find(id);
-  return found == types().end() ? nullptr : found->second;
+  return found == types().end() ? nullptr : found->second.back();
 }
 
 std::vector<std::string> list_env_types() {
   std::lock_guard lock(types_mutex);
   std::vector<std::string> ids;
-  for (const auto& [id, type] : types()) ids.push_back(id);
+  for (const auto& [id, registered] : types()) ids.push_back(id);
   return ids;
 }
 
@@ -93,10 +96,20 @@ std::vector<std::string> load_plugin(const std::string& path) {
   std::lock_guard lock(types_mutex);
   std::vector<std::string> ids;
   for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
-    types()[plugin->types[i]->id] = plugin->types[i];
+    types()[plugin->types[i]->id].push_back(plugin->types[i]);
     ids.emplace_back(plugin->types[i]->id);
   }
   return ids;
+}
+
+void withdraw_types(const std::vector<std::string>& ids) {
+  std::lock_guard lock(types_mutex);
+  for (const std::string& id : ids) {
+    const auto found = types().find(id);
+    if (found == types().end()) continue;
+    found->second.pop_back();
+    if (found->second.empty()) types().erase(found);
+  }
 }
 
 }  // namespace envfleet::engine

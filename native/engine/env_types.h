@@ -19,4 +19,7 @@ std::vector<std::string> built_in_ids();
 // Loads a shared library and returns the ids of its envs; throws std::runtime_error.
 std::vector<std::string> load_plugin(const std::string& path);
 
+// Takes back what load_plugin() registered last under these ids: each is again what it was before, or unknown.
+void withdraw_types(const std::vector<std::string>& ids);
+
 }  // namespace envfleet::engine

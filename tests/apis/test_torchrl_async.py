@@ -100,7 +100,7 @@ def test_async_misuse():
 def test_wrong_env_index(index):
     with AsyncEnvFleetEnv(CountingEnv, 4, 2, backend="serial", categorical_action_encoding=True) as envs:
         rows = envs.reset()[:2].clone().set("action", torch.zeros(2, dtype=torch.int64))
-        with pytest.raises(EnvIdError, match="env_id"):
+        with pytest.raises(EnvIdError, match="env ids"):
             envs.send(rows.set("env_index", torch.tensor(index)))
         assert envs.pool.num_in_flight == 0
 

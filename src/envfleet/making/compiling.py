@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -139,31 +139,20 @@ def _load(dlopen_path: str, path: Path) -> list[str]:
         reason = str(error).replace(dlopen_path, str(path))
         raise CompileError(f"{path} cannot be loaded as an env: {reason}") from error
     replaced = dict(plugin_files)
-    _record(ids, path)
+    plugin_files.update(dict.fromkeys(ids, path))
     try:
         for env_id in ids:
             make_spec(env_id)
     except ConfigError as error:
-        _restore(replaced)
+        _native.withdraw_types(ids)
+        plugin_files.clear()
+        plugin_files.update(replaced)
         raise CompileError(f"{env_id} in {path} was loaded, but its spec is invalid: {error}") from error
     for env_id in ids:
         if env_id in built_in:
             warnings.warn(f"{env_id} is now the env in {path}, which replaces the built-in one", stacklevel=3)
     publish(ids)
     return ids
-
-
-def _record(ids: Sequence[str], path: Path) -> None:
-    for env_id in ids:
-        plugin_files.pop(env_id, None)  # so that it moves to the end
-        plugin_files[env_id] = path
-
-
-def _restore(files: Mapping[str, Path]) -> None:
-    """Register these plug-in envs again. The engine keeps libraries loaded; the last one registered has an id."""
-    for path in dict.fromkeys(files.values()):
-        with contextlib.suppress(RuntimeError):  # its file was deleted
-            _record(_native.load_plugin(str(path)), path)
 
 
 def find_compiler() -> list[str]:

@@ -39,7 +39,7 @@ class NativeEntry:
 
 
 registered: dict[str, NativeEntry] = {}  # by register()
-plugin_files: dict[str, Path] = {}  # the library of each plug-in env, in the order in which they were loaded
+plugin_files: dict[str, Path] = {}  # the library of each plug-in env
 _ALIASES = {
     env_id: NativeEntry(family.native_ids[0], params)
     for family in families.FAMILIES
