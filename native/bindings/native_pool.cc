@@ -288,22 +288,27 @@ nb::object NativePool::run_at_once(Request request, const Ids& ids) {
   return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
 }
 
-// Steps envs with actions that were accepted, and that the threads store.
-BatchBuffer* NativePool::run_deferred(const Ids& ids, const ActionArray& actions) {
+// Returns null if some of the actions are not in the space.
+BatchBuffer* NativePool::run_step(const Ids& ids, const ActionArray& actions) {
   // Values and no references, in one cache line: every thread reads it.
   struct alignas(64) Context {
     const engine::ActionStore* store;
     engine::ActionSlots slots;
     const char* actions;
     const std::int32_t* env_ids;
-    std::int64_t row_bytes;
-    std::int32_t dtype;
+    std::int64_t count;
+    std::int32_t row_bytes, dtype;
   } const context{&*actions_,
                   engine_->action_slots(),
                   static_cast<const char*>(actions.data),
                   ids.data,
-                  actions_->row_bytes(actions.dtype),
+                  ids.count,
+                  static_cast<std::int32_t>(actions_->row_bytes(actions.dtype)),
                   actions.dtype};
+  const auto accepts = [](const void* raw) {
+    const Context& own = *static_cast<const Context*>(raw);
+    return own.store->accepts(own.actions, own.dtype, own.count);
+  };
   const auto store_rows = [](const void* raw, std::int64_t begin, std::int64_t end) {
     const Context& own = *static_cast<const Context*>(raw);
     engine::ActionSlots slots = own.slots;
@@ -313,10 +318,10 @@ BatchBuffer* NativePool::run_deferred(const Ids& ids, const ActionArray& actions
     } else {
       slots.base += begin * slots.slot_bytes;
     }
-    own.store->store_accepted(slots, own.actions + begin * own.row_bytes, own.dtype, env_ids, end - begin);
+    return own.store->store_valid(slots, own.actions + begin * own.row_bytes, own.dtype, env_ids, end - begin);
   };
-  const engine::DeferredActions deferred{store_rows, &context};
-  return engine_->run(Request::step, ids.data, ids.count, &deferred);
+  const engine::GivenActions given{accepts, store_rows, &context, ids.count * context.row_bytes};
+  return engine_->run(Request::step, ids.data, ids.count, &given);
 }
 
 nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
@@ -334,9 +339,9 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
     if (!store(ids, actions)) return nb::bool_(false);
     return run(Request::step, ids, timeout_s);
   }
-  if (!actions_->accepts(actions.data, actions.dtype, ids.count)) return nb::bool_(false);
   const bool release = !is_expected_below(kHoldGilNs, Request::step, ids.count);
-  return wrap(without_gil_if(release, [&] { return run_deferred(ids, actions); }));
+  BatchBuffer* batch = without_gil_if(release, [&] { return run_step(ids, actions); });
+  return batch == nullptr ? nb::object(nb::bool_(false)) : wrap(batch);
 }
 
 bool NativePool::send_inside(nb::handle given, nb::handle env_ids) {
@@ -424,7 +429,7 @@ BatchBuffer* NativePool::step_without_gil(const ActionArray& actions, const std:
     begin_without_gil(Request::step, ids, true);
     return finish_without_gil();
   }
-  return actions_->accepts(actions.data, actions.dtype, ids.count) ? run_deferred(ids, actions) : nullptr;
+  return run_step(ids, actions);
 }
 
 bool NativePool::send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {

@@ -157,7 +157,7 @@ class NativePool {
   void begin_without_gil(engine::Request request, const Ids& ids, bool may_run_here);
   engine::BatchBuffer* finish_without_gil();
   engine::BatchBuffer* receive_without_gil();
-  engine::BatchBuffer* run_deferred(const Ids& ids, const ActionArray& actions);
+  engine::BatchBuffer* run_step(const Ids& ids, const ActionArray& actions);
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);

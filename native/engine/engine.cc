@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,9 @@ constexpr double kBlocksPerPart = 8;
 constexpr int kBlocksToLeave = 1;         // to the thread of a part, by the others; see SyncJob
 constexpr double kAsyncBlockNs = 10'000;  // the same for asynchronous blocks, whose rows are copied afterwards
 constexpr double kInlinePostNs = 20'000;  // shorter work is done before a thread would be awake
+// Actions of at least so many bytes are checked by all threads; below, waiting for them takes longer than the check.
+constexpr std::int64_t kSharedCheckBytes = 256 * 1024;
+constexpr double kStoredBlockNs = 1'000;  // the actions of a block: at most so long
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
 constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
@@ -118,15 +122,15 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   started_ = buffer;
 }
 
-void Engine::publish(double ns_per_row, int threads, int num_to_leave) {
-  const std::int64_t rows = started_->num_rows;
+void Engine::publish(std::int64_t rows, double ns_per_row, int threads, int num_to_leave) {
   // If the cost is unknown: blocks small enough to balance a slow env, large enough to keep the overhead low.
   std::int64_t block = rows / (threads * 16);
   if (ns_per_row > 0) {
     const double share_ns = ns_per_row * static_cast<double>(rows) / threads;
-    block = static_cast<std::int64_t>(std::clamp(share_ns / kBlocksPerPart, kBlockNs, kLongBlockNs) / ns_per_row);
+    // Rounded: the next smaller power of two of 511.99 would be half of what 512 gives.
+    block = std::llround(std::clamp(share_ns / kBlocksPerPart, kBlockNs, kLongBlockNs) / ns_per_row);
   }
-  measured_part_ = ns_per_row > 0 ? static_cast<int>(++num_published_ % threads) : kAllParts;
+  if (!is_storing_) measured_part_ = ns_per_row > 0 ? static_cast<int>(++num_published_ % threads) : kAllParts;
   job_.publish(rows, block, threads, num_to_leave);
 }
 
@@ -139,7 +143,7 @@ void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t nu
     start_helper_thread();
   }
   prepare(request, env_ids, num_rows);
-  publish(ns_per_row, std::max(options_.num_threads, 1));
+  publish(num_rows, ns_per_row, std::max(options_.num_threads, 1));
   if (is_quick) {
     run_part(0);
     return;
@@ -160,28 +164,25 @@ BatchBuffer* Engine::hand_over() {
   return done;
 }
 
-BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
-                         const DeferredActions* actions) {
+BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows, const GivenActions* actions) {
   const double ns_per_row = meter(request).estimate();
   const int num_threads = pool_size() <= 0 || num_rows == 1 ? 1 : thread_counts_.choose(num_rows, ns_per_row);
   if (num_threads > 1) start_threads();  // may throw, so before the batch exists; see start()
+  const std::int64_t begin_ns = now_ns();
+  if (actions != nullptr) {
+    // One pass before the steps, by all threads, or a check by the caller and storing within the steps.
+    const bool stores_first = num_threads == 1 || actions->num_bytes >= kSharedCheckBytes;
+    const bool are_accepted =
+        stores_first ? store_actions(*actions, num_rows, ns_per_row, num_threads) : actions->accepts(actions->context);
+    if (!are_accepted) return nullptr;
+    if (stores_first) actions = nullptr;
+  }
   prepare(request, env_ids, num_rows);
   if (actions != nullptr) started_actions_ = *actions;
-  const std::int64_t begin_ns = now_ns();
   if (num_threads == 1) {
     run_range(request, started_->rows(), 0, num_rows, kCallerShard, started_actions_);
   } else {
-    // An expensive env may change cores, and a caller that may not spin cannot wait for a few microseconds.
-    const bool leaves_blocks = may_spin_ && ns_per_row > 0 && ns_per_row < kBlockNs / 2;
-    publish(ns_per_row, num_threads, leaves_blocks ? kBlocksToLeave : 0);
-    thread_pool_.notify(num_threads - 1);
-    run_part(0);
-    if (leaves_blocks) {
-      // As long as a thread takes that is about to finish its part. Then it has lost its core, or never woke up.
-      const double block_ns = ns_per_row * static_cast<double>(job_.block_rows());
-      if (!job_.wait(static_cast<std::int64_t>((kBlocksToLeave + 1) * block_ns), true)) run_part(0, true);
-    }
-    job_.wait(-1, may_spin_);
+    run_shared(num_rows, ns_per_row, num_threads);
   }
   const std::int64_t end_ns = now_ns();
   started_actions_ = {};
@@ -190,8 +191,34 @@ BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int6
   return hand_over();
 }
 
+bool Engine::store_actions(const GivenActions& actions, std::int64_t num_rows, double ns_per_row, int num_threads) {
+  if (num_threads == 1) return actions.store(actions.context, 0, num_rows);
+  started_actions_ = actions;
+  is_storing_ = true;
+  are_refused_.store(false, std::memory_order_relaxed);
+  // In the blocks in which the envs are stepped afterwards: each thread then has its actions in its cache.
+  run_shared(num_rows, ns_per_row, num_threads);
+  is_storing_ = false;
+  started_actions_ = {};
+  return !are_refused_.load(std::memory_order_relaxed);
+}
+
+void Engine::run_shared(std::int64_t num_rows, double ns_per_row, int num_threads) {
+  // An expensive env may change cores, and a caller that may not spin cannot wait for a few microseconds.
+  const bool leaves_blocks = may_spin_ && ns_per_row > 0 && ns_per_row < kBlockNs / 2;
+  publish(num_rows, ns_per_row, num_threads, leaves_blocks ? kBlocksToLeave : 0);
+  thread_pool_.notify(num_threads - 1);
+  run_part(0);
+  if (leaves_blocks) {
+    // As long as a thread takes that is about to finish its part. Then it has lost its core, or never woke up.
+    const double block_ns = is_storing_ ? kStoredBlockNs : ns_per_row * static_cast<double>(job_.block_rows());
+    if (!job_.wait(static_cast<std::int64_t>((kBlocksToLeave + 1) * block_ns), true)) run_part(0, true);
+  }
+  job_.wait(-1, may_spin_);
+}
+
 void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                       const DeferredActions& actions) {
+                       const GivenActions& actions) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
@@ -222,11 +249,17 @@ bool Engine::run_part(int own_part, bool leaves_none) {
   // Measured once and not per block: two clock reads cost as much as a few envs.
   std::int64_t num_rows = 0, start = 0;
   Request request = Request::step;
-  bool is_metered = false;
+  bool is_metered = false, has_woken = false;
   __builtin_prefetch(&started_);  // while the first block is being claimed
   const auto run = [&](std::int64_t begin, std::int64_t end) {
+    if (is_storing_) [[unlikely]] {
+      if (!has_woken) thread_pool_.wake_more();
+      has_woken = true;
+      if (!started_actions_.store(started_actions_.context, begin, end)) are_refused_.store(true, std::memory_order_relaxed);
+      return;
+    }
     if (num_rows == 0) {
-      thread_pool_.wake_more();
+      if (!has_woken) thread_pool_.wake_more();
       start = now_ns();
       request = started_request_;
       // One thread per batch, each in its turn: if all did, the meter's counters would travel through every core.
@@ -235,8 +268,8 @@ bool Engine::run_part(int own_part, bool leaves_none) {
     run_range(started_request_, started_->rows(), begin, end, own_part, started_actions_);
     num_rows += end - begin;
   };
-  job_.run_blocks(own_part, run, leaves_none);
-  if (num_rows == 0) return false;
+  const bool has_run = job_.run_blocks(own_part, run, leaves_none);
+  if (num_rows == 0) return has_run;
   const std::int64_t duration_ns = now_ns() - start;
   if (!leaves_none) job_.note_speed(own_part, num_rows, duration_ns);
   if (is_metered) meter(request).add(num_rows, duration_ns);

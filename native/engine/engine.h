@@ -5,8 +5,8 @@
 //   post()  + take()    batch_size rows of whichever envs finish first
 //
 // Thread safety: one caller at a time (call_guard.h enforces that); the thread pool is internal.
-// Trusts its input: ids are valid, distinct and idle, actions are stored, envs may be stepped. input_checks.h and the
-// Python layer check that.
+// Trusts its input: ids are valid, distinct and idle, actions are stored or given to run(), envs may be stepped.
+// input_checks.h and the Python layer check that.
 // Invariant: every env that was started or posted completes its row, also one that throws.
 #pragma once
 
@@ -52,12 +52,15 @@ struct ActionSlots {
   char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
 };
 
-// Actions that were checked, and that the threads store block by block before they step the envs. If the caller's thread
-// stored them, each cache line of the slots would travel from the other threads' caches and back.
-struct DeferredActions {
-  // Stores the actions of rows begin to end - 1 of the batch.
-  void (*store)(const void* context, std::int64_t begin, std::int64_t end) = nullptr;
+// The actions of a batch, in the caller's array. The threads store them block by block: if the caller's thread did, each
+// cache line of the slots would travel from the other threads' caches and back.
+struct GivenActions {
+  // Whether all of them are in the space.
+  bool (*accepts)(const void* context) = nullptr;
+  // Stores the actions of rows begin to end - 1. Returns false, and stores valid ones instead, if some are not in the space.
+  bool (*store)(const void* context, std::int64_t begin, std::int64_t end) = nullptr;
   const void* context = nullptr;
+  std::int64_t num_bytes = 0;
 };
 
 class Engine : public std::enable_shared_from_this<Engine> {
@@ -75,9 +78,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // caller's thread may run envs too.
   BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);
   // start() and finish() in one, with the number of threads that was measured to be best. actions null: they are in their
-  // slots already.
+  // slots already. Otherwise they are checked first: returns null, and runs no env, if some are not in the space.
   BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
-                   const DeferredActions* actions = nullptr);
+                   const GivenActions* actions = nullptr);
   bool has_started() const { return started_ != nullptr; }
 
   // --- asynchronous ----------------------------------------------------------------
@@ -142,14 +145,19 @@ class Engine : public std::enable_shared_from_this<Engine> {
   bool is_async() const { return options_.batch_size < options_.num_envs; }
   void fill_in(ef_rows& rows, Request request, const ResetOptions* options);
   void prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
-  void publish(double ns_per_row, int num_threads, int num_to_leave = 0);
+  void publish(std::int64_t num_rows, double ns_per_row, int num_threads, int num_to_leave = 0);
+  // Lets this thread and num_threads - 1 others run the batch, or store its actions, and waits for them.
+  void run_shared(std::int64_t num_rows, double ns_per_row, int num_threads);
+  // Stores the actions of a batch, and returns whether all are in the space.
+  bool store_actions(const GivenActions& actions, std::int64_t num_rows, double ns_per_row, int num_threads);
   BatchBuffer* hand_over();
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
   // shard: the thread's shard of the counters.
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                 const DeferredActions& actions = {});
+                 const GivenActions& actions = {});
   void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard);
-  // Runs blocks of the started batch, those of this part first; see SyncJob::run_blocks(). Returns true if there were any.
+  // Runs blocks of the started batch, or stores their actions, those of this part first; see SyncJob::run_blocks().
+  // Returns true if there were any.
   bool run_part(int own_part, bool leaves_none = false);
   bool run_async_block(int worker_index);
   bool work(int worker_index);
@@ -182,9 +190,11 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // The batch that start() began; read by threads that have claimed a block of it. In one cache line: it changes with
   // every batch, and every thread then waits for it.
   alignas(64) BatchBuffer* started_ = nullptr;
-  DeferredActions started_actions_{};  // of a batch that run() runs; store is null if there are none
+  GivenActions started_actions_{};  // that the threads store; store is null if there are none
   Request started_request_ = Request::step;
-  int measured_part_ = 0;  // the part whose thread measures what a row costs
+  bool is_storing_ = false;               // the threads store actions and run no envs yet
+  std::atomic<bool> are_refused_{false};  // some action that they stored is not in the space
+  int measured_part_ = 0;                 // the part whose thread measures what a row costs
 
   alignas(64) std::shared_ptr<BufferPool> sync_buffers_;
   std::shared_ptr<BufferPool> async_buffers_;

@@ -215,10 +215,10 @@ bool ActionStore::accepts(const void* actions, std::int32_t dtype, std::int64_t 
   });
 }
 
-void ActionStore::store_accepted(const ActionSlots& slots, const void* actions, std::int32_t dtype,
-                                 const std::int32_t* env_ids, std::int64_t count) const {
+bool ActionStore::store_valid(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+                              std::int64_t count) const {
   if (store(slots, actions, dtype, env_ids, count)) [[likely]]
-    return;
+    return true;
   with_types(dtype, [&]<class Source, class Target>(Source, Target, auto) {
     for (std::int64_t i = 0; i < count; ++i) {
       auto* target = reinterpret_cast<Target*>(slots.of(env_ids != nullptr ? env_ids[i] : static_cast<std::int32_t>(i)));
@@ -228,6 +228,7 @@ void ActionStore::store_accepted(const ActionSlots& slots, const void* actions, 
     }
     return true;
   });
+  return false;
 }
 
 std::int64_t ActionStore::row_bytes(std::int32_t dtype) const { return size_of(dtype) * size_; }

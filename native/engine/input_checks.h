@@ -3,7 +3,7 @@
 // Whatever is not plainly right is refused with false; the Python layer then looks again, slowly, and either converts it
 // or explains what is wrong. No env is changed here; only action slots of idle envs are written.
 //
-// Thread safety: the caller's thread only.
+// Thread safety: the caller's thread only; the const methods of ActionStore from any, for different envs.
 #pragma once
 
 #include <algorithm>
@@ -100,10 +100,10 @@ class ActionStore {
   // env_ids null: row i is for env i. Returns false if some actions are not in the space; the slots must not be used then.
   bool store(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
              std::int64_t count) const;
-  // For actions that were accepted. If another thread has since written an action to the caller's array that is not in
-  // the space, some valid action is stored instead.
-  void store_accepted(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
-                      std::int64_t count) const;
+  // The same, but the slots may be used in any case: if some actions are not in the space, valid ones are stored instead.
+  // Actions that were accepted may have been changed since, by another thread that writes to the caller's array.
+  bool store_valid(const ActionSlots& slots, const void* actions, std::int32_t dtype, const std::int32_t* env_ids,
+                   std::int64_t count) const;
   // The size of one action of this dtype.
   std::int64_t row_bytes(std::int32_t dtype) const;
 

@@ -58,7 +58,7 @@ bool stores(const std::vector<Source>& action, std::vector<Target>* stored = nul
   if (!store.store(engine->action_slots(), action.data(), dtype, &id, 1)) {
     CHECK(!is_accepted);
     // As if it had been accepted and then changed.
-    store.store_accepted(engine->action_slots(), action.data(), dtype, &id, 1);
+    store.store_valid(engine->action_slots(), action.data(), dtype, &id, 1);
     CHECK(store.accepts(engine->action_slot(id), envfleet::dtype_of<Target>(), 1));
     return false;
   }

@@ -1,5 +1,6 @@
 // A batch in a fixed order: run(), start() + finish(), by any number of threads.
 #include <algorithm>
+#include <cstring>
 
 #include "tests/test_envs.h"
 
@@ -25,6 +26,44 @@ TEST(run_gives_every_env_its_row) {
       Bench<Marked> bench(sync_options(67, num_threads), {.burn_ns = burn_ns});
       bench.run_and_check(Request::reset, nullptr);
       for (int i = 0; i < 150; ++i) bench.run_and_check(Request::step, nullptr);
+    }
+  }
+}
+
+TEST(actions_are_checked_before_any_env_moves) {
+  std::minstd_rand random(5);
+  for (int num_threads = 1; num_threads <= 4; ++num_threads) {
+    for (const int burn_ns : kBurns) {
+      Bench<Marked> bench(sync_options(67, num_threads), {.burn_ns = burn_ns});
+      bench.run_and_check(Request::reset, nullptr);
+      struct Given {
+        Bench<Marked>& bench;
+        std::vector<std::int32_t> actions;
+        std::int32_t refused = 67;  // the row whose action is not in the space
+      } given{bench, std::vector<std::int32_t>(67)};
+      const auto store = [](const void* context, std::int64_t begin, std::int64_t end) {
+        const auto& own = *static_cast<const Given*>(context);
+        for (std::int64_t row = begin; row < end; ++row)
+          own.bench.set_action(static_cast<std::int32_t>(row), own.actions[row]);
+        return own.refused < begin || own.refused >= end;
+      };
+      const auto accepts = [](const void* context) { return static_cast<const Given*>(context)->refused >= 67; };
+      envfleet::engine::GivenActions actions{accepts, store, &given};
+      for (int i = 0; i < 150; ++i) {
+        bench.expect(Request::step, bench.all());
+        for (const std::int32_t id : bench.all()) {
+          std::memcpy(&given.actions[id], bench.engine->action_slot(id), sizeof(std::int32_t));
+          bench.set_action(id, -5);
+        }
+        given.refused = static_cast<std::int32_t>(random() % 134);  // half of the time: none
+        actions.num_bytes = random() % 2 == 0 ? 0 : 1 << 30;        // checked by the caller, or by all threads
+        BatchBuffer* batch = bench.engine->run(Request::step, nullptr, 67, &actions);
+        CHECK_EQUAL(batch == nullptr, given.refused < 67);
+        CHECK(!bench.engine->has_started());
+        given.refused = 67;
+        Batch done(batch != nullptr ? batch : bench.engine->run(Request::step, nullptr, 67, &actions));
+        bench.check_ordered(*done, bench.all());
+      }
     }
   }
 }
@@ -78,9 +117,8 @@ TEST(a_late_result_comes_later) {
     for (int i = 0; i < 20; ++i) {
       Gated::close_gate();
       bench.expect(Request::step, bench.all());
-      bench.engine->start(Request::step, nullptr, 5);
-      // A thread that came only after the gate opened would make the env look quick, and the next start() would
-      // run it in this thread, which is the one to open the gate.
+      // Not in this thread, which opens the gate: a thread that came only after that makes the env look quick.
+      bench.engine->start(Request::step, nullptr, 5, false);
       wait_for([] { return Gated::num_entered >= 1; });
       CHECK(bench.engine->finish(0, false) == nullptr);
       CHECK(bench.engine->finish(1'000'000, false) == nullptr);

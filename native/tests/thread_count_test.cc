@@ -2,9 +2,12 @@
 // of the thread count and of the (simulated) time.
 #include "engine/thread_count.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <utility>
 
 #include "tests/check.h"
 
@@ -46,6 +49,106 @@ struct Simulation {
     return static_cast<double>(num_rows) / (best_ns + 3'000);
   }
 };
+
+// 16 cores, some of which other programs use all the time. A thread that shares a core with one of them has it for a time
+// slice, then loses it for one. Blocks of a thread that has no core are taken by the others; one that loses its core within
+// a batch holds up the batch until it has it back.
+class SharedCores {
+ public:
+  SharedCores(double total_ns, double slice_ns) : total_ns_(total_ns), slice_ns_(slice_ns) {}
+
+  int num_shared = 0;
+
+  double operator()(int num_threads, std::int64_t now_ns) {
+    const int num_at_risk = std::max(0, num_threads - (16 - num_shared));
+    int num_waiting = 0;
+    for (int i = 0; i < num_at_risk; ++i) num_waiting += has_core(i, now_ns) ? 0 : 1;
+    double end_ns = now_ns + total_ns_ / (num_threads - num_waiting) + 2e3 + 100.0 * num_threads;
+    for (int i = 0; i < num_at_risk; ++i) {
+      Neighbour& own = neighbours_[i];
+      if (!own.is_away || own.changes_ns >= end_ns) continue;
+      has_core(i, own.changes_ns);
+      end_ns = std::max(end_ns, own.changes_ns + total_ns_ / num_threads / 8);
+    }
+    return end_ns - now_ns;
+  }
+
+ private:
+  struct Neighbour {
+    bool is_away = true;  // and the thread has the core
+    double changes_ns = 0;
+  };
+
+  bool has_core(int index, double now_ns) {
+    Neighbour& own = neighbours_[index];
+    while (own.changes_ns <= now_ns) {
+      own.is_away = !own.is_away;
+      own.changes_ns += std::uniform_real_distribution<double>(0.5, 1.5)(random_) * slice_ns_;
+    }
+    return own.is_away;
+  }
+
+  double total_ns_, slice_ns_;
+  std::array<Neighbour, 16> neighbours_{};
+  std::mt19937 random_{4};
+};
+
+// A host that takes each of 16 cores away now and then. How long a batch waits for them hardly depends on the thread count:
+// fewer threads take longer.
+class LentCores {
+ public:
+  LentCores(double total_ns, double lent_ns, double away_ns) : total_ns_(total_ns), lent_ns_(lent_ns), away_ns_(away_ns) {
+    for (Core& core : cores_) core.changes_ns = draw(lent_ns_);
+  }
+
+  double operator()(int num_threads, std::int64_t now_ns) {
+    double start_ns = static_cast<double>(now_ns);
+    if (!is_lent(0, start_ns)) start_ns = cores_[0].changes_ns;  // the caller's
+    int num_waiting = 0;
+    for (int i = 1; i < num_threads; ++i) num_waiting += is_lent(i, start_ns) ? 0 : 1;
+    double end_ns = start_ns + total_ns_ / (num_threads - num_waiting) + 2e3 + 100.0 * num_threads;
+    for (int i = 0; i < num_threads; ++i) {
+      if (!is_lent(i, start_ns) || cores_[i].changes_ns >= end_ns) continue;
+      is_lent(i, cores_[i].changes_ns);
+      end_ns = std::max(end_ns, cores_[i].changes_ns + total_ns_ / num_threads / 8);
+    }
+    return end_ns - static_cast<double>(now_ns);
+  }
+
+ private:
+  struct Core {
+    bool is_lent = true;
+    double changes_ns = 0;
+  };
+
+  double draw(double mean_ns) { return std::exponential_distribution<double>(1 / mean_ns)(random_); }
+  bool is_lent(int index, double now_ns) {
+    Core& core = cores_[index];
+    while (core.changes_ns <= now_ns) {
+      core.is_lent = !core.is_lent;
+      core.changes_ns += draw(core.is_lent ? lent_ns_ : away_ns_);
+    }
+    return core.is_lent;
+  }
+
+  double total_ns_, lent_ns_, away_ns_;
+  std::array<Core, 16> cores_{};
+  std::mt19937 random_{5};
+};
+
+// Of a machine at its beginning.
+template <class Machine>
+double best_rate(const Machine& machine) {
+  double best = 0;
+  for (int count = 1; count <= 16; ++count) {
+    Machine own = machine;
+    double now_ns = 0;
+    int num_batches = 0;
+    for (; now_ns < 1000.0 * kMillisecond; ++num_batches) now_ns += own(count, static_cast<std::int64_t>(now_ns)) + 3e3;
+    best = std::max(best, 8192 * num_batches / now_ns);
+  }
+  return best;
+}
 
 // Work that divides evenly, a start that costs more the more threads take part.
 Machine even(double total_ns, double start_ns) {
@@ -172,6 +275,47 @@ TEST(busy_neighbours_are_avoided) {
                         }};
   simulation.run(50 * kMillisecond);
   CHECK(simulation.run(500 * kMillisecond) > 0.9 * simulation.best(16));
+}
+
+TEST(threads_that_hold_up_few_batches_for_long_are_left_out) {
+  for (const double total_ns : {100e3, 900e3, 4.2e6}) {
+    for (const double slice_ns : {1.5e6, 3e6}) {
+      for (const int num_shared : {1, 4, 8}) {
+        SharedCores machine(total_ns, slice_ns);
+        machine.num_shared = num_shared;
+        const double best = best_rate(machine);
+        Simulation simulation{ThreadCountController(16), 8192, total_ns / 8192, std::ref(machine)};
+        simulation.run(300 * kMillisecond);
+        CHECK(simulation.run(2000 * kMillisecond) > 0.85 * best);
+      }
+    }
+  }
+}
+
+TEST(threads_stay_where_batches_are_held_up_with_any_count) {
+  for (const double total_ns : {100e3, 900e3, 4.2e6}) {
+    for (const auto& [lent_ns, away_ns] : {std::pair{20e6, 2e6}, {50e6, 5e6}, {10e6, 0.3e6}, {100e6, 1e6}}) {
+      LentCores machine(total_ns, lent_ns, away_ns);
+      const double best = best_rate(machine);
+      Simulation simulation{ThreadCountController(16), 8192, total_ns / 8192, std::ref(machine)};
+      simulation.run(300 * kMillisecond);
+      CHECK(simulation.run(3000 * kMillisecond) > 0.65 * best);
+    }
+  }
+}
+
+TEST(all_threads_come_back_when_the_other_programs_have_ended) {
+  for (const double total_ns : {100e3, 900e3, 4.2e6}) {
+    SharedCores machine(total_ns, 3e6);
+    Simulation simulation{ThreadCountController(16), 8192, total_ns / 8192, std::ref(machine)};
+    for (int i = 0; i < 3; ++i) {
+      machine.num_shared = 4;
+      simulation.run(500 * kMillisecond);
+      machine.num_shared = 0;
+      simulation.run(200 * kMillisecond);
+      CHECK(simulation.run(300 * kMillisecond) > 0.9 * best_rate(machine));
+    }
+  }
 }
 
 TEST(slow_batches_are_not_given_to_few_threads) {
