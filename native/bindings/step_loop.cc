@@ -170,7 +170,7 @@ nb::object ActionColumn::make(std::int32_t env_id) {
 StepLoop::StepLoop(const StepLoopOptions& options)
     : buffer_(options.buffer),
       queue_(reinterpret_cast<std::byte*>(PyArray_BYTES(as_array(options.buffer))),
-             shm::SegmentLayout(options.num_envs, options.num_workers), options.worker, options.max_spinners),
+             shm::SegmentLayout(options.num_envs, options.num_workers), options.worker, options.num_cores),
       first_env_(queue_.first_env()),
       end_env_(queue_.end_env()),
       autoreset_(options.autoreset),
@@ -473,7 +473,7 @@ void bind_step_loop(nb::module_& module) {
                  .read("worker", options.worker)
                  .read("autoreset", options.autoreset)
                  .read("max_episode_steps", options.max_episode_steps)
-                 .read("max_spinners", options.max_spinners)
+                 .read("num_cores", options.num_cores)
                  .read("obs", options.obs)
                  .read("action", options.action)
                  .read("info", options.info)

@@ -72,7 +72,7 @@ struct StepLoopOptions {
   std::int32_t worker = 0;
   std::int32_t autoreset = 0;          // ef_autoreset
   std::int32_t max_episode_steps = 0;  // 0: no limit
-  std::int32_t max_spinners = 0;       // see WorkerQueue
+  std::int32_t num_cores = 0;          // see WorkerQueue
   nanobind::object obs;                // see ObsColumns
   nanobind::object action;             // the column, if actions are one array; otherwise None
   nanobind::object info;               // the array of the info columns

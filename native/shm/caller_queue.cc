@@ -253,7 +253,6 @@ void CallerQueue::revive(std::int32_t worker) {
   state.request_tail.store(0);
   state.done_head.store(0);
   for (const WorkerSet& set : {layout_.asleep(base_), layout_.to_wake(base_), layout_.ready(base_)}) set.remove(worker);
-  layout_.header(base_).spinners.fetch_and(~spin_bit_of(worker));
   state.current_env.store(-1);
   state.progress_ns.store(0);
   posted_[worker] = num_seen_[worker] = 0;

@@ -36,8 +36,6 @@ struct alignas(64) Header {
   std::atomic<std::uint32_t> caller_wakeups;
   std::atomic<std::uint32_t> is_caller_waiting;
   std::atomic<std::uint32_t> wanted;  // the value of num_finished at which the caller wants to be woken
-  // Workers that spin before they sleep, one bit each: the count stays right if one of them dies at any instruction.
-  alignas(64) std::atomic<std::uint64_t> spinners;
   alignas(64) std::atomic<std::uint32_t> num_finished;
   alignas(64) std::atomic<std::uint32_t> stop;
   // The version of the info schema. Each version travels in a message of its own that never changes: a worker may still
@@ -78,9 +76,6 @@ struct alignas(64) WorkerState {
   Published<std::int64_t> busy_ns;        // inside envs
   Published<std::int64_t> wait_ns;        // for requests
 };
-
-// A worker's bit among the spinners. With more than 64 workers those that share a bit are counted once.
-constexpr std::uint64_t spin_bit_of(std::int32_t worker) { return std::uint64_t{1} << (worker % 64); }
 
 // What stats() reports of one env. Written by the env's worker, read by the caller at any time.
 struct SlotStatistics {
@@ -143,6 +138,11 @@ class WorkerSet {
       if (words_[index].load() != 0) return false;
     }
     return true;
+  }
+  std::int32_t count() const {
+    std::int32_t sum = 0;
+    for (std::int32_t index = 0; index < num_words_; ++index) sum += std::popcount(words_[index].load());
+    return sum;
   }
   // Written only if that changes it: others read the same cache line all the time.
   void add(std::int32_t worker) const {

@@ -1,7 +1,6 @@
 #include "shm/worker_queue.h"
 
 #include <atomic>
-#include <bit>
 #include <thread>
 
 #include "engine/cores.h"
@@ -37,26 +36,18 @@ void WorkerQueue::sleep(std::int64_t start_ns) {
   wake_sleepers(layout_, base_, kMaxWokenPerWorker);
 }
 
-// An idle core takes long to wake up, so as many workers as there are cores spin for a while first. They yield at once
-// to any other thread that wants the core: the caller, or a worker that was scheduled on the same core.
+// An idle core takes long to wake up. A spinning worker yields at once to any other thread that wants the core: the caller,
+// or a worker that was scheduled on the same core.
 template <class HasWork>
-bool WorkerQueue::spin_until(HasWork&& has_work, std::int64_t start_ns) {
-  if (max_spinners_ <= 0) return false;
-  std::atomic<std::uint64_t>& spinners = header().spinners;
-  const std::uint64_t own = spin_bit_of(worker_);
-  bool is_done = false;
-  if (std::popcount(spinners.fetch_or(own)) < max_spinners_) {
-    do {
-      for (int i = 0; i < 32 && !is_done; ++i) {
-        is_done = has_work();
-        engine::relax_cpu();
-      }
-      if (is_done) break;
-      std::this_thread::yield();
-    } while (engine::now_ns() - start_ns < kWorkerSpinNs);
+bool WorkerQueue::spin_until(HasWork&& has_work, std::int64_t start_ns) const {
+  while (may_spin() && engine::now_ns() - start_ns < kWorkerSpinNs) {
+    for (int i = 0; i < 32; ++i) {
+      if (has_work()) return true;
+      engine::relax_cpu();
+    }
+    std::this_thread::yield();
   }
-  spinners.fetch_and(~own);
-  return is_done;
+  return false;
 }
 
 }  // namespace envfleet::shm

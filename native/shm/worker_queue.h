@@ -14,12 +14,12 @@ namespace envfleet::shm {
 
 class WorkerQueue {
  public:
-  // max_spinners: how many workers of the pool may spin for requests at once before they sleep; 0: none.
-  WorkerQueue(std::byte* base, SegmentLayout layout, std::int32_t worker, std::int32_t max_spinners)
+  // num_cores: see may_spin(); 0: never.
+  WorkerQueue(std::byte* base, SegmentLayout layout, std::int32_t worker, std::int32_t num_cores)
       : base_(base),
         layout_(layout),
         worker_(worker),
-        max_spinners_(max_spinners),
+        num_cores_(num_cores),
         state_(&layout_.worker(base, worker)),
         tail_(state_->request_tail.load()),
         done_(state_->done_head.load()) {}
@@ -41,6 +41,9 @@ class WorkerQueue {
     state_->request_tail.store(tail_, std::memory_order_relaxed);
     return env_id;
   }
+  // Whether this worker, which is awake, may spin for requests before it sleeps: if every worker that is awake can have a
+  // core. Otherwise it would take time from one that still runs its envs.
+  bool may_spin() const { return layout_.num_workers - layout_.asleep(base_).count() <= num_cores_; }
   // Returns when there is a request or the pool is stopped, and wakes a few other workers that have requests. start_ns: the
   // present time. Called without the GIL.
   void sleep(std::int64_t start_ns);
@@ -69,12 +72,12 @@ class WorkerQueue {
  private:
   FinishedRow& next_finished() const { return layout_.finished(base_, worker_)[done_ & (layout_.ring_size - 1)]; }
   template <class HasWork>
-  bool spin_until(HasWork&& has_work, std::int64_t start_ns);
+  bool spin_until(HasWork&& has_work, std::int64_t start_ns) const;
 
   std::byte* base_;
   SegmentLayout layout_;
   std::int32_t worker_;
-  std::int32_t max_spinners_;
+  std::int32_t num_cores_;
   WorkerState* state_;
   std::uint32_t tail_, done_;  // positions of the next request to read and the next finished row to write
 };

@@ -105,8 +105,8 @@ enum class Moment { taken, half_written, written, finished };
 
 // Serves until the queues say stop. disturb(moment) is called at each moment; true ends the worker there.
 template <class Disturb>
-void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation, int max_spinners, Disturb&& disturb) {
-  WorkerQueue queue(memory.base, memory.layout, worker, max_spinners);
+void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation, int num_cores, Disturb&& disturb) {
+  WorkerQueue queue(memory.base, memory.layout, worker, num_cores);
   while (!queue.is_stopped()) {
     const std::int64_t now = envfleet::engine::now_ns();
     queue.state().progress_ns.store(now, std::memory_order_relaxed);
@@ -139,7 +139,7 @@ void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation,
 struct Disturbance {
   int deaths_per_10000 = 0;  // chance of a death at each moment
   int hangs_per_10000 = 0;   // chance of a hang that only a kill ends
-  int max_spinners = 0;
+  int num_cores = 0;
 };
 
 // Workers as threads. A kill is obeyed at the next moment of the worker's, as long as it has requests.
@@ -164,7 +164,7 @@ class ThreadWorkers {
     own.thread = std::thread([this, &own, worker, incarnation] {
       std::minstd_rand random(seed_ + 7919 * static_cast<unsigned>(worker) + 104'729 * static_cast<unsigned>(incarnation));
       bool has_died = false;
-      serve(memory_, worker, incarnation, disturbance_.max_spinners, [&](Moment) {
+      serve(memory_, worker, incarnation, disturbance_.num_cores, [&](Moment) {
         if (random() % 8 == 0) std::this_thread::yield();
         if (random() % 10'000 < static_cast<unsigned>(disturbance_.hangs_per_10000)) own.is_killed.wait(false);
         has_died = own.is_killed.load() || random() % 10'000 < static_cast<unsigned>(disturbance_.deaths_per_10000);
@@ -219,7 +219,7 @@ class ProcessWorkers {
     const pid_t pid = fork();
     CHECK(pid >= 0);
     if (pid == 0) {
-      serve(memory_, worker, incarnation, disturbance_.max_spinners, [&](Moment) {
+      serve(memory_, worker, incarnation, disturbance_.num_cores, [&](Moment) {
         if (random() % 10'000 < static_cast<unsigned>(disturbance_.hangs_per_10000)) pause();
         if (random() % 10'000 < static_cast<unsigned>(disturbance_.deaths_per_10000)) raise(SIGKILL);
         return false;

@@ -216,7 +216,7 @@ void run_at_random(RunOptions options, int num_rounds) {
       options.num_envs = num_envs;
       options.batch_size = 1 + static_cast<std::int32_t>(random() % static_cast<unsigned>(num_envs));
       options.may_spin = random() % 2 == 0;
-      options.disturbance.max_spinners = static_cast<int>(random() % 3);
+      options.disturbance.num_cores = static_cast<int>(random() % 3);
       RandomRun<Workers>(options, static_cast<unsigned>(random())).run(num_rounds * scale());
     }
   }
@@ -293,11 +293,27 @@ TEST(every_request_comes_back_once_with_more_workers_than_a_word_has_bits) {
   options.num_workers = 70;
   options.num_envs = 140;
   options.disturbance.deaths_per_10000 = 5;
-  options.disturbance.max_spinners = 2;
+  options.disturbance.num_cores = 2;
   for (const std::int32_t batch_size : {140, 3}) {
     options.batch_size = batch_size;
     RandomRun<ThreadWorkers>(options, seed()).run(60 * scale());
   }
+}
+
+TEST(a_worker_spins_only_while_every_awake_worker_can_have_a_core) {
+  SharedMemory memory(70, 70);
+  const WorkerSet asleep = memory.layout.asleep(memory.base);
+  const WorkerQueue worker(memory.base, memory.layout, 0, 2), never(memory.base, memory.layout, 0, 0);
+  CHECK(!worker.may_spin());
+  for (std::int32_t other = 1; other < 69; ++other) asleep.add(other);
+  CHECK(worker.may_spin());  // the last one, 69, is awake
+  CHECK(!never.may_spin());
+  asleep.remove(68);
+  CHECK(!worker.may_spin());
+  asleep.add(68);
+  asleep.add(69);
+  CHECK(worker.may_spin());
+  CHECK(!never.may_spin());
 }
 
 TEST(a_worker_that_wakes_up_wakes_others) {

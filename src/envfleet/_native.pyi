@@ -252,7 +252,7 @@ class StepLoop:
         worker: int,
         autoreset: int,
         max_episode_steps: int,
-        max_spinners: int,
+        num_cores: int,
         obs: Any,  # nested as the observation space, a list [column, is_text] per leaf; or None
         action: NDArray[Any] | None,
         info: NDArray[np.uint8],

@@ -89,6 +89,9 @@ class Family:
     python_backend: str = "processes"
     # The default of num_workers, per core: above 1 if a worker spends its time waiting for its envs' processes.
     workers_per_core: int = 1
+    # A step takes hundreds of microseconds, next to which switching between workers costs little: see
+    # making/options.py:resolve_num_workers().
+    has_slow_steps: bool = False
     # The Python envs open a window themselves with render_mode="human". For all others, the pool opens one.
     python_opens_windows: bool = False
     # Raise ConfigError for parameters that the env would refuse, before any worker starts.

@@ -42,7 +42,7 @@ class SerialExecutor(PythonExecutor):
                 env_builders.builders,
                 envs,
                 env_builders.max_episode_steps,
-                max_spinners=0,
+                num_cores=0,
             )
             super().__init__(
                 make_spec(description),

@@ -36,6 +36,8 @@ NO_LIMIT = -1  # max_episode_steps: not even the env's own limit, as in gymnasiu
 MAX_RAY_WORKERS = 1 << 16
 _MAX_ENVS = 2**31 - 1
 _MAX_WORKERS = 1024
+_SLOW_WORKERS_PER_CORE = 4
+_ENVS_PER_SLOW_WORKER = 4  # at least, beyond one worker per core: waking a worker costs about 10 us
 ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
@@ -79,7 +81,7 @@ def pool_options(
     num_envs: how many envs; the length of the list, if a list of factories is given, else 1.
     batch_size: rows per batch; below num_envs, the pool is asynchronous. None or 0 for num_envs.
     num_workers: how many workers run the envs: threads (native, threads), processes, or actors (ray). None or 0 for
-        the usable cores, at most one worker per env.
+        the usable cores (on some families, several per core: see docs/backends.md), at most one worker per env.
     num_threads: EnvPool's name for num_workers.
     backend: what runs the envs; "auto" chooses native, serial, threads or processes.
     seed: env i gets seed + i; or one seed per env; None for fresh entropy.
@@ -190,7 +192,7 @@ def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int,
         ),
         autoreset_mode=parse_mode(pool.get("autoreset_mode", "next_step")),
         max_episode_steps=None if limit is None else _step_limit(limit),
-        reward_threshold=_number("reward_threshold", pool.get("reward_threshold")),
+        reward_threshold=number_option("reward_threshold", pool.get("reward_threshold")),
         render_mode=_render_mode(pool.get("render_mode")),
         on_error=choice_option("on_error", pool.get("on_error", "raise"), ON_ERROR),
         max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
@@ -203,14 +205,24 @@ def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int,
     )
 
 
-def resolve_num_workers(config: PoolConfig, backend: str, workers_per_core: int = 1) -> int:
+def resolve_num_workers(
+    config: PoolConfig, backend: str, workers_per_core: int = 1, *, has_slow_steps: bool = False
+) -> int:
     """Return how many workers run the envs on a backend, given the num_workers of Options.config."""
     if backend == "native":
         # More threads than rows per batch would only help an asynchronous pool, and not by default.
         return config.num_workers or min(config.batch_size, _native.usable_cores())
     if backend == "serial":
         return 1
-    return min(config.num_envs, config.num_workers or _native.usable_cores() * workers_per_core)
+    cores = _native.usable_cores()
+    is_pinned = config.thread_affinity_offset >= 0
+    if has_slow_steps and backend == "processes" and config.batch_size == config.num_envs and not is_pinned:
+        # A synchronous batch waits for its slowest worker, for example one whose envs reset, or whose core is busy
+        # otherwise. With several workers per core, the scheduler runs waiting ones on the cores that are done. As many
+        # for each core: with five on four cores, three of them would wait for the one that has two.
+        workers_per_core = min(_SLOW_WORKERS_PER_CORE, max(1, config.num_envs // (_ENVS_PER_SLOW_WORKER * cores)))
+    default = min(cores * workers_per_core, _MAX_WORKERS)
+    return min(config.num_envs, config.num_workers or default)
 
 
 # --- backend="ray" -----------------------------------------------------------------------------
@@ -338,15 +350,17 @@ def _render_mode(value: Any) -> str | None:
     return value
 
 
-def _number(name: str, value: Any) -> float | None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+def number_option(name: str, value: Any) -> float | None:
+    """Return a number as a float, or None; raise ConfigError for anything else."""
+    # numbers.Real: NumPy's numbers too.
+    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
         raise ConfigError(f"{name} expected a number or None, got {value!r}")
     return None if value is None else float(value)
 
 
 def seconds_option(name: str, value: Any, meaning_of_none: str = "no limit") -> float | None:
     """Return a time in seconds above 0, or None; raise ConfigError for anything else."""
-    seconds = _number(name, value)
+    seconds = number_option(name, value)
     if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
         raise ConfigError(f"{name} expected seconds above 0, or None for {meaning_of_none}, got {value!r}")
     return seconds

@@ -147,10 +147,15 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
         source, config.num_envs, options.params, options.wrappers, render_mode, config.max_episode_steps
     )
     threshold = config.reward_threshold if config.reward_threshold is not None else builders.reward_threshold
-    workers_per_core = 1 if family is None or backend == "ray" else family.workers_per_core
+    if family is None or backend == "ray":
+        num_workers = resolve_num_workers(config, backend)
+    else:
+        num_workers = resolve_num_workers(
+            config, backend, family.workers_per_core, has_slow_steps=family.has_slow_steps
+        )
     return builders, replace(
         config,
-        num_workers=resolve_num_workers(config, backend, workers_per_core),
+        num_workers=num_workers,
         max_episode_steps=builders.time_limit,
         reward_threshold=threshold,
     )

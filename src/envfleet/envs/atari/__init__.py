@@ -47,6 +47,7 @@ FAMILY = Family(
     python_ids=ids,
     spec_of=_spec_of,
     python_backend="processes",  # the emulator holds the GIL while it works
+    has_slow_steps=True,
     check_params=_check_params,
     all_options=_all_options,
 )

@@ -126,7 +126,7 @@ class WorkerEnvs:
             builders,
             envs,
             options.max_episode_steps,
-            options.max_spinners,
+            options.num_cores,
         )
         channel.send(dump(("ready", None)))
         runner.serve()
@@ -142,7 +142,7 @@ class RunnerOptions:
     layout: Layout
     worker: int
     max_episode_steps: int | None
-    max_spinners: int
+    num_cores: int
 
 
 def python_command(program: str) -> list[str]:

@@ -74,7 +74,7 @@ class EnvRunner(_native.StepLoop):
         builders: Sequence[EnvBuilder],
         envs: Mapping[int, Any],
         max_episode_steps: int | None,
-        max_spinners: int,
+        num_cores: int,
     ) -> None:
         """builders: for this worker's envs, in their order; envs: those that are already built, by env id."""
         self._layout = layout
@@ -100,7 +100,7 @@ class EnvRunner(_native.StepLoop):
             worker=worker,
             autoreset=NATIVE_CODES[layout.autoreset_mode],
             max_episode_steps=max_episode_steps or 0,
-            max_spinners=max_spinners,
+            num_cores=num_cores,
             obs=self._native_columns(),
             action=self._columns.action[0] if is_plain_action else None,
             info=self._columns.info,
