@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from harness import MANY_CORES, Case, Loop, Options, Target
+from harness import MANY_CORES, Case, Loop, Options, Target, usable_cores
 from isolated import isolated_contender
 from loops import actions_for, async_loop, sync_loop
 
@@ -31,8 +31,8 @@ _FRAME_SKIP = 4
 _SYNC_TARGETS = {8: 1.1, 64: 1.15}
 _SYNC_TARGETS_ON_MANY_CORES = {16: 1.25, 64: 1.15, 256: 1.1}
 _MAX_PROCESSES = 64  # of the peers with one process per env
-# In steps: what a reset without a seed costs (2026-11-16, AMD EPYC), and the length of an episode of random actions.
-_RESET_STEPS, _EPISODE_STEPS = 6, 900
+# In steps: what a reset without a seed costs (2026-11-18, AMD EPYC), and the length of an episode of random actions.
+_RESET_STEPS, _EPISODE_STEPS = 1.7, 900
 _BARE_TARGET = 0.9
 _ASYNC_ENVS, _ASYNC_TARGET = 64, 1.1
 
@@ -44,10 +44,11 @@ def atari(options: Options) -> list[Case]:
 
 
 def _sync(num_envs: int, workers: int, bound: float) -> Case:
-    contenders = [
+    own_workers = _own_workers(num_envs, workers)
+    contenders = [isolated_contender(ENVFLEET, envfleet_sync, num_envs=num_envs, workers=own_workers)]
+    contenders += [
         isolated_contender(name, function, num_envs=num_envs, workers=workers)
         for name, function in (
-            (ENVFLEET, envfleet_sync),
             (ENVPOOL, envpool_sync),
             (ALE, ale_sync),
             (BARE, bare_emulation),
@@ -74,18 +75,27 @@ def _sync(num_envs: int, workers: int, bound: float) -> Case:
         facts={
             "num_envs": num_envs,
             "num_workers": workers,
+            "num_workers_of_envfleet": own_workers,
             "frames_per_step": _FRAME_SKIP,
-            "busy_share": busy_share(num_envs, workers, are_shared=False),
-            "busy_share_if_threads_shared_the_envs": busy_share(num_envs, workers, are_shared=True),
+            "busy_share": busy_share(num_envs, workers, own_workers),
+            "busy_share_if_threads_shared_the_envs": busy_share(num_envs, workers, num_envs),
         },
     )
 
 
-def busy_share(num_envs: int, num_workers: int, are_shared: bool, num_batches: int = 1000) -> float:
-    """Return the part of the time that workers of a synchronous pool are busy, given what resets cost. Simulated.
+def _own_workers(num_envs: int, workers: int) -> int:
+    """Return how many processes envfleet has: its default, which may be more, if the peers have a thread per core."""
+    import envfleet
 
-    A batch ends with its last worker. Worker processes own their envs, so a reset delays those of the same worker;
-    threads that share the envs, as EnvPool's and ale-py's do, take them over.
+    spec = envfleet.make_spec("Pong-v5", num_envs=num_envs, num_workers=None if workers == usable_cores() else workers)
+    return int(spec.config["num_workers"])
+
+
+def busy_share(num_envs: int, num_cores: int, num_workers: int, num_batches: int = 1000) -> float:
+    """Return the part of the time that the cores are busy in a synchronous pool, given what resets cost. Simulated.
+
+    A worker steps its envs one after another, on the first core that is free, and the batch ends with the last worker.
+    With as many workers as envs, these are threads that share all envs, as EnvPool's and ale-py's do.
     """
     rng = np.random.default_rng(0)
     steps_left = rng.integers(1, _EPISODE_STEPS, num_envs)
@@ -93,15 +103,12 @@ def busy_share(num_envs: int, num_workers: int, are_shared: bool, num_batches: i
     for _ in range(num_batches):
         costs = np.where(steps_left > 0, rng.uniform(0.8, 1.2, num_envs), _RESET_STEPS)
         steps_left = np.where(steps_left > 0, steps_left - 1, rng.normal(_EPISODE_STEPS, 100, num_envs).astype(int))
-        if are_shared:
-            busy_until = [0.0] * num_workers
-            for cost in costs:
-                heapq.heapreplace(busy_until, busy_until[0] + cost)
-        else:
-            busy_until = [float(own.sum()) for own in np.array_split(costs, num_workers)]
+        busy_until = [0.0] * num_cores
+        for own in np.array_split(costs, num_workers):
+            heapq.heapreplace(busy_until, busy_until[0] + float(own.sum()))
         work += float(costs.sum())
         elapsed += max(busy_until)
-    return round(work / num_workers / elapsed, 2)
+    return round(work / num_cores / elapsed, 2)
 
 
 def _async(workers: int) -> Case:

@@ -49,6 +49,7 @@ _WINDOW_SECONDS = 0.2
 _SCALING_THREADS = (1, 2, 4, 8, 16)
 _SCALING = (("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192), ("Ant-v5", 256))
 _SECTIONS = ("threads", "peers", "busy", "growth")
+_SIZES = (64, 1024, 8192, 65536)
 _GROWTH = (1024, 4096, 16384, 65536, 262144)
 Step = Callable[[], Any]
 
@@ -287,13 +288,13 @@ def write_scaling(path: Path, args: argparse.Namespace) -> None:
     print(f"written to {path}")
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scaling", type=Path, metavar="JSON", help="measure by thread count only, write this report")
     parser.add_argument("--only", nargs="+", choices=_SECTIONS, default=_SECTIONS)
-    args = parser.parse_args()
+    args = parser.parse_args(argv)
     if args.scaling is not None:
         write_scaling(args.scaling, args)
         return
@@ -301,13 +302,13 @@ def main() -> None:
     if "threads" in args.only:
         print("Threads")
         counts = sorted({1, *(count for count in (4, 8) if count < cores), cores})
-        for env_id, num_envs in (("CartPole-v1", 1024), ("CartPole-v1", 8192), ("CartPole-v1", 65536)):
-            by_threads(env_id, num_envs, counts, args)
+        for num_envs in _SIZES:
+            by_threads("CartPole-v1", num_envs, counts, args)
         for env_id in ("Pendulum-v1", "Acrobot-v1"):
             by_threads(env_id, 8192, [1, cores], args)
     if "peers" in args.only:
         print("Peers")
-        for num_envs in (64, 1024, 8192, 65536):
+        for num_envs in _SIZES:
             against_peers("CartPole-v1", num_envs, args)
         for env_id in ("Pendulum-v1", "Acrobot-v1"):
             against_peers(env_id, 8192, args)

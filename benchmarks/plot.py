@@ -35,12 +35,13 @@ _THEMES: dict[str, dict[str, str]] = {
 }
 Line = dict[int, Mapping[str, Any]]  # num_envs -> a contender's result
 
-# The contenders to draw and their colours. One measured at a single size is drawn as a point.
+# The contenders to draw and their colours, which are legible on both backgrounds. One measured at a single size is
+# drawn as a point.
 _COLOURS = {
     "envfleet": "#d1495b",
-    "Gymnasium numpy CartPole": "#2e6f95",
+    "Gymnasium numpy CartPole": "#3d85ae",
     "EnvPool": "#3b8b5a",
-    "Gymnasium SyncVectorEnv": "#8d6a9f",
+    "Gymnasium SyncVectorEnv": "#9b79ae",
     "SB3 DummyVecEnv": "#8a8a8a",
     "Gymnasium AsyncVectorEnv": "#b08d57",
     "SB3 SubprocVecEnv": "#74839a",
@@ -92,7 +93,7 @@ def draw(report: Mapping[str, Any], theme: Mapping[str, str], path: Path) -> Non
     axes.set_xlim(sizes[0] / 1.8, sizes[-1] * 30)  # room for the labels on the right
     decades = [10**k for k in range(4, 9)]
     axes.set_yticks(decades, ["10 k", "100 k", "1 M", "10 M", "100 M"])
-    axes.set_ylim(top=2.5e8)
+    axes.set_ylim(top=5e8)
     axes.grid(axis="y", color=theme["grid"], linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)

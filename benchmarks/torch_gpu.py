@@ -3,7 +3,7 @@
 python benchmarks/torch_gpu.py [--rounds 9] [--only cartpole,pong,groups] [--num-threads 16 14]
 
 Each section alternates between its subjects, in rounds of consecutive steps, and prints the median time per step.
-docs/torch.md has results.
+docs/torch.md has results. With --device cpu nothing is copied; the tests run it that way.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,14 +23,19 @@ import envfleet
 from envfleet.apis.torch import TorchPool
 
 
+def synchronize() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
 def microseconds(step: Callable[[], object], num_steps: int, num_warm_up: int) -> float:
     for _ in range(num_warm_up):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     start = time.perf_counter()
     for _ in range(num_steps):
         step()
-    torch.cuda.synchronize()
+    synchronize()
     return (time.perf_counter() - start) / num_steps * 1e6
 
 
@@ -47,9 +52,9 @@ def alternate(
     return medians
 
 
-def as_tensors(batch: Any) -> list[torch.Tensor]:
+def as_tensors(batch: Any, device: str) -> list[torch.Tensor]:
     columns = (batch.obs, batch.reward, batch.terminated, batch.truncated)
-    return [torch.as_tensor(column, device="cuda") for column in columns]
+    return [torch.as_tensor(column, device=device) for column in columns]
 
 
 def host_time(envs: TorchPool, actions: torch.Tensor, rounds: int) -> None:
@@ -59,23 +64,22 @@ def host_time(envs: TorchPool, actions: torch.Tensor, rounds: int) -> None:
     print(
         f"  host: actions {microseconds(lambda: group._transfer.to_host(actions), 300, 50):.1f} us, "
         f"batch {min(enqueue_time(group, batch) for _ in range(rounds)):.1f} us to enqueue, "
-        f"{microseconds(lambda: group._tensors(batch, True), 300, 50):.1f} us with its copy"
+        f"{microseconds(lambda: group.tensors(batch, True), 300, 50):.1f} us with its copy"
     )
 
 
 def enqueue_time(group: Any, batch: Any, num_steps: int = 20) -> float:
-    torch.cuda.synchronize()
+    synchronize()
     start = time.perf_counter()
     for _ in range(num_steps):
-        group._tensors(batch, True)
+        group.tensors(batch, True)
     return (time.perf_counter() - start) / num_steps * 1e6
 
 
-def cartpole(rounds: int) -> None:
-    num_envs = 65536
+def cartpole(rounds: int, device: str, num_envs: int = 65536) -> None:
     print(f"CartPole-v1, {num_envs} envs")
     options: dict[str, Any] = {"num_envs": num_envs, "seed": 0}
-    envs, other = TorchPool("CartPole-v1", "cuda", **options), envfleet.make_pool("CartPole-v1", **options)
+    envs, other = TorchPool("CartPole-v1", device, **options), envfleet.make_pool("CartPole-v1", **options)
     medians = hand_over(envs, other, np.random.default_rng(0).integers(0, 2, num_envs), 3 * rounds, 50)
     ours = medians["TorchPool.step()"]
     print(
@@ -84,11 +88,13 @@ def cartpole(rounds: int) -> None:
     )
 
 
-def pong(rounds: int) -> None:
-    print("Pong-v5, 64 envs on processes")
-    options: dict[str, Any] = {"num_envs": 64, "seed": 0, "num_workers": 15}
-    envs, other = TorchPool("Pong-v5", "cuda", **options), envfleet.make_pool("Pong-v5", **options)
-    medians = hand_over(envs, other, np.zeros(64, np.int64), 10 * rounds, 10)
+def pong(rounds: int, device: str, num_envs: int = 64) -> None:
+    """On one worker per core but one, which the caller needs."""
+    num_workers = max(1, (os.cpu_count() or 1) - 1)
+    print(f"Pong-v5, {num_envs} envs on {num_workers} processes")
+    options: dict[str, Any] = {"num_envs": num_envs, "seed": 0, "num_workers": num_workers}
+    envs, other = TorchPool("Pong-v5", device, **options), envfleet.make_pool("Pong-v5", **options)
+    medians = hand_over(envs, other, np.zeros(num_envs, np.int64), 10 * rounds, 10)
     # A default pool copies the rows for the caller; TorchPool's own leaves them where the workers wrote them.
     added = [medians["TorchPool.step()"] - medians[name] for name in ("pool.step()", "a default pool's step()")]
     print(f"  added by TorchPool {added[0]:.1f} us, {added[1]:.1f} us to the step of a default pool")
@@ -99,28 +105,31 @@ def hand_over(envs: TorchPool, other: envfleet.Pool, host: np.ndarray, rounds: i
 
     other is a pool like it, of which as_tensor() copies: the memory of a TorchPool's batches is page-locked.
     """
-    pool, device = envs.groups[0].pool, torch.as_tensor(host, device="cuda")
+    pool, device = envs.groups[0].pool, envs.device.type
+    actions = torch.as_tensor(host, device=device)
     envs.reset(), other.reset()
     medians = alternate(
         {
             "pool.step()": lambda: pool.step(host),
             "a default pool's step()": lambda: other.step(host),
-            "TorchPool.step()": lambda: envs.step(device),
-            "as_tensor() of its columns": lambda: as_tensors(other.step(host)),
-            "the same, actions of the GPU": lambda: as_tensors(other.step(device.cpu().numpy())),
+            "TorchPool.step()": lambda: envs.step(actions),
+            "as_tensor() of its columns": lambda: as_tensors(other.step(host), device),
+            "the same, actions of the GPU": lambda: as_tensors(other.step(actions.cpu().numpy()), device),
         },
         rounds,
         num_steps,
         num_steps // 5,
     )
-    host_time(envs, device, rounds)
+    host_time(envs, actions, rounds)
     envs.close()
     other.close()
     return medians
 
 
-def policy_of(milliseconds: float) -> Callable[[], None]:
-    """A kernel that takes this long."""
+def policy_of(milliseconds: float, device: str) -> Callable[[], None]:
+    """A kernel that takes this long; on the CPU, nothing."""
+    if device == "cpu":
+        return lambda: None
     cycles = 10_000_000
     torch.cuda._sleep(cycles)
     torch.cuda.synchronize()
@@ -131,7 +140,7 @@ def policy_of(milliseconds: float) -> Callable[[], None]:
     return lambda: torch.cuda._sleep(int(per_ms * milliseconds))
 
 
-def groups(rounds: int, env: str, num_threads: int) -> None:
+def groups(rounds: int, env: str, num_threads: int, device: str) -> None:
     """A policy of 1 ms for a batch that the envs step in 1 ms: one group in turns, and two that overlap."""
     num_envs, options = 4096, {"seed": 0, "num_threads": num_threads}
     for _ in range(3):
@@ -142,12 +151,12 @@ def groups(rounds: int, env: str, num_threads: int) -> None:
             took = statistics.median(microseconds(step, 60, 60) for _ in range(5))
         num_envs = max(1, round(num_envs * 1000 / took / 1024)) * 1024
     print(f"{env}, {num_envs} envs, {num_threads} threads: {took / 1000:.2f} ms")
-    whole, half = policy_of(1.0), policy_of(0.5)
-    single = TorchPool(env, "cuda", num_envs=num_envs, **options)
-    halves = TorchPool(env, "cuda", num_envs=num_envs, num_groups=2, **options)
-    double = TorchPool(env, "cuda", num_envs=2 * num_envs, num_groups=2, **options)
+    whole, half = policy_of(1.0, device), policy_of(0.5, device)
+    single = TorchPool(env, device, num_envs=num_envs, **options)
+    halves = TorchPool(env, device, num_envs=num_envs, num_groups=2, **options)
+    double = TorchPool(env, device, num_envs=2 * num_envs, num_groups=2, **options)
     space = single.single_action_space
-    actions = torch.as_tensor(np.stack([space.sample() for _ in range(num_envs)]), device="cuda")
+    actions = torch.as_tensor(np.stack([space.sample() for _ in range(num_envs)]), device=device)
 
     def one() -> None:
         whole()
@@ -181,20 +190,25 @@ def groups(rounds: int, env: str, num_threads: int) -> None:
         envs.close()
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", default="cartpole,pong,groups")
     parser.add_argument("--num-threads", type=int, nargs="+", help="of the groups (default: as many as cores)")
-    arguments = parser.parse_args()
-    print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}, {envfleet.__version__}")
+    parser.add_argument("--num-envs", type=int, help="of cartpole and pong (default: 65536 and 64)")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    arguments = parser.parse_args(argv)
+    device = arguments.device
+    name = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
+    print(f"torch {torch.__version__}, {name}, {envfleet.__version__}")
+    sizes = {} if arguments.num_envs is None else {"num_envs": arguments.num_envs}
     if "cartpole" in arguments.only:
-        cartpole(arguments.rounds)
+        cartpole(arguments.rounds, device, **sizes)
     if "pong" in arguments.only:
-        pong(arguments.rounds)
+        pong(arguments.rounds, device, **sizes)
     if "groups" in arguments.only:
         for num_threads in arguments.num_threads or [os.cpu_count() or 1]:
-            groups(arguments.rounds, "Acrobot-v1", num_threads)
+            groups(arguments.rounds, "Acrobot-v1", num_threads, device)
 
 
 if __name__ == "__main__":
