@@ -398,23 +398,45 @@ def test_attributes_that_cannot_be_drawn(env_id, name, value, error):
         assert len(envs.render()) == 2
 
 
-def test_actions_that_another_thread_changes_during_a_step_are_harmless():
-    """Threads of the pool read the caller's array after it was checked; FrozenLake looks actions up in a table."""
-    with envfleet.make_pool("FrozenLake-v1", num_envs=4096, num_threads=2) as pool:
+@pytest.mark.parametrize("bad", [0, 20_000, 39_999])
+def test_a_bad_action_in_a_batch_that_all_threads_check_moves_no_env(bad):
+    """Beyond 256 KiB of actions, each thread checks those of its own envs."""
+    num_envs = 40_000
+    actions = np.ones(num_envs, dtype=np.int64)
+    wrong = actions.copy()
+    wrong[bad] = 2
+    with (
+        envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=2) as pool,
+        envfleet.make_pool("CartPole-v1", num_envs=num_envs, num_threads=1) as other,
+    ):
         pool.reset(seed=0)
-        actions = np.zeros(4096, dtype=np.int64)
+        other.reset(seed=0)
+        for _ in range(20):
+            with pytest.raises(envfleet.ActionError, match=rf"got 2 for env {bad}\b"):
+                pool.step(wrong)
+            batch, expected = pool.step(actions), other.step(actions)
+            np.testing.assert_array_equal(batch.obs, expected.obs)
+            np.testing.assert_array_equal(batch.elapsed_step, expected.elapsed_step)
+
+
+@pytest.mark.parametrize("num_envs", [4096, 40_000])
+def test_actions_that_another_thread_changes_during_a_step_are_harmless(num_envs):
+    """Threads of the pool read the caller's array after it was checked; FrozenLake looks actions up in a table."""
+    with envfleet.make_pool("FrozenLake-v1", num_envs=num_envs, num_threads=2) as pool:
+        pool.reset(seed=0)
+        actions = np.zeros(num_envs, dtype=np.int64)
         stop = threading.Event()
 
         def change() -> None:
             while not stop.is_set():
-                actions[:] = 10**12
-                actions[:] = 1
+                actions[-8:] = 10**12
+                actions[-8:] = 1
 
         thread = threading.Thread(target=change)
         thread.start()
         try:
             num_steps = 0
-            for _ in range(3000):
+            for _ in range(3000 * 4096 // num_envs):
                 with contextlib.suppress(envfleet.ActionError):
                     batch = pool.step(actions)
                     num_steps += 1
@@ -424,5 +446,5 @@ def test_actions_that_another_thread_changes_during_a_step_are_harmless():
             stop.set()
             thread.join()
         actions[:] = 1
-        assert len(pool.step(actions)) == 4096
+        assert len(pool.step(actions)) == num_envs
     assert num_steps > 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import gymnasium
 import numpy as np
 import pytest
 
 import envfleet
 from envfleet import ConfigError, RayConfig, SeedError, UnknownEnvError
-from envfleet.making.options import parse_options
+from envfleet.making.options import parse_options, resolve_num_workers
 
 
 @pytest.mark.parametrize(
@@ -118,6 +121,28 @@ def test_numpy_scalars_and_arrays_of_no_dimension_are_numbers():
     assert envfleet.make("FrozenLake-v1", is_slippery=np.array(False)).config["is_slippery"] is False
 
 
+def test_numpy_scalars_are_numbers_of_the_pool_too():
+    spec = envfleet.make_spec("CartPole-v1", reward_threshold=np.float32(400))
+    assert spec.reward_threshold == 400.0
+    with envfleet.make_pool(gymnasium.make, num_envs=1, id="CartPole-v1", step_timeout=np.int64(30)) as pool:
+        assert pool.config.step_timeout == 30.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"num_envs": 3}, "expected parameters of the env, got num_envs, an option of make"),
+        ({"env_kwargs": {"fast_math": True}}, "got env_kwargs, an option of make"),
+        ({"reward_threshold": "x"}, "reward_threshold expected a number or None, got 'x'"),
+    ],
+    ids=str,
+)
+def test_wrong_defaults_of_a_registered_id(options, said):
+    with pytest.raises(ConfigError, match=said):
+        envfleet.register("WrongDefaults-v0", "CartPole-v1", **options)
+    assert "WrongDefaults-v0" not in envfleet.list_all_envs()
+
+
 def test_frozen_lakes_maps_in_every_form():
     rows = ["SFF", "FHF", "FFG"]
     forms = [
@@ -137,6 +162,36 @@ def test_frozen_lakes_maps_in_every_form():
     for desc in ([], [""], 5, ["SF", 3], ["S\0", "FG"], ["SX", "FG"], ["SFF", "FG"], ["FF", "FG"]):
         with pytest.raises(ConfigError):
             envfleet.make("FrozenLake-v1", desc=desc)
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "batch_size", "backend", "per_core"),
+    [
+        (1, 0, "processes", None),
+        (8, 0, "processes", 1),
+        (28, 0, "processes", 1),
+        (32, 0, "processes", 2),
+        (60, 0, "processes", 3),
+        (640, 0, "processes", 4),
+        (640, 320, "processes", 1),
+        (640, 0, "threads", 1),
+    ],
+)
+def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_envs, batch_size, backend, per_core):
+    monkeypatch.setattr("envfleet.making.options._native.usable_cores", lambda: 4)
+    config = parse_options({"num_envs": num_envs, "batch_size": batch_size}).config
+    expected = 4 * per_core if per_core else 1
+    assert resolve_num_workers(config, backend, has_slow_steps=True) == expected
+    assert resolve_num_workers(config, backend) == min(num_envs, 4)
+    assert resolve_num_workers(replace(config, num_workers=3), backend, has_slow_steps=True) == min(num_envs, 3)
+    pinned = replace(config, thread_affinity_offset=0)
+    assert resolve_num_workers(pinned, backend, has_slow_steps=True) == min(num_envs, 4)
+
+
+def test_the_default_number_of_workers_is_one_that_may_be_passed(monkeypatch):
+    monkeypatch.setattr("envfleet.making.options._native.usable_cores", lambda: 384)
+    config = parse_options({"num_envs": 8192, "num_workers": 1024}).config
+    assert resolve_num_workers(replace(config, num_workers=0), "processes", has_slow_steps=True) == 1024
 
 
 def test_num_threads_is_envpools_name_of_num_workers():

@@ -55,7 +55,8 @@ def test_page_runs(page, tmp_path):
     if not code:
         return
     result = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
+        # Simulators import pygame, which imports pkg_resources; workers have the same filters.
+        [sys.executable, "-W", "error", "-W", "ignore:pkg_resources is deprecated:UserWarning", "-c", code],
         cwd=tmp_path,
         env={**os.environ, "ENVFLEET_CACHE": str(tmp_path / "cache")},
         capture_output=True,

@@ -203,6 +203,20 @@ def test_threads_that_cannot_help_are_told(monkeypatch: pytest.MonkeyPatch, of_t
     assert max(case.num_workers for case in result.cases) == (2 if of_two < 1.3 else 4)
 
 
+def test_the_case_that_is_expected_to_be_quick_comes_before_the_comparison_of_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(search, "expected_s", lambda case, *_: 0.0 if case.backend == "processes" else 1e-3)
+    scripted(monkeypatch, lambda *_: 100.0)
+    told: list[str] = []
+    envfleet.tune(Env, num_envs=2, seconds=60, progress=lambda _, what: told.append(what))
+    assert told[1].startswith("processes"), told
+
+
+def test_seconds_may_be_numpys() -> None:
+    assert envfleet.tune(Env, seconds=np.float32(0.5), num_envs=np.int64(2), backends=["serial"]).best["num_envs"] == 2
+
+
 def test_threads_without_the_gil(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_native, "usable_cores", lambda: 2)
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)

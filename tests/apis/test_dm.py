@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.apis.dm import make_dm_single
 
 FIRST, MID, LAST = (int(kind) for kind in (dm_env.StepType.FIRST, dm_env.StepType.MID, dm_env.StepType.LAST))
 
@@ -93,4 +94,17 @@ def test_a_discount_in_the_info_counts_if_it_is_a_number(values, expected):
     assert step.discount.tolist() == expected
     assert step.discount.dtype == np.float32
     assert "discount" in step.observation.info
+    env.close()
+    for value, wanted in zip(values, expected, strict=True):
+        single = make_dm_single(Discounting, env_kwargs={"discount": value})
+        assert single.reset().discount is None
+        assert single.step(0).discount == wanted
+        single.close()
+
+
+def test_options_of_an_asynchronous_reset():
+    env = envfleet.make_dm("CartPole-v1", num_envs=2)
+    env.async_reset(seed=0, options={"low": 0.5, "high": 0.6})
+    obs = env.recv().observation.obs
+    assert ((obs >= 0.5) & (obs <= 0.6)).all()
     env.close()

@@ -223,7 +223,15 @@ def test_an_env_that_raises(make):
     wanted = ZeroDivisionError if make is DummyVecEnv else EnvError
     with pytest.raises(wanted, match="asked for"):
         envs.step(np.array([0, 4, 0]))
+    if make is not DummyVecEnv:
+        with pytest.raises(CallOrderError, match=r"env 1 raised earlier and must be reset; call .*reset\(\)"):
+            envs.step(np.ones(N, int))
     envs.reset()
+    assert envs.step(np.ones(N, int))[1].tolist() == [1, 1, 1]
+    # An exception in a step that a reset drops is dropped with it.
+    envs.step_async(np.array([0, 4, 0]))
+    envs.set_options([{"a": 1}, {}, {}])
+    assert (envs.reset()[:, 0] == 0).all()
     assert envs.step(np.ones(N, int))[1].tolist() == [1, 1, 1]
     envs.close()
 
@@ -241,8 +249,16 @@ def test_a_restarted_env_is_a_truncated_row_with_its_error():
     envs.close()
 
 
-def test_calls_in_the_wrong_order():
-    envs = make_vec_env("CartPole-v1", 2)
+@pytest.mark.parametrize(
+    "make_two",
+    [
+        lambda: make_vec_env("CartPole-v1", 2),
+        lambda: DummyVecEnv([lambda: gymnasium.make("CartPole-v1")] * 2),
+    ],
+    ids=["pool", "drop-in"],
+)
+def test_calls_in_the_wrong_order(make_two):
+    envs = make_two()
     envs.reset()
     with pytest.raises(CallOrderError, match=r"step_wait\(\) expected a step in progress, got none; call step_async"):
         envs.step_wait()

@@ -142,6 +142,20 @@ def test_make_vec_env_monitors_every_backend(backend, tmp_path):
     assert envs.render_mode == "rgb_array"
 
 
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+@pytest.mark.parametrize("source", [Probe, lambda: Probe(length=100)], ids=["class", "factory"])
+def test_make_vec_env_monitors_episodes_that_a_time_limit_truncates(source, backend):
+    env_kwargs = {"length": 100} if source is Probe else {}
+    envs = make_vec_env(source, n_envs=2, backend=backend, max_episode_steps=5, env_kwargs=env_kwargs)
+    assert [end["l"] for end in run(envs, 10)] == [5] * 4
+    envs.close()
+    envs = make_vec_env(source, n_envs=2, backend=backend, max_episode_steps=-1, env_kwargs=env_kwargs)
+    assert run(envs, 10) == []
+    envs.close()
+    with pytest.raises(ConfigError, match="max_episode_steps expected an integer"):
+        make_vec_env(source, n_envs=2, backend=backend, max_episode_steps=0, env_kwargs=env_kwargs)
+
+
 def test_make_vec_env_gives_the_same_seeds_on_every_backend():
     firsts = []
     for backend in ("native", "serial", "processes"):

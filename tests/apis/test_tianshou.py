@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 
 import gymnasium
@@ -229,6 +230,8 @@ def test_envs_whose_bounds_differ(backend):
         results.append((envs.observation_space, envs.action_space, envs.get_env_attr("high"), places, rewards.tolist()))
         envs.close()
     assert results[0] == results[1]
+    with closing(make_vector_env(factories, backend=backend, wrappers=None)) as envs:
+        assert envs.action_space == results[0][1]
 
 
 def test_an_ended_episode_waits_for_its_reset():
@@ -267,6 +270,19 @@ def test_an_env_that_raises_loses_nobody_elses_row():
     assert sorted(info["env_id"] for info in envs.step(None)[4]) == [0, 2]
     obs, _ = envs.reset([1])
     assert obs[0]["age"] == 0
+
+
+def test_a_reset_drops_a_row_that_an_exception_held_back():
+    kwargs = [{"fragile": env_id == 1} for env_id in range(3)]
+    envs = make_vector_env(Labelled, num_envs=3, wait_num=2, backend="serial", env_kwargs=kwargs)
+    envs.reset()
+    with pytest.raises(envfleet.EnvError, match="env 1 raised"):
+        envs.step(np.array([0, 0, 0]))
+    assert envs.ready_id == [0, 1]
+    envs.reset([0])
+    obs, *_, infos = envs.step(np.array([0]), [0])
+    assert sorted((info["env_id"], row["age"]) for info, row in zip(infos, obs, strict=True)) == [(0, 1), (2, 1)]
+    assert envs.waiting_id == []
 
 
 def test_rendering():

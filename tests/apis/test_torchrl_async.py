@@ -8,6 +8,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
 from support.info_env import CountingEnv  # noqa: E402 (after importorskip)
+from support.python_probes import FaultyEnv  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
 from torchrl_probes import assert_like_gymnasium, collectors_warn, fixed_actions  # noqa: E402
 
@@ -79,6 +80,27 @@ def test_async_collector_keeps_what_the_policy_writes():
     assert torch.allclose(data["value"], data["observation"].sum(-1))
     assert (data["action"] == data["observation"][:, :1]).all()
     env.close()
+
+
+@pytest.mark.parametrize("culprit", ["env", "policy"])
+def test_async_collector_starts_over_after_an_exception(culprit):
+    choices = iter([FaultyEnv.STEP, FaultyEnv.STEP, FaultyEnv.THROW])
+
+    def policy(rows):
+        action = next(choices, FaultyEnv.STEP)
+        if culprit == "policy" and action == FaultyEnv.THROW:
+            raise ZeroDivisionError("asked for")
+        return rows.set("action", torch.full(rows.shape, action))
+
+    env = AsyncEnvFleetEnv(FaultyEnv, 4, 2, backend="serial", categorical_action_encoding=True)
+    with AsyncCollector(env, policy, frames_per_batch=8) as collector:
+        with pytest.raises(envfleet.EnvError if culprit == "env" else ZeroDivisionError):
+            collector.next()
+        data = collector.next()
+        # Each trajectory from its first step on, without a gap; the count is the second number.
+        for trajectory in data["collector", "traj_ids"].unique():
+            own = data[data["collector", "traj_ids"] == trajectory]
+            assert own["observation"][:, 1].tolist() == list(range(len(own)))
 
 
 def test_async_misuse():

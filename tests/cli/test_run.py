@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 import os
 import re
@@ -181,6 +182,7 @@ def test_record_as_mp4(tmp_path: Path) -> None:
         (["run", "CartPole-v1", "--set", "no_such=1"], "no_such"),
         (["run", "CartPole-v1", "--set", "num_envs=3"], "an option of the pool"),
         (["run", "CartPole-v1", "--set", "num_workers=3"], "an option of the pool"),
+        (["run", "CartPole-v1", "--set", "task_id=3"], "an argument of envfleet.make()"),
         (["run", "no_such_module:Env-v0"], "cannot be imported"),
         (["run", "CartPole-v1", "--backend", "abacus"], "'abacus'"),
         (["run", "CartPole-v1", "--seed", "-1"], "seed expected an integer from 0"),
@@ -259,6 +261,13 @@ def test_stats_of_a_native_env_are_what_help_says(capsys: pytest.CaptureFixture[
     assert "in the envs" not in output
     assert main(["run", "--help"]) == 0
     assert "for Python envs, the time in the envs" in " ".join(capsys.readouterr().out.split())
+
+
+def test_statistics_on_a_terminal_without_unicode(cli: Any) -> None:
+    arguments = ["--backend", "serial", "--num-envs", "2", "--steps", "20", "--stats"]
+    result = cli("run", "CartPole-v1", *arguments, PYTHONIOENCODING="ascii")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "?s per step in the envs" in result.stdout
 
 
 def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
@@ -365,6 +374,17 @@ def test_an_env_that_raises_shows_its_traceback(
     assert traceback.startswith("Traceback (most recent call last):")
     assert 'cli_python_env.py", line' in traceback
     assert traceback.endswith("RuntimeError: joint 3 exploded\n")
+
+
+@pytest.mark.parametrize("code", ["0", "'needs --config'"])
+def test_a_module_that_exits_when_it_is_imported(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "cli_exits.py").write_text(f"import sys\nsys.exit({code})\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path])
+    assert main(["run", "cli_exits:Env-v0"]) == 2
+    assert f"it cannot be imported: SystemExit: {ast.literal_eval(code)}" in capsys.readouterr().err
 
 
 def test_python_env_comes_in_tens_by_default(python_env: str, capsys: pytest.CaptureFixture[str]) -> None:

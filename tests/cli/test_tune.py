@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,8 @@ def test_parameters_are_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
         ([*QUICK, "--num-workers", "0"], "expected an integer above 0, got '0'"),
         ([*QUICK, "--seconds", "0"], "expected a number above 0"),
         ([*QUICK, "--batch-sizes", "64"], "at most num_envs=4"),
+        ([*QUICK, "--set", "seconds=3"], "write --set 'env_kwargs={\"seconds\": VALUE}'"),
+        ([*QUICK, "--set", "batch_sizes=3"], "an argument of envfleet.tune()"),
     ],
 )
 def test_wrong_input_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -57,3 +60,12 @@ def test_missing_rich(cli: Any) -> None:
     result = cli(*QUICK, blocked=("rich",))
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert 'pip install "envfleet[cli]"' in result.stderr
+
+
+def test_plugin_is_in_the_line_and_has_no_python_env(cli: Any, tmp_path: Path) -> None:
+    source = Path(__file__).parents[1] / "plugins" / "probe.cc"
+    arguments = ["--plugin", str(source), "--num-envs", "4", "--seconds", "1"]
+    result = cli("tune", "Sink-v0", *arguments, ENVFLEET_CACHE=str(tmp_path / "cache"))
+    assert (result.returncode, result.stderr) == (0, "")
+    assert f"after: envfleet.compile({str(source)!r})" in result.stdout
+    assert "\n- it runs in C++\n" in result.stdout

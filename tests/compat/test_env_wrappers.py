@@ -157,9 +157,18 @@ def test_a_wrapper_around_it():
     assert inner.closed
 
 
+def test_wrappers_of_make():
+    env = DummyVecEnv(
+        [make_env("CartPole-v1", 1)], wrappers=[partial(gymnasium.wrappers.TimeLimit, max_episode_steps=2)]
+    )
+    env.reset()
+    assert [env.step([0])[2].tolist() for _ in range(3)] == [[False], [True], [False]]
+    env.close()
+
+
 def test_workers_and_contexts():
     factories = [partial(book, rank) for rank in range(4)]
-    env = SubprocVecEnv(factories, "spawn", 2)
+    env = SubprocVecEnv(factories, "spawn", np.int64(2))
     assert env.pool.config.num_workers == 2
     assert env.pool.config.start_method == "spawn"
     assert env.reset().shape == (4, 2)

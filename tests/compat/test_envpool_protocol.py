@@ -168,6 +168,15 @@ def test_any_space_and_dtype_and_seeds_that_arrive(protocol_alias):
     assert rollouts[0][0] == [int(np.random.RandomState(9 + i).randint(0, 200)) for i in range(3)]
 
 
+def test_num_envs_may_be_numpys(protocol_alias):
+    import envpool_wrap
+
+    EnvManager.register_env(Meter)
+    env = envpool_wrap.make_gymnasium("Meter_wrap", num_envs=np.int64(2), backend="serial")
+    assert env.reset()[0]["kind"].tolist() == [0, 1]
+    env.close()
+
+
 def test_an_exception_comes_with_its_traceback(protocol_alias):
     import envpool_wrap
 

@@ -30,6 +30,56 @@ def test_the_version_is_that_of_the_dialect(gym):
     assert len(env.step(0)) == 4
 
 
+def test_reset_takes_the_keywords_of_that_version(gym):
+    env = gym.make("CartPole-v1")
+    first = env.reset(seed=3)
+    obs, info = gym.wrappers.FlattenObservation(env).reset(seed=3, return_info=True, options={})
+    np.testing.assert_array_equal(first, obs)
+    assert info == {}
+    env.seed(3)
+    np.testing.assert_array_equal(first, env.reset())
+    env.close()
+
+
+def test_an_env_that_calls_reset_of_its_base(gym):
+    class Dice(gym.Env):
+        observation_space = gym.spaces.Discrete(100)
+        action_space = gym.spaces.Discrete(2)
+
+        def reset(self, *, seed=None, return_info=False, options=None):
+            super().reset(seed=seed)
+            obs = int(self.np_random.integers(100))
+            return (obs, {}) if return_info else obs
+
+        def step(self, action):
+            return 0, 1.0, False, {}
+
+    env = Dice()
+    assert env.reset(seed=7) == env.reset(seed=7)
+    with envfleet.make(Dice, num_envs=2, backend="serial") as envs:
+        assert envs.reset(seed=7)[0].tolist() == [env.reset(seed=7), env.reset(seed=8)]
+        assert envs.step([0, 1])[1].tolist() == [1.0, 1.0]
+
+
+def test_attributes_of_the_env_and_its_wrappers(gym):
+    env = gym.make("CartPole-v1")
+    assert (env.gravity, env._max_episode_steps) == (9.8, 500)
+    with pytest.raises(AttributeError, match="no_such_attribute"):
+        env.no_such_attribute  # noqa: B018
+    env.close()
+
+
+def test_names_that_scripts_call_at_their_top(gym, monkeypatch):
+    monkeypatch.setattr(gymnasium.logger, "min_level", gymnasium.logger.min_level)
+    gym.logger.set_level(gym.logger.ERROR)
+    assert gymnasium.logger.min_level == 40
+    assert gym.spec("CartPole-v1").max_episode_steps == 500
+    assert "CartPole-v1" in gym.envs.registry
+    assert gym.utils.EzPickle is gymnasium.utils.EzPickle
+    with pytest.raises(AttributeError, match=r"module 'gym.vector' is envfleet's stand-in.*pip install gym"):
+        gym.vector.SyncVectorEnv  # noqa: B018
+
+
 @pytest.mark.parametrize("env_id", ["Taxi-v3", "CliffWalking-v0", "Pendulum-v0"])
 def test_ids_that_gymnasium_dropped(gym, env_id):
     env = gym.make(env_id)

@@ -258,6 +258,23 @@ def test_actions_of_any_structure():
     envs.close()
 
 
+class LeverEnv(Diary):
+    """Takes two numbers and a text."""
+
+    action_space = spaces.Tuple((spaces.Discrete(5), spaces.Dict({"x": spaces.Box(0, 9, (2,)), "say": spaces.Text(3)})))
+
+
+@pytest.mark.parametrize("num_envs", [2, 3])
+def test_one_nested_action_per_env(num_envs):
+    """As step() of a pool accepts them, with as many envs as the tuple has parts too."""
+    singles = [(env_id, {"x": np.full(2, env_id, np.float32), "say": "abc"[env_id]}) for env_id in range(num_envs)]
+    with envfleet.make(LeverEnv, num_envs=num_envs, backend="serial") as envs:
+        taken = rollout(envs, lambda obs: list(singles), 2, seed=0)
+    assert taken.actions[0].tolist() == [list(range(num_envs))] * 2
+    assert taken.actions[1]["x"][1, :, 0].tolist() == list(range(num_envs))
+    assert taken.actions[1]["say"].tolist() == [list("abc"[:num_envs])] * 2
+
+
 def test_later_values_keep_what_the_first_ones_dtype_could_not_hold():
     """A policy that begins with whole numbers goes on with others."""
     envs = envfleet.make("Pendulum-v1", num_envs=2)

@@ -108,6 +108,27 @@ def test_a_step_that_timed_out_is_not_lost(gate: Gate) -> None:
         assert envs.step(np.zeros(2))[4]["count"].tolist() == [2, 2]
 
 
+@pytest.mark.parametrize("vector_class", [AsyncVectorEnv, gymnasium.vector.AsyncVectorEnv])
+def test_a_deadline_that_has_passed_is_a_timeout(vector_class: Any, gate: Gate) -> None:
+    envs = vector_class([WaitingEnv] * 2)
+    try:
+        envs.reset(seed=1)
+        envs.step_async(np.array([0, gate.number]))
+        with pytest.raises(multiprocessing.TimeoutError, match="`step_wait` has timed out after -1"):
+            envs.step_wait(timeout=-1)
+        gate.open()
+    finally:
+        envs.close(terminate=True)
+
+
+def test_a_wrong_timeout_does_not_end_the_call(envs: Any) -> None:
+    envs.reset(seed=1)
+    envs.step_async([0, 0, 0])
+    with pytest.raises(ValueError, match="soon"):
+        envs.step_wait(timeout="soon")
+    assert envs.step_wait()[1].tolist() == [1.0, 1.0, 1.0]
+
+
 def test_a_reset_drops_what_timed_out(gate: Gate) -> None:
     with AsyncVectorEnv([WaitingEnv] * 2) as envs:
         envs.reset(seed=1)

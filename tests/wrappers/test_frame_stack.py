@@ -8,6 +8,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.wrappers.utils import create_zero_array
 from support.python_probes import FaultyEnv, SinkEnv
 from support.space_env import SpaceEnv
 from wrapper_rollouts import MODES, Rollout, roll, same
@@ -27,7 +28,7 @@ def stacked(frames, space, padding):
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: stacked([own[key] for own in frames], part, padding) for key, part in space.items()}
     if padding == "zero":
-        last = [np.zeros_like(last[0])] * missing + last
+        last = [create_zero_array(space)] * missing + last
     return np.stack(last)
 
 
@@ -138,6 +139,34 @@ def test_discrete_observations_and_tuples():
         obs, _ = envs.reset()
         assert [leaf.shape for leaf in obs] == [(3, 2)] * 3
         assert obs in envs.observation_space
+
+
+class Elsewhere(gymnasium.Env):
+    """Has no zero in its observation spaces."""
+
+    observation_space = gymnasium.spaces.Dict(
+        level=gymnasium.spaces.Discrete(3, start=5),
+        pair=gymnasium.spaces.MultiDiscrete([2, 2], start=[1, -4]),
+        place=gymnasium.spaces.Box(np.array([1, -3], np.float32), np.array([2, -2], np.float32)),
+    )
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action):
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
+@pytest.mark.parametrize("padding", ["reset", "zero"])
+def test_padding_is_gymnasiums_and_in_the_space(padding):
+    reference = gymnasium.wrappers.FrameStackObservation(Elsewhere(), SIZE, padding_type=padding)
+    with FrameStackObservation(envfleet.make(Elsewhere, backend="serial"), SIZE, padding_type=padding) as envs:
+        obs, _ = envs.reset(seed=3)
+        assert obs in envs.observation_space
+        wanted, _ = reference.reset(seed=3)
+        same({key: column[0] for key, column in obs.items()}, wanted)
 
 
 def test_refusals():

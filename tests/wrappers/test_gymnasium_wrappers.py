@@ -6,7 +6,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.wrappers import vector
-from support.python_probes import SinkEnv
+from support.python_probes import FaultyEnv, SinkEnv
 from wrapper_rollouts import MODES
 
 import envfleet
@@ -118,3 +118,17 @@ def test_one_of_gymnasiums_between_two_of_ours():
         assert obs.shape == (3, 2, 3)
         with pytest.raises(envfleet.ConfigError, match="ClipAction within FrameStackObservation"):
             envs.send(np.zeros((3, 1), np.float32))
+
+
+def test_the_rows_of_others_pass_gymnasiums_wrappers_when_an_env_raises():
+    with envfleet.make(FaultyEnv, num_envs=3, backend="serial") as pool:
+        between = vector.TransformReward(vector.ReshapeObservation(pool, (2, 1)), lambda rewards: 10 * rewards)
+        envs = FrameStackObservation(RecordEpisodeStatistics(between), 2)
+        envs.reset(seed=0)
+        envs.step([0, 0, 0])
+        with pytest.raises(envfleet.EnvError, match="joint 3") as caught:
+            envs.step([0, FaultyEnv.THROW, FaultyEnv.END])
+        batch = caught.value.batch
+        assert batch.obs.shape == (3, 2, 2, 1)
+        assert batch.obs[0, :, 1, 0].tolist() == [1, 2]
+        assert batch.info["episode"]["r"].tolist() == [0, 0, 10 + 20]

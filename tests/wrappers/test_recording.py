@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import os
 import subprocess
 import weakref
 
@@ -42,9 +43,9 @@ class Lamp(gymnasium.Env):
         return np.full((15, self.width, 3), 60 * self.count, np.uint8)
 
 
-def lamps(mode="next_step", **options):
+def lamps(mode="next_step", env=Lamp, **options):
     return envfleet.make(
-        Lamp, **{"num_envs": 4, "backend": "serial", "render_mode": "rgb_array", "autoreset_mode": mode, **options}
+        env, **{"num_envs": 4, "backend": "serial", "render_mode": "rgb_array", "autoreset_mode": mode, **options}
     )
 
 
@@ -119,6 +120,30 @@ def test_send_and_recv(tmp_path):
             envs.recv()
         assert not envs.recording
         assert len(imageio.imread(envs.paths[0])) == 3
+
+
+class Fuse(Lamp):
+    """Ends its process with the second step."""
+
+    def step(self, action):
+        if self.count == 1:
+            os._exit(3)
+        return super().step(action)
+
+
+def test_an_env_that_cannot_be_rendered_any_more_does_not_hide_what_ended_it(tmp_path):
+    pool = lamps(num_envs=2, env=[Lamp, Fuse], backend="processes", num_workers=2)
+    with RecordGrid(pool, tmp_path / "lamps.gif") as envs:
+        envs.reset(seed=0)
+        envs.step([0, 0])
+        with (
+            pytest.warns(RuntimeWarning, match="RecordGrid could not process the rows"),
+            pytest.raises(envfleet.WorkerDied, match=r"env 1 raised in step\(\)") as caught,
+        ):
+            envs.step([0, 0])
+        assert caught.value.batch.obs[0] == 2
+        envs.reset()
+        envs.step([0, 0])
 
 
 def test_a_video_survives_a_wrapper_that_is_dropped(tmp_path):

@@ -66,9 +66,9 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
         """Step all envs, or those of env_id."""
         return time_step(self.pool.step(action, env_id, timeout))
 
-    def async_reset(self, *, seed: Seed = None) -> None:
+    def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Start a reset of all envs; recv() returns their rows."""
-        self.pool.async_reset(seed=seed)
+        self.pool.async_reset(seed=seed, options=options)
 
     def send(self, action: Any, env_id: Any = None) -> None:
         """Start a step of these envs without waiting for it."""
@@ -114,18 +114,18 @@ def time_step(batch: Batch) -> dm_env.TimeStep:
     """Return the rows of a batch as one TimeStep."""
     step_type, discount = dm_columns(batch.elapsed_step, batch.terminated, batch.truncated)
     if "discount" in batch.info:
-        # No mask: every row has one.
-        discount = _overridden(discount, batch.info["discount"], batch.info.get("_discount", True))
+        discount = _overridden(discount, batch.info)
     observation = _new(State, (batch.obs, batch.env_id, batch.elapsed_step, batch.info))
     return _new(dm_env.TimeStep, (step_type, batch.reward, discount, observation))
 
 
-def _overridden(discount: NDArray[np.float32], column: Any, is_set: Any) -> NDArray[np.float32]:
+def _overridden(discount: NDArray[Any], info: Mapping[str, Any]) -> NDArray[Any]:
     """Return the discounts with those that the envs have set to a number."""
+    column, is_set = info["discount"], info.get("_discount", True)  # no mask: every row has one
     if isinstance(column, dict) or column.ndim != 1:
         return discount
     if column.dtype.kind in "biuf":
-        return np.where(is_set, column, discount).astype(np.float32)
+        return np.where(is_set, column, discount).astype(discount.dtype)
     discount = discount.copy()
     for row in np.flatnonzero(np.broadcast_to(is_set, len(column))):  # numbers next to other values
         if isinstance(column[row], numbers.Real):
@@ -212,11 +212,13 @@ class DmEnv(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
         obs = self._row_of(batch.obs, 0)
         reward = float(batch.reward[0])
         self._starts_episode = bool(batch.terminated[0] or batch.truncated[0])
-        if batch.terminated[0]:
-            return dm_env.termination(reward, obs)
-        if batch.truncated[0]:
-            return dm_env.truncation(reward, obs)
-        return dm_env.restart(obs) if batch.elapsed_step[0] == 0 else dm_env.transition(reward, obs)
+        if not self._starts_episode and batch.elapsed_step[0] == 0:
+            return dm_env.restart(obs)
+        discount = np.array([0.0 if batch.terminated[0] else 1.0])
+        if "discount" in batch.info:
+            discount = _overridden(discount, batch.info)
+        step_type = dm_env.StepType.LAST if self._starts_episode else dm_env.StepType.MID
+        return dm_env.TimeStep(step_type, reward, float(discount[0]), obs)
 
 
 def make_dm_single(task_id: Env, *, num_envs: int = 1, **options: Any) -> DmEnv:

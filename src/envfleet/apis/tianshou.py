@@ -94,6 +94,9 @@ class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyp
         batch = self.pool.reset(ids, seed=kwargs.get("seed"), options=kwargs.get("options"))
         if ids is None:
             self._drop_in_flight()
+        else:
+            # Rows from before the reset, which an exception in a step kept from being returned.
+            self._arrived = [row for row in self._arrived if row.env_id[0] not in ids]
         return self._obs(batch), self._infos(batch)
 
     def step(self, action: Any, id: Ids = None) -> Step:  # noqa: A002 (Tianshou's name)
@@ -250,7 +253,7 @@ def make_vector_env(
         envs = make_gymnasium(task_id, **options)
     except DifferentSpacesError:
         # Tianshou accepts envs whose bounds differ. If more than the bounds does, this raises too.
-        options["wrappers"] = [*options.get("wrappers", ()), _WithoutBounds]
+        options["wrappers"] = [*(options.get("wrappers") or ()), _WithoutBounds]
         envs = make_gymnasium(task_id, **options)
         env_spaces = envs.pool.get_attr("own_spaces")
     try:

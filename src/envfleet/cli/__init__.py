@@ -6,6 +6,7 @@ traceback) or of the env (with the env's traceback); 130 Ctrl-C; 141 the reader 
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -26,6 +27,9 @@ _BROKEN_PIPE = 141  # the same for SIGPIPE
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. argv: without the program's name; None for that of this process."""
     argv = sys.argv[1:] if argv is None else argv
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A table is worth more with "?s" for "µs" than a UnicodeEncodeError after the measurement.
+        sys.stdout.reconfigure(errors="replace")
     try:
         arguments = _parser().parse_args(argv)
         arguments.argv = list(argv)

@@ -97,7 +97,7 @@ def prepare(arguments: argparse.Namespace) -> None:
         sys.path.insert(0, os.getcwd())
     try:
         importlib.import_module(module)
-    except Exception as error:  # a user's module may raise anything
+    except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
         raise ConfigError(
             f"{arguments.env_id} expected a module {module!r} that registers the env, "
             f"but it cannot be imported: {type(error).__name__}: {error}"
@@ -112,10 +112,20 @@ def parameter(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected NAME=VALUE, got {text!r}")
     if name in _DEDICATED_ARGUMENTS:
         raise argparse.ArgumentTypeError(f"expected a parameter of the env, got {name}, an option of the pool")
+    if name == "task_id":
+        raise argparse.ArgumentTypeError(in_env_kwargs(name, "make"))
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):  # json's error is a ValueError
             return name, parse(value)
     return name, value
+
+
+def in_env_kwargs(name: str, function: str) -> str:
+    """Return the error for a parameter of the env whose name is also an argument of envfleet's function."""
+    return (
+        f"expected a parameter of the env, got {name}, an argument of envfleet.{function}(); "
+        f"if the env has one of that name, write --set 'env_kwargs={{\"{name}\": VALUE}}'"
+    )
 
 
 def positive_int(text: str) -> int:

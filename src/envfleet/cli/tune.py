@@ -6,6 +6,10 @@ import argparse
 
 import envfleet
 from envfleet.cli import arguments as args
+from envfleet.errors import ConfigError
+
+# Of envfleet.tune(), which also takes the options of make().
+_OWN_ARGUMENTS = ("env", "seconds", "backends", "batch_sizes", "progress")
 
 
 def add_parser(commands: args.Subparsers) -> None:
@@ -40,6 +44,9 @@ def tune(arguments: argparse.Namespace) -> int:
     """Run the command."""
     from envfleet.cli import console
 
+    for name, _ in arguments.params:
+        if name in _OWN_ARGUMENTS:
+            raise ConfigError(f"--set {args.in_env_kwargs(name, 'tune')}")
     args.prepare(arguments)
     with console.ProgressBar(arguments.env_id) as bar:
         result = envfleet.tune(
@@ -53,6 +60,8 @@ def tune(arguments: argparse.Namespace) -> int:
             **dict(arguments.params),
         )
     print(result)
+    for source in arguments.plugins:
+        print(f"after: envfleet.compile({source!r})")
     if arguments.module:
         print(f"after: import {arguments.module}")
     return 0

@@ -10,6 +10,8 @@ import difflib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from envfleet.compat import envpool
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
@@ -77,5 +79,6 @@ def _builders(task_id: str, options: dict[str, Any]) -> list[_Builder]:
             f"(EnvManager.register_env() registers envs in {registry_file()})"
         )
     num_envs = options.get("num_envs", 1)
-    count = num_envs if isinstance(num_envs, int) and num_envs > 0 else 1  # make() refuses other values
+    is_count = isinstance(num_envs, (int, np.integer)) and num_envs > 0
+    count = int(num_envs) if is_count else 1  # make() refuses other values
     return [_Builder(source, env_id, task_id) for env_id in range(count)]

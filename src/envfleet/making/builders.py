@@ -54,9 +54,13 @@ class EnvBuilder:
         take_time_limit = getattr(getattr(env, "unwrapped", None), "envfleet_time_limit", None)
         if take_time_limit is not None:
             # An env of ours whose games continue over several resets.
-            take_time_limit(None if self.max_episode_steps == NO_LIMIT else self.max_episode_steps)
-        if self.wrappers and not isinstance(env, gymnasium.Env):
+            take_time_limit(self._limit)
+        # gymnasium.make() applies that of a spec.
+        limit = self._limit if self.keeps_time_limit and not isinstance(self.source, GymnasiumSpec) else None
+        if (self.wrappers or limit is not None) and not isinstance(env, gymnasium.Env):
             env = AdaptedEnv(env)  # Gymnasium's wrappers only accept a gymnasium.Env
+        if limit is not None:
+            env = gymnasium.wrappers.TimeLimit(env, limit)
         for wrapper in self.wrappers:
             env = wrapper(env)
         for name in ("observation_space", "action_space"):
@@ -66,6 +70,10 @@ class EnvBuilder:
                     f"set self.{name} in the constructor"
                 )
         return env
+
+    @property
+    def _limit(self) -> int | None:
+        return None if self.max_episode_steps == NO_LIMIT else self.max_episode_steps
 
     def _bare(self, env_id: int) -> Any:
         kwargs = dict(self.kwargs)
@@ -123,7 +131,7 @@ def builders_for(
         if not callable(wrapper):
             raise ConfigError(f"wrappers expected callables that take an env and return one, got {short_repr(wrapper)}")
     threshold = None
-    keeps = False
+    keeps = bool(wrappers)
     limit = max_episode_steps
     first = sources[0]
     if isinstance(first, GymnasiumSpec):
@@ -131,7 +139,7 @@ def builders_for(
         threshold = first.reward_threshold
     if any(isinstance(source, GymnasiumSpec) for source in sources):
         # Envs from a list may each have a limit of their own.
-        keeps = bool(wrappers) or len(sources) > 1 or bool(getattr(first, "additional_wrappers", ()))
+        keeps = keeps or len(sources) > 1 or bool(getattr(first, "additional_wrappers", ()))
     made: dict[tuple[int, int], EnvBuilder] = {}
     builders = []
     for env_id in range(num_envs):

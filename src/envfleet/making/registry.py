@@ -12,7 +12,7 @@ from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.making.gymnasium_ids import publish
 from envfleet.making.native_envs import NativeEntry, built_in_ids, find_entry, native_ids, registered, resolve
-from envfleet.making.options import integer_option, parse_options
+from envfleet.making.options import POOL_OPTIONS, integer_option, number_option, parse_options
 
 _PYTHON_FAMILY = Family("python", python_opens_windows=True)
 
@@ -46,6 +46,11 @@ def register(
         raise ConfigError(f"register() expected an id such as 'MyEnv-v0' (letters, digits and _:.-), got {env_id!r}")
     if max_episode_steps is not None:
         max_episode_steps = integer_option("max_episode_steps", max_episode_steps, 1, 2**31 - 1)
+    reward_threshold = number_option("reward_threshold", reward_threshold)
+    if pool := [name for name in params if name in POOL_OPTIONS]:
+        raise ConfigError(
+            f"register() expected parameters of the env, got {pool[0]}, an option of make(); pass it there"
+        )
     if env_id in built_in_ids():
         raise ConfigError(f"register() expected a new id, got {env_id!r}, which is a native env; choose another name")
     origin = find_entry(base)

@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import Phase, parse_mode
-from envfleet.errors import CallOrderError, ConfigError, EnvError
+from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvError
 from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, row_getter, split
+from envfleet.validation import check_actions
 
 if TYPE_CHECKING:
     from envfleet.apis.torch import TorchPool
@@ -243,8 +244,9 @@ class _Collector:
         # Before the step: a pool with copy=False overwrites the observations that it returned.
         self._obs.write(step, state.obs)
         actions, extras = self._act(state.obs)
+        columns = self._batched(actions)
         obs, reward, terminated, truncated, info = self._envs.step(actions)
-        self._actions.write(step, actions)
+        self._actions.write(step, columns)
         self._write_extras(step, extras)
         self._rewards[step], self._terminated[step], self._truncated[step] = reward, terminated, truncated
         ended = np.asarray(terminated) | np.asarray(truncated)
@@ -270,6 +272,17 @@ class _Collector:
         if is_pair and (not self._has_tuple_actions or isinstance(result[0], tuple)):
             return result[0], result[1]
         return result, {}
+
+    def _batched(self, actions: Any) -> Any:
+        """Return nested actions as dicts and tuples of columns; step() of a pool accepts one action per env too."""
+        space = self._envs.single_action_space
+        if self._policy is None or not isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+            return actions
+        try:
+            columns = check_actions("rollout()", actions, space, self._envs.num_envs, None)
+        except ActionError:
+            return actions  # a pool will refuse them; other vector envs decide for themselves
+        return join(space)(list(columns))
 
     def _write_extras(self, step: int, extras: Mapping[str, Any]) -> None:
         for key, value in extras.items():

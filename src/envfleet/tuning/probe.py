@@ -14,7 +14,7 @@ from envfleet.envs.adapters import AdaptedEnv
 from envfleet.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
 from envfleet.making.builders import EnvBuilder, EnvBuilders, builders_for
 from envfleet.making.make import Env, make_pool
-from envfleet.making.native_envs import find_entry, supports_params
+from envfleet.making.native_envs import find_entry, plugin_files, supports_params
 from envfleet.making.options import PYTHON_BACKENDS, Options, parse_options
 from envfleet.making.python_envs import check_known
 from envfleet.spec import PoolConfig
@@ -84,7 +84,9 @@ class EnvSurvey:
         if "native" in backends:
             self._probe_native(parsed)
             if requested is None:
-                self.notes.append("it runs in C++; backends=['serial', 'processes'] measures the Python env of this id")
+                is_plugin = entry is not None and entry.native_id in plugin_files  # these have no Python env
+                others = "" if is_plugin else "; backends=['serial', 'processes'] measures the Python env of this id"
+                self.notes.append(f"it runs in C++{others}")
         python = [name for name in backends if name in PYTHON_BACKENDS]
         if python:
             backends = self._probe_python(python, parsed, backends)

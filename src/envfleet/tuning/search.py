@@ -6,6 +6,7 @@ Rounds alternate between the cases, so that a slow phase of the machine affects 
 from __future__ import annotations
 
 import math
+import numbers
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -100,7 +101,7 @@ def tune(
     for wrong, right in (("backend", "backends"), ("batch_size", "batch_sizes"), ("num_threads", "num_workers")):
         if wrong in options:
             raise ConfigError(f"tune() expected {right}, got {wrong}={options[wrong]!r}; {right} takes one or several")
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+    if isinstance(seconds, bool) or not isinstance(seconds, numbers.Real) or not 0 < seconds < float("inf"):
         raise ConfigError(f"seconds expected a number above 0, got {seconds!r}")
     if env_kwargs is not None:
         options["env_kwargs"] = env_kwargs
@@ -166,6 +167,9 @@ class _Search:
         cases.sort(key=lambda case: expected_s(case, self._probes[case.backend], self._cores))
         expected_cases = num_sizes * (len(cases) + 2 * len(backends) * (len(batch_sizes) - 1))
         round_s = _clamped(_SCREENING_SHARE * self._budget.seconds / expected_cases / 2)
+        if cases[0].backend != "threads":
+            # The comparison may use up the time of an env that is slow to build, and threads would win unopposed.
+            self._measure_first(cases.pop(0), round_s)
         cases = self._compare_threads(cases, round_s)
         for case in cases:
             self._measure_first(case, round_s)

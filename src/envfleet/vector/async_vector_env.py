@@ -222,8 +222,10 @@ class AsyncVectorEnv(PoolVectorEnv):
             raise NoAsyncCallError(
                 f"Calling `{state.value}_wait` without any prior call to `{state.value}_async`.", state.value
             )
+        # A deadline that has passed is a timeout, as in Gymnasium. Here: below, an exception ends the call.
+        limit_s = None if timeout is None else max(0.0, float(timeout))
         try:
-            result = self.pool.recv(timeout) if self._pending is None else self._pending.result(timeout)
+            result = self.pool.recv(limit_s) if self._pending is None else self._pending.result(limit_s)
         except (RecvTimeout, FutureTimeout) as error:
             self._state, self._late = AsyncState.DEFAULT, state
             raise multiprocessing.TimeoutError(

@@ -7,6 +7,7 @@ some envs, step(), recv(), and the rows in an EnvError.
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,7 +15,13 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
+from gymnasium.vector import (
+    AutoresetMode,
+    VectorEnv,
+    VectorObservationWrapper,
+    VectorRewardWrapper,
+    VectorWrapper,
+)
 from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool, Step
@@ -219,8 +226,22 @@ class PoolWrapper(VectorWrapper):
             return call()
         except EnvError as error:
             if error.batch is not None:
-                self._process_batch(error.batch, {fault.env_id for fault in (*error.faults, *error.batch.faults)})
+                self._process_error(error, error.batch)
             raise
+
+    def _process_error(self, error: EnvError, batch: Batch) -> None:
+        try:
+            _apply_between(self.env, batch)
+            self._process_batch(batch, {fault.env_id for fault in (*error.faults, *batch.faults)})
+        except Exception as failure:
+            # Not raised: the caller has to learn about the env first, and this may only be a consequence, such as
+            # rendering an env that died.
+            warnings.warn(
+                f"{type(self).__name__} could not process the rows of the other envs when an env raised: "
+                f"{type(failure).__name__}: {failure}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
 
     def _process_batch(self, batch: Batch, raised: set[int]) -> None:
         """Process the batch of an EnvError in place. raised: the ids of the envs that raised."""
@@ -248,6 +269,17 @@ class PoolWrapper(VectorWrapper):
                 f"{type(self.env).__name__} within {type(self).__name__}; put it outermost, or use reset() and step()"
             )
         return getattr(self.env, name)
+
+
+def _apply_between(env: VectorEnv[Any, Any, Any], batch: Batch) -> None:
+    """Apply Gymnasium's wrappers between two of ours to the rows of an EnvError, which they have not seen."""
+    if isinstance(env, PoolWrapper) or not isinstance(env, VectorWrapper):
+        return
+    _apply_between(env.env, batch)
+    if isinstance(env, VectorObservationWrapper):
+        batch.obs = env.observations(batch.obs)
+    elif isinstance(env, VectorRewardWrapper):
+        batch.reward = env.rewards(batch.reward)
 
 
 def map_leaves(space: gymnasium.Space[Any], function: Callable[[gymnasium.Space[Any]], Any]) -> gymnasium.Space[Any]:

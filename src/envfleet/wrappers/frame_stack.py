@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
+from gymnasium.wrappers.utils import create_zero_array
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
@@ -24,7 +25,8 @@ class FrameStackObservation(PoolWrapper):
     Args:
         env: The pool, or another wrapper of it.
         stack_size: The number of observations in a stack.
-        padding_type: An episode starts with its first observation repeated ("reset") or after zeros ("zero").
+        padding_type: An episode starts with its first observation repeated ("reset") or after zeros ("zero"). As in
+            Gymnasium, the zero of a Discrete is its start, and that of a Box without 0 its nearest bound.
     """
 
     state_names = ("_frames", "_newest")
@@ -49,6 +51,7 @@ class FrameStackObservation(PoolWrapper):
         # A ring for each env: a step writes one frame, and only what is handed out is copied.
         shape = (self.num_envs, self.stack_size)
         self._frames = [np.zeros((*shape, *leaf.shape), leaf.dtype) for leaf in leaves_of(inner)]
+        self._zeros = [create_zero_array(leaf.space) for leaf in leaves_of(inner)]
         self._newest = np.zeros(self.num_envs, dtype=np.intp)
         self._oldest_first = np.arange(1, self.stack_size + 1)
 
@@ -63,19 +66,19 @@ class FrameStackObservation(PoolWrapper):
         started, continued = np.flatnonzero(rows.first), np.flatnonzero(rows.stepped & ~rows.first)
         continued_ids = ids[continued]
         newest = self._newest[continued_ids] = (self._newest[continued_ids] + 1) % self.stack_size
-        for frames, column in zip(self._frames, self._split(obs), strict=True):
+        for frames, zero, column in zip(self._frames, self._zeros, self._split(obs), strict=True):
             if continued.size:
                 frames[continued_ids, newest] = column if continued.size == len(ids) else column[continued]
             if started.size:
-                self._start(frames, ids[started], column[started])
+                self._start(frames, zero, ids[started], column[started])
         slots = self._slots(ids)
         return self._join([_picked(frames, slots) for frames in self._frames]), reward
 
-    def _start(self, frames: NDArray[Any], ids: NDArray[np.int32], first: NDArray[Any]) -> None:
+    def _start(self, frames: NDArray[Any], zero: Any, ids: NDArray[np.int32], first: NDArray[Any]) -> None:
         if self.padding_type == "reset":
             frames[ids] = first[:, None]
         else:
-            frames[ids] = 0
+            frames[ids] = zero
             frames[ids, self._newest[ids]] = first
 
     def _finish(self, finals: FinalObservations, ids: NDArray[np.int32]) -> None:

@@ -20,7 +20,7 @@ from envfleet import _native
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
 from envfleet.apis.sb3_envs import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.envs.adapters import adapt
-from envfleet.errors import ConfigError, EnvError
+from envfleet.errors import ActionError, ConfigError, EnvError
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription
@@ -56,11 +56,17 @@ class _DropIn(PoolVecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all envs."""
+        self._check_idle()
         columns = self._splitter.columns(actions)
         if columns is None:
             self.pool.send_objects(self._splitter.single_actions(actions))
-        else:
+            return
+        try:
             self.pool.send(columns)
+        except ActionError:
+            # The columns are valid, so the envs cannot be stepped: one raised and must be reset.
+            self.pool.check_can_step("step_async()")
+            raise
 
     def _reset(self, seeds: Sequence[int | None], options: Sequence[Mapping[str, Any]]) -> tuple[Any, list[Info]]:
         # As SB3 does: the seed by name, options only if there are some.

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import gymnasium
 from stable_baselines3.common import env_util
 from stable_baselines3.common.vec_env import VecEnv, VecMonitor
+from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
@@ -17,7 +19,7 @@ from envfleet.errors import ConfigError
 from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
-from envfleet.making.options import POOL_OPTIONS
+from envfleet.making.options import NO_LIMIT, POOL_OPTIONS
 from envfleet.making.python_envs import check_known
 
 _SAME_STEP = parse_mode("same_step")
@@ -90,10 +92,13 @@ def make_vec_env(
             raise ConfigError(
                 "env_kwargs expected one dict for all Python envs, got a list; pass a list of factories as env_id"
             )
-        # SB3 knows Gymnasium's ids only.
-        is_simulated = find_python_family(env_id) is not None
+        source: Any = env_id
+        if find_python_family(env_id) is not None:  # SB3 knows Gymnasium's ids only
+            source = partial(_build_env, source)
+        elif not isinstance(env_id, str) and pool_options.get("max_episode_steps") not in (None, NO_LIMIT):
+            source = partial(_build_with_time_limit, source, pool_options["max_episode_steps"])
         return env_util.make_vec_env(
-            partial(_build_env, env_id) if is_simulated else env_id,  # type: ignore[arg-type]  # an id or a callable
+            source,
             num_envs,
             seed,
             start_index,
@@ -148,6 +153,11 @@ def _build_env(env_id: str, **env_kwargs: Any) -> Any:
         return build_env(env_id, **{"render_mode": "rgb_array", **env_kwargs})
     except TypeError:
         return build_env(env_id, **env_kwargs)
+
+
+def _build_with_time_limit(source: Callable[..., Any], max_episode_steps: int, **env_kwargs: Any) -> Any:
+    """Build one env with a time limit of its own: a Monitor does not see the truncations of the pool."""
+    return gymnasium.wrappers.TimeLimit(_patch_env(source(**env_kwargs)), max_episode_steps)
 
 
 def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_class: Any) -> bool:

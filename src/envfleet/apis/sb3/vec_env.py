@@ -48,9 +48,12 @@ class PoolVecEnv(VecEnv):
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all envs."""
+        self._check_idle()
+        self.pool.send(actions)
+
+    def _check_idle(self) -> None:
         if self.pool.num_in_flight and not self.pool.closed:
             raise CallOrderError("step_async() expected no step in progress, got one; call step_wait() first")
-        self.pool.send(actions)
 
     def step_wait(self) -> Step:
         """Wait for the step. Where an episode ended, the observation is the first of the next one."""
@@ -182,8 +185,7 @@ class EnvFleetVecEnv(PoolVecEnv):
         if all(own is first or not (own or first) for own in options):
             batch = self.pool.reset(seed=given, options=first or None)
             return batch.obs, self._infos.of_reset(batch)
-        if self.pool.num_in_flight:
-            self.pool.recv()
+        self.pool.drop_pending()
         infos: list[Info] = []
         for env_id, own in enumerate(options):
             seed = None if given is None else [given[env_id]]

@@ -259,17 +259,19 @@ class AsyncCollector:
             yield data
 
     def next(self) -> TensorDictBase:
-        """Return one batch. The envs keep working meanwhile."""
+        """Return one batch. The envs keep working meanwhile. If it raises, the next call starts new episodes."""
         parts: list[TensorDictBase] = []
+        is_new, self._is_running = not self._is_running, False  # until the end: rows may be lost on the way
         # Here, not around a yield, so that the caller's exploration type is unchanged.
         with torch.no_grad(), set_exploration_type(self.exploration_type):
-            if not self._is_running:
+            if is_new:
                 self._start()
             for _ in range(self.frames_per_batch // self.env.batch_size[0]):
                 transitions, following = self.env.recv()
                 self._label(transitions)
                 parts.append(transitions)
                 self.env.send(self._act(following))
+        self._is_running = True
         data = torch.cat(parts, 0)
         return data[data.get(("collector", "traj_ids")).argsort(stable=True)]
 
@@ -278,7 +280,6 @@ class AsyncCollector:
         self._trajectory_of = torch.arange(self.env.num_envs) + self._num_trajectories
         self._num_trajectories += self.env.num_envs
         self.env.send(self._act(first))
-        self._is_running = True
 
     def _act(self, rows: TensorDictBase) -> TensorDictBase:
         # A policy may return its outputs alone.

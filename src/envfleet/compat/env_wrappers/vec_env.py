@@ -128,11 +128,16 @@ class PoolVecEnv(VecEnv):
     """A vector env on a pool. The factories seed their envs; seed() takes effect at the next reset."""
 
     def __init__(
-        self, env_fns: Sequence[Callable[[], Any]], *, adapter: type[EnvAdapter] = EnvAdapter, **options: Any
+        self,
+        env_fns: Sequence[Callable[[], Any]],
+        *,
+        adapter: type[EnvAdapter] = EnvAdapter,
+        wrappers: Sequence[Callable[[Any], Any]] = (),
+        **options: Any,
     ) -> None:
         factories = list(env_fns)
         self.pool: Pool = make_pool(
-            factories, autoreset_mode="same_step", wrappers=[adapter], seed_envs=False, **options
+            factories, autoreset_mode="same_step", wrappers=[*wrappers, adapter], seed_envs=False, **options
         )
         spec = self.pool.spec
         super().__init__(self.pool.num_envs, spec.observation_space, spec.action_space)
@@ -223,9 +228,9 @@ class SubprocVecEnv(PoolVecEnv):
         factories = list(env_fns)
         count = len(factories)
         if in_series is not None:
-            if not isinstance(in_series, int) or in_series < 1 or count % in_series:
+            if not isinstance(in_series, (int, np.integer)) or in_series < 1 or count % in_series:
                 raise ConfigError(f"in_series expected a divisor of the number of envs, {count}, got {in_series!r}")
-            options.setdefault("num_workers", count // in_series)
+            options.setdefault("num_workers", count // int(in_series))
         super().__init__(factories, backend="processes", start_method=context, **options)
 
 

@@ -7,6 +7,7 @@ classes), make(), and gym.wrappers (wrappers.py). It is never used if the real g
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -21,6 +22,7 @@ from envfleet.rendering import resized
 __version__ = "0.25.2"
 
 _INSTALLER = __name__
+_LOG_LEVELS = {"DEBUG": 10, "INFO": 20, "WARN": 30, "ERROR": 40, "DISABLED": 50}
 
 
 class Space(spaces.Space[Any]):
@@ -56,9 +58,12 @@ class Env:
         """Step the env."""
         raise NotImplementedError
 
-    def reset(self) -> Any:
-        """Reset the env and return the observation."""
-        raise NotImplementedError
+    def reset(
+        self, *, seed: int | None = None, return_info: bool = False, options: dict[str, Any] | None = None
+    ) -> Any:
+        """Seed the generator if there is a seed: envs call super().reset(seed=seed)."""
+        if seed is not None:
+            self._np_random, _ = seeding.np_random(seed)
 
     def render(self, mode: str = "human") -> Any:
         """Render the env."""
@@ -143,6 +148,9 @@ class ObservationWrapper(Wrapper):
 
     def reset(self, **kwargs: Any) -> Any:
         """Reset the env and transform the observation."""
+        if kwargs.get("return_info"):
+            obs, info = self.env.reset(**kwargs)
+            return self.observation(obs), info
         return self.observation(self.env.reset(**kwargs))
 
     def step(self, action: Any) -> Any:
@@ -181,7 +189,7 @@ class ActionWrapper(Wrapper):
 
 
 class OldCalls(Env):
-    """A Gymnasium env with gym 0.25's API. Other attributes are those of the env."""
+    """A Gymnasium env with gym 0.25's API. Other attributes are those of the env and its wrappers."""
 
     def __init__(self, env: Any) -> None:
         self.env = env
@@ -204,10 +212,13 @@ class OldCalls(Env):
         self._seed = seed
         return [] if seed is None else [seed]
 
-    def reset(self) -> Any:
-        """Reset the env and return the observation."""
-        seed, self._seed = self._seed, None
-        return self.env.reset(seed=seed)[0]
+    def reset(
+        self, *, seed: int | None = None, return_info: bool = False, options: dict[str, Any] | None = None
+    ) -> Any:
+        """Reset the env and return the observation, with return_info also the info."""
+        earlier_seed, self._seed = self._seed, None
+        result = self.env.reset(seed=earlier_seed if seed is None else seed, options=options)
+        return result if return_info else result[0]
 
     def step(self, action: Any) -> Any:
         """Step the env; info["TimeLimit.truncated"] is set when an episode was truncated."""
@@ -230,9 +241,10 @@ class OldCalls(Env):
         return self.env.unwrapped
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "env":
+        # _max_episode_steps too: gym's TimeLimit was the outermost wrapper, and scripts read it there.
+        if name.startswith("__") or name == "env":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        return getattr(self.env, name)
+        return self.env.get_wrapper_attr(name)
 
 
 def make(env_id: str, **kwargs: Any) -> OldCalls:
@@ -269,16 +281,21 @@ def install() -> bool:
         "ActionWrapper": ActionWrapper,
     }
     kinds = ("space", "box", "discrete", "multi_discrete", "multi_binary", "dict", "tuple", "text", "graph", "sequence")
+    makers = {"make": make, "register": gymnasium.register, "spec": gymnasium.spec}
     members: dict[str, dict[str, Any]] = {
-        "": {**core, "Space": spaces.Space, "make": make, "__version__": __version__, "__getattr__": _missing},
+        "": {**core, **makers, "Space": spaces.Space, "__version__": __version__},
         "core": core,
         "spaces": {name: getattr(spaces, name) for name in spaces.__all__},
-        "utils": {},
+        "utils": {"EzPickle": gymnasium.utils.EzPickle},
         "utils.seeding": {"np_random": seeding.np_random},
         "error": {name: own for name, own in vars(gymnasium.error).items() if not name.startswith("_")},
-        "logger": {name: getattr(gymnasium.logger, name) for name in ("warn", "error", "deprecation")},
-        "envs": {"register": gymnasium.register},
-        "envs.registration": {"register": gymnasium.register},
+        "logger": {
+            **{name: getattr(gymnasium.logger, name) for name in ("warn", "error", "deprecation")},
+            **_LOG_LEVELS,
+            "set_level": _set_level,
+        },
+        "envs": {**makers, "registry": gymnasium.registry},
+        "envs.registration": {**makers, "registry": gymnasium.registry},
         "wrappers": dict(WRAPPERS),
         "vector": {"VectorEnv": gymnasium.vector.VectorEnv},
     }
@@ -288,7 +305,8 @@ def install() -> bool:
     members["spaces.space"] = {"Space": Space}
     for name, wrapper in WRAPPERS.items():
         members.setdefault(f"wrappers.{_module_name(name)}", {})[name] = wrapper
-    members[""]["register"] = gymnasium.register
+    for path, names in members.items():
+        names["__getattr__"] = partial(_missing, f"gym.{path}" if path else "gym")
     install_tree("gym", members, _INSTALLER, __doc__ or "")
     return True
 
@@ -308,8 +326,13 @@ def _module_name(class_name: str) -> str:
     return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in class_name).lstrip("_")
 
 
-def _missing(name: str) -> Any:
+def _set_level(level: int) -> None:
+    """Set the level from which on Gymnasium warns."""
+    gymnasium.logger.min_level = level
+
+
+def _missing(module: str, name: str) -> Any:
     raise AttributeError(
-        f"module 'gym' is envfleet's stand-in and has no {name!r}; it has Env, wrappers, spaces and make(). "
+        f"module {module!r} is envfleet's stand-in and has no {name!r}; it has Env, wrappers, spaces and make(). "
         "For everything else: pip install gym"
     )
