@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import gymnasium
@@ -238,3 +240,31 @@ def test_flat_and_grouped_options_of_ray_are_the_same():
     assert parse_options({"backend": "ray", "ray": grouped}).config.ray == grouped
     parsed = parse_options({"backend": "ray", "ray": RayConfig(envs_per_worker=3), "num_workers": 2}).config
     assert (parsed.num_envs, parsed.num_workers) == (6, 2)
+
+
+# In a process of its own: the limit of memory stays.
+TOO_MANY_ENVS = """
+import pathlib, resource
+import envfleet
+
+in_use = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**30, resource.RLIM_INFINITY))
+for seed in (None, 7):
+    try:
+        envfleet.make("CartPole-v1", num_envs=50_000_000, seed=seed)
+    except MemoryError as error:
+        print(error)
+try:
+    envfleet.make("CartPole-v1", num_envs=50_000_000, seed=2**128 - 1)
+except envfleet.SeedError:
+    print("SeedError")
+with envfleet.make("CartPole-v1", num_envs=4) as envs:
+    print(envs.reset()[0].shape)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads and limits the memory of a process as Linux does")
+def test_more_envs_than_fit_in_memory():
+    result = subprocess.run([sys.executable, "-c", TOO_MANY_ENVS], capture_output=True, text=True, check=False)
+    too_many = "expected as many envs as fit in memory, got num_envs=50000000; pass a smaller num_envs"
+    assert result.stdout.splitlines() == [too_many, too_many, "SeedError", "(4, 4)"], result.stderr[-2000:]

@@ -71,6 +71,10 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
+        except MemoryError as error:
+            raise MemoryError(
+                f"expected as many envs as fit in memory, got num_envs={config.num_envs}; pass a smaller num_envs"
+            ) from error
         self.call_guard = self._native.call_guard
         self._params = params
         self._render_mode = config.render_mode

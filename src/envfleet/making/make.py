@@ -144,7 +144,9 @@ def make_pool(task_id: Env, **options: Any) -> Pool:
 
 def _check_seed(options: Options) -> None:
     num_envs = options.config.num_envs
-    seeds_for(options.seed, np.arange(num_envs, dtype=np.int32), num_envs)
+    # One seed for all envs is checked without making theirs: for a billion envs, that would take all memory.
+    num_checked = num_envs if isinstance(options.seed, (Sequence, np.ndarray)) else 0
+    seeds_for(options.seed, np.arange(num_checked, dtype=np.int32), num_envs)
 
 
 def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | None, str, Options]:
