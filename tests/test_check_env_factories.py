@@ -16,7 +16,17 @@ from envfleet.testing import check_env
 
 @pytest.mark.parametrize("env", [CleanEnv(), 3, [CleanEnv], None])
 def test_what_is_no_factory_is_told(env: Any) -> None:
-    assert "expected an id, a class or a callable" in only(check_env(env), "error", "not a factory")
+    assert "expected an id, an EnvSpec, a class or a callable" in only(check_env(env), "error", "not a factory")
+
+
+def test_a_gymnasium_spec_is_built_with_its_kwargs() -> None:
+    spec = gymnasium.spec("CartPole-v1")
+    spec.kwargs = {"sutton_barto_reward": True}
+    report = check_env(spec, num_steps=20)
+    assert "'CartPole-v1'" in str(report)
+    assert not report.errors
+    spec.kwargs = {"no_such_argument": 1}
+    assert "no_such_argument" in str(check_env(spec))
 
 
 def test_an_unknown_id_is_told() -> None:

@@ -39,7 +39,7 @@ def check_env(
     the env are not raised but reported.
 
     Args:
-        env: An id, a class or a factory, as in make().
+        env: An id, a Gymnasium EnvSpec, a class or a factory, as in make().
         num_steps: The steps per rollout.
         seed: The seed of the env and of the actions.
         env_kwargs: Parameters of the env.

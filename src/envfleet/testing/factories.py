@@ -1,4 +1,4 @@
-"""EnvFactory: builds the envs of check_env() from an id, a class or a callable; and a check that it can be pickled."""
+"""EnvFactory: builds the envs of check_env() from what make() accepts; and a check that it can be pickled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import cloudpickle
 import gymnasium
+from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.adapters import takes_env_id
 from envfleet.making.builders import gymnasium_spec
@@ -20,7 +21,7 @@ _SEARCH_DEPTH = 6
 
 @dataclass(frozen=True)
 class EnvFactory:
-    """An id, a class or a callable, with its keyword arguments."""
+    """An id, a Gymnasium EnvSpec, a class or a callable, with its keyword arguments."""
 
     env: Any
     kwargs: Mapping[str, Any]
@@ -28,6 +29,8 @@ class EnvFactory:
     @property
     def name(self) -> str:
         """The env's name in the report."""
+        if isinstance(self.env, GymnasiumSpec):
+            return repr(self.env.id)
         if isinstance(self.env, str):
             return repr(self.env)
         name = getattr(self.env, "__qualname__", None)
@@ -35,9 +38,10 @@ class EnvFactory:
 
     def build(self) -> Any:
         """Build a new env, without adapting its API."""
-        if isinstance(self.env, str):
+        if isinstance(self.env, (str, GymnasiumSpec)):
+            spec = gymnasium_spec(self.env) if isinstance(self.env, str) else self.env
             # Gymnasium's own checker would raise first, with another message.
-            return gymnasium.make(gymnasium_spec(self.env), **{"disable_env_checker": True, **self.kwargs})
+            return gymnasium.make(spec, **{"disable_env_checker": True, **self.kwargs})
         if takes_env_id(self.env):
             return self.env(self.env.__name__, **self.kwargs)
         return self.env(**self.kwargs)
@@ -45,10 +49,11 @@ class EnvFactory:
 
 def is_factory(env: Any, findings: Findings) -> bool:
     """Return whether make() could build envs from this, and report why not."""
-    if isinstance(env, gymnasium.Env) or not (isinstance(env, str) or callable(env)):
+    if isinstance(env, gymnasium.Env) or not (isinstance(env, (str, GymnasiumSpec)) or callable(env)):
         findings.error(
             "not a factory",
-            f"expected an id, a class or a callable that makes an env, got {short(env)} of type {type(env).__name__}",
+            f"expected an id, an EnvSpec, a class or a callable that makes an env, got {short(env)} of type "
+            f"{type(env).__name__}",
             "pass the class, or a lambda that makes a new env at each call; check the members of a list one by one",
         )
         return False
