@@ -41,7 +41,7 @@ help:
 	@echo "make test-freethreaded PYTHON=python3.13t   run the conformance tests without the GIL"
 	@echo "make test-rllib  test the RLlib API with the older Gymnasium that ray[rllib] requires"
 	@echo "make test-families  compare the families whose packages pin older dependencies with these packages"
-	@echo "make test-gym  run scripts for the packages that envfleet replaces with gym 0.26.2"
+	@echo "make test-gym  with gym 0.26.2, run scripts for the packages that envfleet replaces"
 	@echo "make train-check  train CartPole and InvertedPendulum with the scripts in examples/train until they are solved"
 	@echo "make sanitize  run the C++ tests under ThreadSanitizer and Address+UBSanitizer"
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
