@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import sys
 import threading
@@ -20,7 +21,7 @@ def test_what_is_no_factory_is_told(env: Any) -> None:
 
 
 def test_a_gymnasium_spec_is_built_with_its_kwargs() -> None:
-    spec = gymnasium.spec("CartPole-v1")
+    spec = copy.deepcopy(gymnasium.spec("CartPole-v1"))
     spec.kwargs = {"sutton_barto_reward": True}
     report = check_env(spec, num_steps=20)
     assert "'CartPole-v1'" in str(report)
