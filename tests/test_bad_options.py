@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -268,3 +269,36 @@ def test_more_envs_than_fit_in_memory():
     result = subprocess.run([sys.executable, "-c", TOO_MANY_ENVS], capture_output=True, text=True, check=False)
     too_many = "expected as many envs as fit in memory, got num_envs=50000000; pass a smaller num_envs"
     assert result.stdout.splitlines() == [too_many, too_many, "SeedError", "(4, 4)"], result.stderr[-2000:]
+
+
+# The stacks of 64 threads do not fit.
+TOO_MANY_THREADS = """
+import pathlib, resource, threading
+import envfleet, gymnasium
+
+envs = envfleet.make("CartPole-v1", num_envs=128, num_threads=64, batch_size=64)
+in_use = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (in_use + 2**28, resource.RLIM_INFINITY))
+for call in (
+    lambda: envfleet.make(lambda: gymnasium.make("CartPole-v1"), num_envs=64, backend="threads", num_workers=64),
+    envs.async_reset,
+):
+    try:
+        call()
+    except envfleet.EnvfleetError as error:
+        print(error)
+print(threading.active_count(), envs.pool.num_in_flight)
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+envs.async_reset()
+print(envs.recv()[0].shape)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads and limits the memory of a process as Linux does")
+def test_more_threads_than_can_be_started():
+    result = subprocess.run([sys.executable, "-c", TOO_MANY_THREADS], capture_output=True, text=True, check=False)
+    python, native, *others = result.stdout.splitlines()
+    limits = r"or raise the limits of threads and memory \(ulimit -u, ulimit -v\)"
+    assert re.fullmatch(rf"thread \d+ of 64 could not be started: .+; pass a smaller num_threads, {limits}", native)
+    assert re.fullmatch(rf"worker \d+ of 64 could not be started: .+; pass a smaller num_workers, {limits}", python)
+    assert others == ["1 0", "(64, 4)"], result.stderr[-2000:]

@@ -603,6 +603,8 @@ void bind_native_pool(nb::module_& module) {
           std::rethrow_exception(thrown);
         } catch (const engine::FleetError& error) {
           set_error(static_cast<PyObject*>(type), error.what());
+        } catch (const engine::ThreadStartError& error) {
+          set_error(nb::module_::import_("envfleet.errors").attr("EnvfleetError").ptr(), error.what());
         }
       },
       fleet_error);

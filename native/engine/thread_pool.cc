@@ -1,6 +1,8 @@
 #include "engine/thread_pool.h"
 
 #include <algorithm>
+#include <string>
+#include <system_error>
 
 #include "engine/cores.h"
 #include "engine/wait.h"
@@ -77,10 +79,16 @@ ThreadPool::~ThreadPool() { stop(-1); }
 void ThreadPool::start(const Work& work) {
   while (size() < max_threads_) {
     const int index = size();
-    threads_.emplace_back([shared = shared_, work, index, offset = affinity_offset_, may_spin = may_spin_] {
-      if (offset >= 0) pin_this_thread(offset + index);
-      run(shared, work, index, may_spin);
-    });
+    try {
+      threads_.emplace_back([shared = shared_, work, index, offset = affinity_offset_, may_spin = may_spin_] {
+        if (offset >= 0) pin_this_thread(offset + index);
+        run(shared, work, index, may_spin);
+      });
+    } catch (const std::system_error& error) {
+      throw ThreadStartError("thread " + std::to_string(index + 1) + " of " + std::to_string(max_threads_) +
+                             " could not be started: " + error.code().message() +
+                             "; pass a smaller num_threads, or raise the limits of threads and memory (ulimit -u, ulimit -v)");
+    }
   }
 }
 

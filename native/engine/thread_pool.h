@@ -11,10 +11,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
 namespace envfleet::engine {
+
+class ThreadStartError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 class ThreadPool {
  public:
@@ -26,7 +32,7 @@ class ThreadPool {
   ThreadPool(int max_threads, int affinity_offset, bool may_spin);
   ~ThreadPool();
 
-  // Starts all max_threads threads.
+  // Starts all max_threads threads, or those that are missing. Throws ThreadStartError if the system has no more.
   void start(const Work& work);
   int size() const { return static_cast<int>(threads_.size()); }
 

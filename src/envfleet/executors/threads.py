@@ -12,6 +12,7 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.batch import Fault
+from envfleet.errors import EnvfleetError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.python.building import SpecMaker, build_envs, close_on_error, describe_envs
 from envfleet.executors.python.exception_report import message_of
@@ -54,7 +55,7 @@ class ThreadsExecutor(PythonExecutor):
         for worker in range(num_workers):
             self._runners.append(self._make_runner(worker, envs))
             self._threads.append(self._make_thread(worker))
-            self._threads[worker].start()
+            self._start_thread(worker)
 
     def _make_runner(self, worker: int, envs: Mapping[int, Any]) -> EnvRunner:
         """Return the runner of a worker, with those of its envs that are already built."""
@@ -81,6 +82,15 @@ class ThreadsExecutor(PythonExecutor):
             daemon=True,
         )
 
+    def _start_thread(self, worker: int) -> None:
+        try:
+            self._threads[worker].start()
+        except RuntimeError as error:
+            raise EnvfleetError(
+                f"worker {worker + 1} of {len(self._worker_envs)} could not be started: {error}; pass a smaller "
+                "num_workers, or raise the limits of threads and memory (ulimit -u, ulimit -v)"
+            ) from error
+
     def local_envs(self) -> list[Any]:
         return [env for runner in self._runners for env in runner.envs]
 
@@ -98,7 +108,7 @@ class ThreadsExecutor(PythonExecutor):
             self._native.revive(worker)
             self._runners[worker] = self._make_runner(worker, {})
             self._threads[worker] = self._make_thread(worker)
-            self._threads[worker].start()
+            self._start_thread(worker)
         except BaseException:
             # Including Ctrl-C: the caller would wait forever for a worker without a thread.
             self._native.mark_dead(worker)
