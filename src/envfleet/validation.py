@@ -106,7 +106,7 @@ def check_can_step(call: str, env_ids: Any, executor: Executor, config: PoolConf
 
 def _check_not_in_flight(call: str, env_ids: Any, executor: Executor, config: PoolConfig) -> NDArray[np.int32] | None:
     if executor.num_in_flight and not config.is_async:
-        raise CallOrderError(f"{call} expected no batch in flight; recv() it first")
+        raise CallOrderError(f"{call} expected no batch in flight; recv() it first, or reset() all envs")
     ids = None if env_ids is None else check_env_ids(call, env_ids, executor)
     if ids is None and executor.num_in_flight:
         raise EnvIdError(
