@@ -85,9 +85,10 @@ void ThreadPool::start(const Work& work) {
         run(shared, work, index, may_spin);
       });
     } catch (const std::system_error& error) {
-      throw ThreadStartError("thread " + std::to_string(index + 1) + " of " + std::to_string(max_threads_) +
-                             " could not be started: " + error.code().message() +
-                             "; pass a smaller num_threads, or raise the limits of threads and memory (ulimit -u, ulimit -v)");
+      throw ThreadStartError(
+          "thread " + std::to_string(index + 1) + " of " + std::to_string(max_threads_) +
+          " could not be started: " + error.code().message() +
+          "; pass a smaller num_threads, or raise the limits of threads and memory (ulimit -u, ulimit -v)");
     }
   }
 }
