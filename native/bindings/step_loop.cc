@@ -263,7 +263,7 @@ void StepLoop::wait() {
   state.current_env.store(-1, std::memory_order_relaxed);
   {
     GilRelease released;
-    queue_.sleep(start);
+    queue_.sleep();
   }
   clock_ns_ = engine::now_ns();
   state.wait_ns += clock_ns_ - start;

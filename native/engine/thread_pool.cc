@@ -4,6 +4,7 @@
 #include <string>
 #include <system_error>
 
+#include "engine/adaptive_spin.h"
 #include "engine/cores.h"
 #include "engine/wait.h"
 
@@ -16,55 +17,8 @@ constexpr int kWakesPerThread = 2;
 
 int num_threads_of(std::uint64_t notice) { return static_cast<int>(notice & (kOneNotice - 1)); }
 
-// Spins for a change, for a time that adapts to what paid off recently: a training loop that comes back within microseconds
-// finds the thread awake, and one that computes for milliseconds finds the core free.
-class AdaptiveSpin {
- public:
-  explicit AdaptiveSpin(bool allowed) : budget_ns_(allowed ? kLongest : 0), allowed_(allowed) {}
-
-  // Returns true if the word changed meanwhile, and concerns(its value).
-  template <class Concerns>
-  bool watch(const std::atomic<std::uint64_t>& word, std::uint64_t seen, Concerns&& concerns) {
-    if (!allowed_) return false;
-    idle_since_ns_ = now_ns();
-    // A thread that stopped spinning tries again now and then: the caller's pace may have changed.
-    const std::int64_t budget = budget_ns_ > 0 ? budget_ns_ : (++skipped_ % kRetryEvery == 0 ? kLongest : 0);
-    if (budget == 0) return false;
-    const std::int64_t deadline = idle_since_ns_ + budget;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        const std::uint64_t now = word.load(std::memory_order_acquire);
-        if (now != seen && concerns(now)) {
-          budget_ns_ = kLongest;
-          return true;
-        }
-        relax_cpu();
-      }
-    } while (now_ns() < deadline);
-    budget_ns_ = budget_ns_ > kShortest ? budget_ns_ / 2 : 0;
-    return false;
-  }
-
-  // After a wake-up another may follow at once: a trial of more threads would otherwise find them asleep every time and
-  // never show their speed. If this one came so soon that a longer spin would have seen it, the next spin is longer.
-  void woken() {
-    if (!allowed_) return;
-    const bool came_soon = now_ns() - idle_since_ns_ < kLongest + kWakeUpTakes;
-    budget_ns_ = came_soon ? kLongest : std::max(budget_ns_, kAfterWake);
-  }
-
- private:
-  // A loop that copies each batch to a GPU and its actions back is away for about 100 us.
-  static constexpr std::int64_t kLongest = 150'000;
-  static constexpr std::int64_t kAfterWake = 20'000;
-  static constexpr std::int64_t kWakeUpTakes = 15'000;
-  static constexpr std::int64_t kShortest = 5'000;
-  static constexpr int kRetryEvery = 64;
-  std::int64_t budget_ns_;
-  const bool allowed_;
-  std::int64_t idle_since_ns_ = 0;
-  int skipped_ = 0;
-};
+// A training loop that runs on a GPU is often away for less than this.
+constexpr std::int64_t kYieldsAfterNs = 150'000;
 
 }  // namespace
 
@@ -141,7 +95,7 @@ bool ThreadPool::stop(std::int64_t timeout_ns) {
 }
 
 void ThreadPool::run(const std::shared_ptr<Shared>& shared, const Work& work, int worker_index, bool may_spin) {
-  AdaptiveSpin spin(may_spin);
+  AdaptiveSpin spin(may_spin, kYieldsAfterNs);
   std::atomic<std::uint32_t>& is_asleep = shared->sleepers[worker_index].is_asleep;
   const auto concerns = [&](std::uint64_t notice) { return worker_index < num_threads_of(notice); };
   for (;;) {
@@ -149,7 +103,11 @@ void ThreadPool::run(const std::shared_ptr<Shared>& shared, const Work& work, in
     // one, and sleep forever.
     const std::uint64_t seen = shared->notice.load(std::memory_order_acquire);
     if (shared->stopping.load(std::memory_order_acquire)) break;
-    if ((concerns(seen) && work(worker_index)) || spin.watch(shared->notice, seen, concerns)) continue;
+    const auto is_notified = [&] {
+      const std::uint64_t now = shared->notice.load(std::memory_order_acquire);
+      return now != seen && concerns(now);
+    };
+    if ((concerns(seen) && work(worker_index)) || spin.watch(is_notified, [] { return true; })) continue;
     shared->num_asleep.fetch_add(1, std::memory_order_seq_cst);
     is_asleep.store(1, std::memory_order_seq_cst);
     // Checked again after the store: a notify() in between saw no sleeping thread and woke none.

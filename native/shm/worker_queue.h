@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/wait.h"
+#include "engine/adaptive_spin.h"
 #include "shm/segment.h"
 
 namespace envfleet::shm {
@@ -21,6 +21,8 @@ class WorkerQueue {
         worker_(worker),
         num_cores_(num_cores),
         state_(&layout_.worker(base, worker)),
+        // It yields from the beginning: the caller, or a worker that was scheduled on the same core, may be about to run.
+        spin_(num_cores > 0, 0),
         tail_(state_->request_tail.load()),
         done_(state_->done_head.load()) {}
 
@@ -44,9 +46,9 @@ class WorkerQueue {
   // Whether this worker, which is awake, may spin for requests before it sleeps: if every worker that is awake can have a
   // core. Otherwise it would take time from one that still runs its envs.
   bool may_spin() const { return layout_.num_workers - layout_.asleep(base_).count() <= num_cores_; }
-  // Returns when there is a request or the pool is stopped, and wakes a few other workers that have requests. start_ns: the
-  // present time. Called without the GIL.
-  void sleep(std::int64_t start_ns);
+  // Returns when there is a request or the pool is stopped, and wakes a few other workers that have requests. Called without
+  // the GIL.
+  void sleep();
 
   // The env's row is complete. finished_ns: the present time.
   void finish(std::int32_t env_id, std::int64_t finished_ns) {
@@ -71,14 +73,13 @@ class WorkerQueue {
 
  private:
   FinishedRow& next_finished() const { return layout_.finished(base_, worker_)[done_ & (layout_.ring_size - 1)]; }
-  template <class HasWork>
-  bool spin_until(HasWork&& has_work, std::int64_t start_ns) const;
 
   std::byte* base_;
   SegmentLayout layout_;
   std::int32_t worker_;
   std::int32_t num_cores_;
   WorkerState* state_;
+  engine::AdaptiveSpin spin_;
   std::uint32_t tail_, done_;  // positions of the next request to read and the next finished row to write
 };
 

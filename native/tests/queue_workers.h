@@ -111,7 +111,7 @@ void serve(SharedMemory& memory, std::int32_t worker, std::uint64_t incarnation,
     const std::int64_t now = envfleet::engine::now_ns();
     queue.state().progress_ns.store(now, std::memory_order_relaxed);
     if (!queue.has_request()) {
-      queue.sleep(now);
+      queue.sleep();
       continue;
     }
     const std::int32_t env_id = queue.take_request();

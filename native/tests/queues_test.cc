@@ -326,7 +326,7 @@ TEST(a_worker_that_wakes_up_wakes_others) {
   to_wake.add(69);
   const std::int32_t env_id = 0;
   queue.post(&env_id, 1);
-  first.sleep(now_ns());
+  first.sleep();
   CHECK(to_wake.is_empty());
   CHECK_EQUAL(num_wakeups(0), 0u);
   CHECK_EQUAL(num_wakeups(1), 1u);
