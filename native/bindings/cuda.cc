@@ -70,8 +70,8 @@ class BatchUploader {
     release_done();
     if (staging_ != nullptr) free_staging_.push_back(std::move(staging_));
     copies_.clear();
+    shared_copies_.clear();
     signature_.clear();
-    reads_shared_rows_ = false;
     offsets_.assign(arrays.size(), -1);
     std::int64_t num_bytes = plan_native(arrays);
     num_bytes = plan_direct(arrays, num_bytes);
@@ -93,17 +93,51 @@ class BatchUploader {
 
   // batch: what owns the memory of the arrays that were planned.
   void start(std::uintptr_t user_stream, std::uintptr_t target, bool on_user_stream, nb::object batch) {
-    for (engine::UploadStream::Copy& copy : copies_) copy.target += target;
-    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies_, on_user_stream);
+    const bool is_early = !early_copies_.empty() && early_target_ == target;
+    std::vector<engine::UploadStream::Copy> copies;
+    for (const engine::UploadStream::Copy& copy : copies_) {
+      const auto same = [&](const SharedCopy& early) { return is_early && early.copy == copy; };
+      const auto early = std::find_if(early_copies_.begin(), early_copies_.end(), same);
+      if (early == early_copies_.end()) {
+        copies.push_back(copy);
+      } else {
+        add_late_rows(*early, copies);
+      }
+    }
+    for (engine::UploadStream::Copy& copy : copies) copy.target += target;
+    // On the stream of the early copy, which must come first.
+    const bool on_theirs = is_early ? early_on_user_stream_ : on_user_stream;
+    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies, on_theirs);
     reading_.push_back({number, std::move(batch), std::move(staging_)});
+    if (!shared_copies_.empty()) last_of_shared_rows_ = number;
     copies_.clear();
-    if (reads_shared_rows_) last_of_shared_rows_ = number;
+    early_copies_.clear();
+  }
+
+  // Before a batch of the last plan is complete: copies the rows that workers wrote, all but the late ones for good. If the
+  // batch is planned like the last one and has the same target, start() copies only the late rows of these arrays.
+  void start_early(std::uintptr_t user_stream, std::uintptr_t target, bool on_user_stream, nb::handle late_rows) {
+    early_copies_.clear();
+    const IdArray ids = read_ids(late_rows);
+    if (ids.data == nullptr) throw nb::type_error("start_early() expected a one-dimensional array of int32");
+    std::vector<engine::UploadStream::Copy> copies;
+    for (const SharedCopy& shared : shared_copies_) {
+      copies.push_back(shared.copy);
+      copies.back().target += target;
+    }
+    if (copies.empty()) return;
+    last_of_shared_rows_ = uploads_.start(as_pointer(user_stream), copies, on_user_stream);
+    early_copies_ = shared_copies_;
+    early_target_ = target;
+    early_on_user_stream_ = on_user_stream;
+    late_rows_.assign(ids.data, ids.data + ids.count);
   }
 
   void mark_allocated(std::uintptr_t user_stream) { uploads_.mark_allocated(as_pointer(user_stream)); }
 
-  // Waits until no copy reads memory that workers write to.
+  // Waits until no copy reads memory that workers write to. Another batch follows: an early copy of this one has no use.
   void wait_for_shared_rows() {
+    early_copies_.clear();
     wait(last_of_shared_rows_);
     release_done();
   }
@@ -115,17 +149,41 @@ class BatchUploader {
 
   // Waits for all copies and unlocks what was locked here.
   void close() {
+    early_copies_.clear();
+    wait(last_of_shared_rows_);
     if (!reading_.empty()) wait(reading_.back().number);
     release_done();
     shared_.clear();
   }
 
  private:
+  // Of rows that workers write, in memory that is page-locked. The target is an offset.
+  struct SharedCopy {
+    engine::UploadStream::Copy copy;
+    std::size_t num_rows;
+  };
+
   struct Reading {
     std::int64_t number;
     nb::object batch;
     std::unique_ptr<StagingBuffer> staging;
   };
+
+  // Neighbours in one copy.
+  void add_late_rows(const SharedCopy& shared, std::vector<engine::UploadStream::Copy>& copies) const {
+    const std::size_t row_bytes = shared.copy.num_bytes / shared.num_rows;
+    std::int64_t end = -1;
+    for (const std::int32_t row : late_rows_) {
+      if (row < 0 || static_cast<std::size_t>(row) >= shared.num_rows) continue;
+      if (row == end) {
+        copies.back().num_bytes += row_bytes;
+      } else {
+        const std::size_t first = static_cast<std::size_t>(row) * row_bytes;
+        copies.push_back({shared.copy.target + first, static_cast<const char*>(shared.copy.source) + first, row_bytes});
+      }
+      end = row + 1;
+    }
+  }
 
   void wait(std::int64_t number) {
     if (number <= uploads_.num_done()) return;
@@ -174,9 +232,12 @@ class BatchUploader {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       PyArrayObject* array = as_array(arrays[i]);
       const std::int64_t size = PyArray_NBYTES(array);
-      if (offsets_[i] >= 0 || size < kDirectBytes || !PyArray_IS_C_CONTIGUOUS(array) || !is_locked(array)) continue;
+      if (offsets_[i] >= 0 || size < kDirectBytes || !PyArray_IS_C_CONTIGUOUS(array)) continue;
+      const bool is_recycled = is_locked_recycled(array);
+      if (!is_recycled && !is_locked_shared(array)) continue;
       offsets_[i] = num_bytes;
       copies_.push_back({static_cast<std::uintptr_t>(num_bytes), PyArray_DATA(array), static_cast<std::size_t>(size)});
+      if (!is_recycled) shared_copies_.push_back({copies_.back(), static_cast<std::size_t>(PyArray_DIMS(array)[0])});
       num_bytes += aligned(size);
     }
     return num_bytes;
@@ -221,8 +282,12 @@ class BatchUploader {
   }
 
   // Whether the array lies in memory that later batches use too, and that is page-locked.
-  bool is_locked(PyArrayObject* array) {
-    if (PyArray_BASE(array) != nullptr && ArrayMemory::lock_pages(PyArray_BASE(array))) return true;
+  static bool is_locked_recycled(PyArrayObject* array) {
+    return PyArray_BASE(array) != nullptr && ArrayMemory::lock_pages(PyArray_BASE(array));
+  }
+
+  // Whether it lies in memory that workers write to, and that is page-locked.
+  bool is_locked_shared(PyArrayObject* array) {
     while (PyArray_BASE(array) != nullptr && PyArray_Check(PyArray_BASE(array))) array = as_array(PyArray_BASE(array));
     // Memory of numpy's own is that of one batch; a mapping is what workers share with this process.
     if (PyArray_BASE(array) == nullptr) return false;
@@ -232,7 +297,6 @@ class BatchUploader {
       auto lock = std::make_unique<ArrayPageLock>(nb::borrow(reinterpret_cast<PyObject*>(array)));
       found = shared_.emplace(PyArray_DATA(array), std::move(lock)).first;
     }
-    reads_shared_rows_ |= found->second->is_locked();
     return found->second->is_locked();
   }
 
@@ -242,7 +306,13 @@ class BatchUploader {
   std::vector<std::int64_t> signature_, layout_signature_;
   nb::object layout_;
   std::unique_ptr<StagingBuffer> staging_;
-  bool reads_shared_rows_ = false;
+  std::vector<SharedCopy> shared_copies_;  // those of the plan that read rows of workers; kept for start_early()
+
+  // What start_early() copied, until the batch follows.
+  std::vector<SharedCopy> early_copies_;
+  std::vector<std::int32_t> late_rows_;
+  std::uintptr_t early_target_ = 0;
+  bool early_on_user_stream_ = false;
 
   std::deque<Reading> reading_;
   std::vector<std::unique_ptr<StagingBuffer>> free_staging_;
@@ -285,6 +355,8 @@ void bind_cuda(nb::module_& module) {
       .def("plan", &BatchUploader::plan, nb::arg("arrays"))
       .def("start", &BatchUploader::start, nb::arg("user_stream"), nb::arg("target"), nb::arg("on_user_stream"),
            nb::arg("batch").none())
+      .def("start_early", &BatchUploader::start_early, nb::arg("user_stream"), nb::arg("target"), nb::arg("on_user_stream"),
+           nb::arg("late_rows"))
       .def("mark_allocated", &BatchUploader::mark_allocated, nb::arg("user_stream"))
       .def("wait_for_stream", &BatchUploader::wait_for_stream, nb::arg("user_stream"))
       .def("wait_for_shared_rows", &BatchUploader::wait_for_shared_rows)

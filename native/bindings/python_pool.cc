@@ -34,6 +34,10 @@ struct Reply {
 // finished: by then the first workers are idle, and so are their cores.
 constexpr std::int64_t kEarlyBytes = 256 * 1024;
 constexpr std::int64_t kLateRows = 12;
+// For uploads: the same, with a smaller limit, because staging is cheaper below it, and with at most so many late rows, each
+// of which is a copy of its own.
+constexpr std::int64_t kEarlyUploadBytes = 64 * 1024;
+constexpr std::int64_t kMaxLateUploads = 16;
 
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
@@ -102,6 +106,7 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
       is_plain_(options.is_plain),
       run_inline_(options.run_inline),
       on_overdue_(options.on_overdue),
+      on_nearly_done_(nb::none()),
       ids_(options.num_envs) {
   if (!options.action_space.is_none()) actions_.emplace(options.action, nb::cast<nb::dict>(options.action_space));
   for (nb::handle column : options.obs) obs_.emplace_back(column);
@@ -199,10 +204,14 @@ void PythonPool::take_ordered() {
 nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_ns) {
   const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
   EarlyRows early;
-  if (copies_early_ && is_ordered_whole_ && !is_borrowing_) {
-    const std::int64_t num_late = std::ssize(ordered_) / kLateRows;
+  const bool copies_early = copies_early_ && is_ordered_whole_ && !is_borrowing_;
+  const bool tells = !on_nearly_done_.is_none() && is_ordered_whole_;
+  if (copies_early || tells) {
+    std::int64_t num_late = std::ssize(ordered_) / kLateRows;
+    if (tells) num_late = std::clamp<std::int64_t>(num_late, 1, kMaxLateUploads);
     if (!wait_for([&] { return num_missing() - num_late; }, timeout_ns)) return nb::none();
-    if (num_missing() > 0) early = copy_finished_rows();
+    if (num_missing() > 0 && tells) tell_nearly_done();
+    if (num_missing() > 0 && copies_early) early = copy_finished_rows();
   }
   const std::int64_t rest = deadline < 0 ? -1 : std::max<std::int64_t>(deadline - engine::now_ns(), 0);
   if (!wait_for([&] { return num_missing(); }, rest)) return nb::none();
@@ -211,11 +220,36 @@ nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_
   return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_), early);
 }
 
-bool PythonPool::is_worth_copying_early() const {
-  if (!copy_ || !run_inline_.is_none() || num_envs_ < kLateRows) return false;
+std::int64_t PythonPool::num_obs_bytes() const {
   std::int64_t num_bytes = 0;
   for (const Column& column : obs_) num_bytes += column.row_bytes() * num_envs_;
-  return num_bytes >= kEarlyBytes;
+  return num_bytes;
+}
+
+bool PythonPool::is_worth_copying_early() const {
+  return copy_ && run_inline_.is_none() && num_envs_ >= kLateRows && num_obs_bytes() >= kEarlyBytes;
+}
+
+void PythonPool::call_when_nearly_done(nb::object callback) {
+  const Part part(*this);
+  const bool is_worth_it = !copy_ && run_inline_.is_none() && num_obs_bytes() >= kEarlyUploadBytes;
+  on_nearly_done_ = is_worth_it ? std::move(callback) : nb::none();
+}
+
+// The row of a worker that died counts as finished and is cleared when the batch is made; that of an env that raised may be
+// replaced.
+bool PythonPool::is_early(std::int32_t env_id) const {
+  return queue_.is_collected(env_id) && queue_.slot(env_id).kind == shm::kGoodRow;
+}
+
+void PythonPool::tell_nearly_done() {
+  std::vector<std::int32_t> late;
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
+    if (!is_early(env_id)) late.push_back(env_id);
+  }
+  auto [array, ids] = new_column<std::int32_t>(NPY_INT32, std::ssize(late));
+  std::copy(late.begin(), late.end(), ids);
+  python([&, own = on_nearly_done_] { own(array); });
 }
 
 PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
@@ -224,8 +258,7 @@ PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
   early.is_copied.assign(static_cast<std::size_t>(num_envs_), 0);
   const GilRelease released;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    // The row of a worker that died counts as finished, and is cleared when the batch is made.
-    if (!queue_.is_collected(env_id) || queue_.slot(env_id).kind != shm::kGoodRow) continue;
+    if (!is_early(env_id)) continue;
     for (std::size_t k = 0; k < obs_.size(); ++k) obs_[k].copy_row(env_id, early.arrays[k], env_id);
     early.is_copied[env_id] = 1;
   }
@@ -632,6 +665,7 @@ void bind_python_pool(nb::module_& module) {
       .def("send_stored", &PythonPool::send_stored, nb::arg("env_ids").none())
       .def("recv", &PythonPool::recv, nb::arg("executor"), nb::arg("timeout_s"))
       .def("set_borrowing", &PythonPool::set_borrowing, nb::arg("is_on"))
+      .def("call_when_nearly_done", &PythonPool::call_when_nearly_done, nb::arg("callback").none())
       .def("reset", &PythonPool::reset, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &PythonPool::send_reset, nb::arg("env_ids").none())
       .def("call", &PythonPool::call, nb::arg("env_ids").none())

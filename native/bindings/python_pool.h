@@ -114,6 +114,9 @@ class PythonPool {
   bool abandon(double timeout_s);
   // While it is on, whole batches are views of the buffer, as without copy. For a part of a public method.
   void set_borrowing(bool is_on);
+  // callback(env_ids) is called while these rows of a whole batch, the last ones, are missing, if the batch will be a view
+  // and its observations are large. The other rows stay as they are until the batch is taken. None: no longer.
+  void call_when_nearly_done(nanobind::object callback);
 
   // --- between batches -------------------------------------------------------------------
 
@@ -183,8 +186,11 @@ class PythonPool {
     std::vector<nanobind::object> arrays;
     std::vector<std::uint8_t> is_copied;
   };
+  std::int64_t num_obs_bytes() const;
   bool is_worth_copying_early() const;
   EarlyRows copy_finished_rows() const;
+  bool is_early(std::int32_t env_id) const;
+  void tell_nearly_done();
   nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count,
                               const EarlyRows& early = {});
   void kill_overdue();
@@ -209,7 +215,7 @@ class PythonPool {
   InfoSchema schema_;
   nanobind::object all_ids_;
   const bool copy_, is_plain_;
-  nanobind::object run_inline_, on_overdue_;
+  nanobind::object run_inline_, on_overdue_, on_nearly_done_;
   engine::CallGuard guard_;
   CallIds ids_;                                // of the current call
   std::vector<std::int32_t> ordered_, taken_;  // begun in this order; returned last

@@ -338,6 +338,14 @@ class Pool:
         assert batch is not None, "without a time limit there is a batch"
         return batch
 
+    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32]], None] | None) -> None:
+        """For apis: call this during step() and recv() while the last rows are missing, with the ids of their envs.
+
+        See Executor.call_when_nearly_done(). What the callback raises ends the call; recv() then returns the rows. A
+        callback that refers to the pool keeps it alive.
+        """
+        self._guard.run(self._executor.call_when_nearly_done, callback)
+
     def batch_of_rows(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)

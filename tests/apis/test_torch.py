@@ -232,7 +232,7 @@ def late_driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.skipif(sys.platform != "linux" or torch.cuda.is_available(), reason="stands in for the CUDA driver")
-@pytest.mark.parametrize("backend", ["native", "processes"])
+@pytest.mark.parametrize("backend", ["native", "processes", "restarts"])
 def test_copies_that_run_late(backend: str, late_driver: Path) -> None:
     """Without a GPU: what a copy still reads is not overwritten, and page-locked memory is unlocked in the end."""
     script = [sys.executable, str(SUPPORT / "torch_consumers.py"), str(late_driver), backend, "300", "1"]
@@ -281,6 +281,20 @@ def check_held_tensors(device: str, backend: str, num_steps: int) -> None:
                 del held[rng.randrange(len(held))]
         for tensors, arrays in held:
             assert_same(tensors, arrays)
+
+
+class HugeRewardEnv(torch_consumers.NoiseEnv):
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, _, terminated, truncated, info = super().step(action)
+        return obs, 1e300, terminated, truncated, info
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_rewards_beyond_float32_are_infinite(device: str) -> None:
+    with TorchPool(HugeRewardEnv, device, num_envs=2, backend="serial") as envs:
+        envs.reset()
+        rewards = envs.step(torch.zeros(2, dtype=torch.int64, device=device))[1]
+        assert (rewards.dtype, rewards.tolist()) == (torch.float32, [float("inf")] * 2)
 
 
 def test_refusals() -> None:

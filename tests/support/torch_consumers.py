@@ -39,11 +39,23 @@ class NoiseEnv(gymnasium.Env[Any, Any]):
         return self.np_random.integers(0, 256, (128, 128), dtype=np.uint8)
 
 
+class RaisingNoiseEnv(NoiseEnv):
+    """Raises now and then, so that the pool rebuilds it while its batch is on its way to the device."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        if self.np_random.integers(10) == 0:
+            raise RuntimeError("noise")
+        return super().step(action)
+
+
 def subject(backend: str) -> tuple[Any, dict[str, Any]]:
     """Return an env and the options of its pool."""
     if backend == "native":
         return "CartPole-v1", {"num_envs": 512, "seed": 5, "backend": "native"}
-    return NoiseEnv, {"num_envs": 8, "seed": 5, "backend": backend, "num_workers": 2}
+    options: dict[str, Any] = {"num_envs": 8, "seed": 5, "num_workers": 2}
+    if backend == "restarts":
+        return RaisingNoiseEnv, {**options, "backend": "processes", "on_error": "restart", "max_restarts": 10**6}
+    return NoiseEnv, {**options, "backend": backend}
 
 
 def consume(envs: TorchPool, backend: str, num_steps: int, seed: int, finish: Callable[[], None] | None = None) -> int:
@@ -67,7 +79,7 @@ def consume(envs: TorchPool, backend: str, num_steps: int, seed: int, finish: Ca
         num_compared += 1
 
     reference_backend = "native" if backend == "native" else "serial"
-    with envfleet.make_pool(env, num_envs=num_envs, seed=5, backend=reference_backend) as pool:
+    with envfleet.make_pool(env, **{**options, "backend": reference_backend, "num_workers": 0}) as pool:
         dropped.append(envs.reset()[0])
         pool.reset()
         group = envs.groups[0]
@@ -126,7 +138,7 @@ def run_with(driver: ctypes.CDLL, backend: str, num_steps: int, seed: int) -> No
 
     env, options = subject(backend)
     envs = TorchPool(envfleet.make_pool(env, **options, copy=False), "cpu", reward_dtype=None)
-    envs.groups[0]._transfer = DeviceTransfer("cpu")
+    envs.groups[0]._use(DeviceTransfer("cpu"))
     num_compared = consume(envs, backend, num_steps, seed, lambda: driver.cuStreamSynchronize(None))
     envs.close()
     used = num_registered()[1]

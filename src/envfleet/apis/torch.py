@@ -160,14 +160,21 @@ class TorchGroup:
         self._device = device
         self._info_tensors = info_tensors
         self._reward_dtype = reward_dtype
+        # A native batch is copied as it is. The small columns of others are gathered for one copy anyway. Converting
+        # rewards there takes less time than launching a kernel.
+        self._converts_rewards = reward_dtype is torch.float32 and pool.spec.backend != "native"
         self._obs = _ObsColumns(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
-        self._transfer = transfer_for(device)
+        self._use(transfer_for(device))
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static = StaticTensors(device)
         self.num_batches = 0  # returned so far
         self._everywhere = all_true(0)
         self._everywhere_tensor = torch.ones(0, dtype=torch.bool, device=device)
+
+    def _use(self, transfer: Transfer) -> None:
+        self._transfer = transfer
+        self.pool.call_when_nearly_done(transfer.start_early)
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
@@ -229,17 +236,21 @@ class TorchGroup:
     def tensors(self, batch: Batch, is_idle: bool = False) -> Step:
         """Return the batch as tensors. is_idle: the current stream had nothing to do when the step began."""
         self.num_batches += 1
-        arrays = [*self._obs.arrays(batch.obs), batch.reward, batch.terminated, batch.truncated]
+        rewards = batch.reward
+        if self._converts_rewards:
+            with np.errstate(over="ignore"):  # to infinity, as on the device
+                rewards = rewards.astype(np.float32)
+        arrays = [*self._obs.arrays(batch.obs), rewards, batch.terminated, batch.truncated]
         num_obs = len(arrays) - 3
         if batch.final is not None:
             arrays += self._obs.arrays(batch.final.obs)
         if len(self._everywhere) != len(batch):
             self._everywhere = all_true(len(batch))
             self._everywhere_tensor = torch.ones(len(batch), dtype=torch.bool, device=self._device)
-        info = {**vector_info(batch, self._everywhere), **final_info_of(batch)}
+        info: dict[str, Any] = {}
         numeric: list[tuple[dict[str, Any], str]] = []
         if self._info_tensors:
-            info, places = _numeric_columns(info)
+            info, places = _numeric_columns(self._info(batch))
             for columns, key in places:
                 if columns[key] is self._everywhere:  # not copied: every key that all rows have has this mask
                     columns[key] = self._everywhere_tensor
@@ -247,6 +258,8 @@ class TorchGroup:
                     numeric.append((columns, key))
             arrays += [columns[key] for columns, key in numeric]
         tensors = self._transfer.to_device(arrays, batch, is_idle)
+        if not self._info_tensors:
+            info = self._info(batch)  # while the copy runs
         obs = self._obs.put_back(batch.obs, tensors[:num_obs])
         reward, terminated, truncated = tensors[num_obs : num_obs + 3]
         if self._reward_dtype is not None:
@@ -259,6 +272,9 @@ class TorchGroup:
         if self._static_rows is None:
             return obs, reward, terminated, truncated, info
         return self._keep_shapes((obs, reward, terminated, truncated, info), len(batch))
+
+    def _info(self, batch: Batch) -> dict[str, Any]:
+        return {**vector_info(batch, self._everywhere), **final_info_of(batch)}
 
     def with_info_tensors(self, info: dict[str, Any]) -> dict[str, Any]:
         """Return an info of all groups with its numeric columns as tensors, if infos are tensors."""
@@ -340,7 +356,7 @@ class DeviceTransfer:
     If the user's stream was idle, the copy goes there, which saves the events.
 
     Making tensors takes the host longer than anything else here. It makes those of the next batch while it waits for
-    the actions.
+    the actions, or for the last rows of workers. In the second case start_early() also copies the finished rows.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -351,6 +367,8 @@ class DeviceTransfer:
         self._layout: tuple[int, tuple[int, ...]] | None = None
         self._columns: list[tuple[torch.dtype, int, tuple[int, ...], tuple[int, ...]]] = []
         self._next: _DeviceBatch | None = None
+        self._was_early = False  # start_early() was called for this batch, or the last one
+        self._is_idle = False  # the current stream was waited for, and envs run since then
         self._actions: dict[int, tuple[torch.dtype, NDArray[Any], _native.PageLock]] = {}
 
     def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
@@ -366,13 +384,35 @@ class DeviceTransfer:
         if layout is not self._layout:
             self._layout, self._columns = layout, _device_columns(arrays, layout[1])
         following = self._next
+        if following is None:
+            self._was_early = False
         if following is None or following.layout is not layout or following.stream != stream:
+            # An early copy may still write to the memory that is given back here.
+            self._uploads.wait_for_shared_rows()
             following = self._allocate(stream)
         self._next = None
         self._uploads.start(stream, following.memory.data_ptr(), is_idle, batch)
         if not is_idle:  # otherwise when the host waits for the next actions
             self._next = self._allocate(stream)
         return following.tensors
+
+    def start_early(self, late_rows: NDArray[np.int32]) -> None:
+        """Copy the rows that workers have finished, while the last ones still run. late_rows: all others.
+
+        to_device() copies these, if the batch is like the last one.
+        """
+        if self._layout is None:
+            return
+        if not self._is_current():
+            with torch.cuda.device(self._device):
+                self.start_early(late_rows)
+            return
+        stream = _current_stream(self._device)
+        self._was_early = True
+        if self._next is None or self._next.layout is not self._layout or self._next.stream != stream:
+            self._uploads.wait_for_shared_rows()  # see to_device()
+            self._next = self._allocate(stream)
+        self._uploads.start_early(stream, self._next.memory.data_ptr(), self._is_idle, late_rows)
 
     def _is_current(self) -> bool:
         return self._device.type != "cuda" or bool(torch._C._cuda_getDevice() == self._device.index)
@@ -418,8 +458,9 @@ class DeviceTransfer:
 
         sources: list[torch.Tensor] = []  # alive until they are copied
         host = _map(start, actions)
+        self._is_idle = num_copies > 0 and not envs_run
         if num_copies:
-            if self._next is None and self._layout is not None:
+            if self._next is None and self._layout is not None and not self._was_early:
                 self._next = self._allocate(stream)
             # The one wait of a step: the envs need their actions.
             if envs_run:
@@ -484,6 +525,8 @@ class _SharedMemory:
     def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
         # torch has no read-only tensors; the ids of a whole batch are one read-only array.
         return [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
+
+    start_early = None  # nothing is copied
 
     def to_host(self, actions: Tensors, envs_run: bool = False) -> tuple[Any, bool]:
         return _map(_leaf_to_numpy, actions), False

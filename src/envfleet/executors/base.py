@@ -106,6 +106,15 @@ class Executor(ABC):
     def set_borrowing(self, is_on: bool) -> None:  # noqa: B027 (most return batches of their own anyway)
         """While it is on, batches may be views that the next call overwrites. As part of a guarded method."""
 
+    def call_when_nearly_done(  # noqa: B027 (most have no rows to show early)
+        self, callback: Callable[[NDArray[np.int32]], None] | None
+    ) -> None:
+        """Call this with the ids of the envs whose rows are missing when nearly all rows of a batch are finished.
+
+        Only for batches of all envs that are views of the executor's memory, if its workers write there and the
+        observations are large. Finished rows do not change before the batch is returned. None: no longer.
+        """
+
     def native_pool(self) -> _native.NativePool | None:
         """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
         return None
