@@ -11,6 +11,7 @@ fails becomes a row of the table, and the others continue.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import os
 import platform
 import shlex
@@ -324,7 +325,11 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return "not installed"
+        # On a machine that reaches no index, packages are unpacked, some without their metadata.
+        name = package.replace("-", "_")
+        if importlib.util.find_spec(name) is None:
+            return "not installed"
+        return str(getattr(importlib.import_module(name), "__version__", "unknown"))
 
 
 def _first_value(path: str, key: str) -> str | None:
