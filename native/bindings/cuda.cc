@@ -105,19 +105,20 @@ class BatchUploader {
       }
     }
     for (engine::UploadStream::Copy& copy : copies) copy.target += target;
-    // On the stream of the early copy, which must come first.
-    const bool on_theirs = is_early ? early_on_user_stream_ : on_user_stream;
-    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies, on_theirs);
+    // After the early copy, on its stream.
+    if (is_early) on_user_stream = early_on_user_stream_;
+    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies, on_user_stream);
     reading_.push_back({number, std::move(batch), std::move(staging_)});
     if (!shared_copies_.empty()) last_of_shared_rows_ = number;
     copies_.clear();
     early_copies_.clear();
   }
 
-  // Before a batch of the last plan is complete: copies the rows that workers wrote, all but the late ones for good. If the
-  // batch is planned like the last one and has the same target, start() copies only the late rows of these arrays.
+  // Before a batch is complete: copies all rows that workers write, as the last plan says. If the batch gets the same plan
+  // and the same target, start() copies only the late rows of these arrays again.
   void start_early(std::uintptr_t user_stream, std::uintptr_t target, bool on_user_stream, nb::handle late_rows) {
     early_copies_.clear();
+    release_done();
     const IdArray ids = read_ids(late_rows);
     if (ids.data == nullptr) throw nb::type_error("start_early() expected a one-dimensional array of int32");
     std::vector<engine::UploadStream::Copy> copies;
@@ -135,7 +136,8 @@ class BatchUploader {
 
   void mark_allocated(std::uintptr_t user_stream) { uploads_.mark_allocated(as_pointer(user_stream)); }
 
-  // Waits until no copy reads memory that workers write to. Another batch follows: an early copy of this one has no use.
+  // Waits until no copy reads memory that workers write to. To be called before they write there again: an early copy is not
+  // used after that.
   void wait_for_shared_rows() {
     early_copies_.clear();
     wait(last_of_shared_rows_);
@@ -149,6 +151,7 @@ class BatchUploader {
 
   // Waits for all copies and unlocks what was locked here.
   void close() {
+    shared_copies_.clear();  // a step that another thread has begun must start no copy of unlocked memory
     early_copies_.clear();
     wait(last_of_shared_rows_);
     if (!reading_.empty()) wait(reading_.back().number);
@@ -169,7 +172,7 @@ class BatchUploader {
     std::unique_ptr<StagingBuffer> staging;
   };
 
-  // Neighbours in one copy.
+  // Adjacent rows are merged into one copy.
   void add_late_rows(const SharedCopy& shared, std::vector<engine::UploadStream::Copy>& copies) const {
     const std::size_t row_bytes = shared.copy.num_bytes / shared.num_rows;
     std::int64_t end = -1;
@@ -193,7 +196,6 @@ class BatchUploader {
 
   // Gives back the buffers whose copies are done, so that the engine uses them again while they are cached.
   void release_done() {
-    if (reading_.empty()) return;
     const std::int64_t num_done = uploads_.num_done();
     while (!reading_.empty() && reading_.front().number <= num_done) {
       Reading done = std::move(reading_.front());

@@ -34,8 +34,8 @@ struct Reply {
 // finished: by then the first workers are idle, and so are their cores.
 constexpr std::int64_t kEarlyBytes = 256 * 1024;
 constexpr std::int64_t kLateRows = 12;
-// For uploads: the same, with a smaller limit, because staging is cheaper below it, and with at most so many late rows, each
-// of which is a copy of its own.
+// Smaller observations are staged for their upload. Of larger ones, rows that are late are copies of their own, so there may
+// not be many.
 constexpr std::int64_t kEarlyUploadBytes = 64 * 1024;
 constexpr std::int64_t kMaxLateUploads = 16;
 
@@ -179,11 +179,13 @@ void PythonPool::post(shm::Op op) {
 
 void PythonPool::begin(shm::Op op) {
   if (!is_async()) return begin_ordered(op);
+  tell_before_rows_change();
   post(op);
   count_in_flight(ids_.count());
 }
 
 void PythonPool::begin_ordered(shm::Op op) {
+  tell_before_rows_change();
   ordered_ = ids_.list();
   is_ordered_whole_ = ids_.is_whole();
   post(op);
@@ -205,12 +207,12 @@ nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_
   const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
   EarlyRows early;
   const bool copies_early = copies_early_ && is_ordered_whole_ && !is_borrowing_;
-  const bool tells = !on_nearly_done_.is_none() && is_ordered_whole_;
-  if (copies_early || tells) {
+  const bool calls_back = !on_nearly_done_.is_none() && is_ordered_whole_ && is_worth_telling();
+  if (copies_early || calls_back) {
     std::int64_t num_late = std::ssize(ordered_) / kLateRows;
-    if (tells) num_late = std::clamp<std::int64_t>(num_late, 1, kMaxLateUploads);
+    if (calls_back) num_late = std::clamp<std::int64_t>(num_late, 1, kMaxLateUploads);
     if (!wait_for([&] { return num_missing() - num_late; }, timeout_ns)) return nb::none();
-    if (num_missing() > 0 && tells) tell_nearly_done();
+    if (num_missing() > 0 && calls_back) tell_nearly_done();
     if (num_missing() > 0 && copies_early) early = copy_finished_rows();
   }
   const std::int64_t rest = deadline < 0 ? -1 : std::max<std::int64_t>(deadline - engine::now_ns(), 0);
@@ -230,26 +232,33 @@ bool PythonPool::is_worth_copying_early() const {
   return copy_ && run_inline_.is_none() && num_envs_ >= kLateRows && num_obs_bytes() >= kEarlyBytes;
 }
 
-void PythonPool::call_when_nearly_done(nb::object callback) {
-  const Part part(*this);
-  const bool is_worth_it = !copy_ && run_inline_.is_none() && num_obs_bytes() >= kEarlyUploadBytes;
-  on_nearly_done_ = is_worth_it ? std::move(callback) : nb::none();
+bool PythonPool::is_worth_telling() const {
+  return !copy_ && run_inline_.is_none() && num_envs_ > 1 && num_obs_bytes() >= kEarlyUploadBytes;
 }
 
-// The row of a worker that died counts as finished and is cleared when the batch is made; that of an env that raised may be
-// replaced.
-bool PythonPool::is_early(std::int32_t env_id) const {
+void PythonPool::call_when_nearly_done(nb::object callback) {
+  const Part part(*this);
+  on_nearly_done_ = std::move(callback);
+}
+
+// Not that of a worker that died, which counts as finished and is cleared when the batch is made.
+bool PythonPool::is_final_row(std::int32_t env_id) const {
   return queue_.is_collected(env_id) && queue_.slot(env_id).kind == shm::kGoodRow;
 }
 
 void PythonPool::tell_nearly_done() {
   std::vector<std::int32_t> late;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (!is_early(env_id)) late.push_back(env_id);
+    if (!is_final_row(env_id)) late.push_back(env_id);
   }
+  if (std::ssize(late) > std::min<std::int64_t>(kMaxLateUploads, num_envs_ / 2)) return;
   auto [array, ids] = new_column<std::int32_t>(NPY_INT32, std::ssize(late));
   std::copy(late.begin(), late.end(), ids);
   python([&, own = on_nearly_done_] { own(array); });
+}
+
+void PythonPool::tell_before_rows_change() {
+  if (!on_nearly_done_.is_none()) python([own = on_nearly_done_] { own(nb::none()); });
 }
 
 PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
@@ -258,7 +267,7 @@ PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
   early.is_copied.assign(static_cast<std::size_t>(num_envs_), 0);
   const GilRelease released;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (!is_early(env_id)) continue;
+    if (!is_final_row(env_id)) continue;
     for (std::size_t k = 0; k < obs_.size(); ++k) obs_[k].copy_row(env_id, early.arrays[k], env_id);
     early.is_copied[env_id] = 1;
   }

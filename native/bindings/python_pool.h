@@ -115,7 +115,7 @@ class PythonPool {
   // While it is on, whole batches are views of the buffer, as without copy. For a part of a public method.
   void set_borrowing(bool is_on);
   // callback(env_ids) is called while these rows of a whole batch, the last ones, are missing, if the batch will be a view
-  // and its observations are large. The other rows stay as they are until the batch is taken. None: no longer.
+  // and its observations are large. callback(None) is called before any rows change. None instead of a callback removes it.
   void call_when_nearly_done(nanobind::object callback);
 
   // --- between batches -------------------------------------------------------------------
@@ -188,9 +188,11 @@ class PythonPool {
   };
   std::int64_t num_obs_bytes() const;
   bool is_worth_copying_early() const;
+  bool is_worth_telling() const;
   EarlyRows copy_finished_rows() const;
-  bool is_early(std::int32_t env_id) const;
+  bool is_final_row(std::int32_t env_id) const;
   void tell_nearly_done();
+  void tell_before_rows_change();
   nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count,
                               const EarlyRows& early = {});
   void kill_overdue();

@@ -28,6 +28,7 @@ class SpinBudget {
     return now_ns < core_is_shared_until_ns_ ? std::min(budget, kBrief) : budget;
   }
   void found_work() { budget_ns_ = kLongest; }
+  // Or was not allowed to look.
   void found_nothing() { budget_ns_ = budget_ns_ > kShortest ? budget_ns_ / 2 : 0; }
   void lost_core(std::int64_t now_ns) { core_is_shared_until_ns_ = now_ns + kSharedFor; }
   // After a wake-up another may follow at once: a trial of more threads would otherwise find them asleep every time and
@@ -48,7 +49,7 @@ class SpinBudget {
   std::int64_t budget_ns_ = kLongest;
   std::int64_t idle_since_ns_ = 0;
   std::int64_t core_is_shared_until_ns_ = 0;
-  int num_skipped_ = 0;
+  unsigned num_skipped_ = 0;
 };
 
 class AdaptiveSpin {

@@ -17,7 +17,7 @@ constexpr int kWakesPerThread = 2;
 
 int num_threads_of(std::uint64_t notice) { return static_cast<int>(notice & (kOneNotice - 1)); }
 
-// A training loop that runs on a GPU is often away for less than this.
+// Many training loops send the next batch within this time.
 constexpr std::int64_t kYieldsAfterNs = 150'000;
 
 }  // namespace

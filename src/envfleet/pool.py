@@ -338,11 +338,12 @@ class Pool:
         assert batch is not None, "without a time limit there is a batch"
         return batch
 
-    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32]], None] | None) -> None:
-        """For apis: call this during step() and recv() while the last rows are missing, with the ids of their envs.
+    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32] | None], None] | None) -> None:
+        """For apis: register a function that is called while the last rows are missing, and before rows change.
 
-        See Executor.call_when_nearly_done(). What the callback raises ends the call; recv() then returns the rows. A
-        callback that refers to the pool keeps it alive.
+        See Executor.call_when_nearly_done(). An exception in the function ends the call. If envs were stepped, recv()
+        then waits for the rows, and calls the function again if some are still missing. A function that refers to the
+        pool keeps it alive.
         """
         self._guard.run(self._executor.call_when_nearly_done, callback)
 

@@ -2,6 +2,7 @@
 // queue late, as a busy GPU does. Memory that is changed or freed before its copy ran shows as a wrong copy.
 //
 // cuMemHostRegister() refuses ranges that share a page, as the driver does. report() counts what is still registered.
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -152,7 +153,7 @@ int cuEventRecord(void* raw, void* stream) {
   }
   stream_of(stream).push([=] {
     std::lock_guard lock(event->mutex);
-    event->num_done = record;
+    event->num_done = std::max(event->num_done, record);  // it may have been recorded on several streams
     event->changed.notify_all();
   });
   return 0;

@@ -87,12 +87,18 @@ def consume(envs: TorchPool, backend: str, num_steps: int, seed: int, finish: Ca
             actions = np.full(num_envs, rng.randrange(2))
             # Actions of the host do not make the host wait for the device.
             given = torch.as_tensor(actions, device=device) if rng.random() < 0.3 else actions
-            if rng.random() < 0.5:
-                result = envs.step(given)
-            else:
+            kind = rng.randrange(5)
+            if kind == 0:  # the pool's own batches, which are copied to no device, come between
+                group.pool.step(actions)
+                pool.step(actions)
+                group.pool.send(actions)
+            elif kind < 3:
                 group.send(given)
-                result = group.recv()
+            else:
+                result = envs.step(given)
             batch = pool.step(actions)
+            if kind < 3:
+                result = group.recv()
             columns = list(zip(result, (batch.obs, batch.reward, batch.terminated, batch.truncated), strict=False))
             for tensor, expected in rng.sample(columns, rng.randrange(4)):
                 first = rng.randrange(num_envs) if rng.random() < 0.5 else 0  # a part keeps the memory of the whole

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -82,7 +83,8 @@ class TorchPool:
             )
         except BaseException:
             for pool in pools:
-                pool.close()
+                if pool is not env:
+                    pool.close()
             raise
         self.spec = pools[0].spec
         self.single_observation_space = self.spec.observation_space
@@ -174,7 +176,15 @@ class TorchGroup:
 
     def _use(self, transfer: Transfer) -> None:
         self._transfer = transfer
-        self.pool.call_when_nearly_done(transfer.start_early)
+        if isinstance(transfer, DeviceTransfer):
+            # Weakly: a pool that outlives this group must not go on copying.
+            method = weakref.WeakMethod(transfer.on_nearly_done)
+
+            def on_nearly_done(late_rows: NDArray[np.int32] | None) -> None:
+                if (call := method()) is not None:
+                    call(late_rows)
+
+            self.pool.call_when_nearly_done(on_nearly_done)
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
@@ -356,7 +366,7 @@ class DeviceTransfer:
     If the user's stream was idle, the copy goes there, which saves the events.
 
     Making tensors takes the host longer than anything else here. It makes those of the next batch while it waits for
-    the actions, or for the last rows of workers. In the second case start_early() also copies the finished rows.
+    the actions, or for the last rows of workers. In the second case on_nearly_done() also copies the finished rows.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -367,7 +377,7 @@ class DeviceTransfer:
         self._layout: tuple[int, tuple[int, ...]] | None = None
         self._columns: list[tuple[torch.dtype, int, tuple[int, ...], tuple[int, ...]]] = []
         self._next: _DeviceBatch | None = None
-        self._was_early = False  # start_early() was called for this batch, or the last one
+        self._was_early = False  # on_nearly_done() was called for this batch, or the last one
         self._is_idle = False  # the current stream was waited for, and envs run since then
         self._actions: dict[int, tuple[torch.dtype, NDArray[Any], _native.PageLock]] = {}
 
@@ -396,16 +406,18 @@ class DeviceTransfer:
             self._next = self._allocate(stream)
         return following.tensors
 
-    def start_early(self, late_rows: NDArray[np.int32]) -> None:
-        """Copy the rows that workers have finished, while the last ones still run. late_rows: all others.
+    def on_nearly_done(self, late_rows: NDArray[np.int32] | None) -> None:
+        """Copy the rows that workers have finished, while the last ones still run. late_rows: the others.
 
-        to_device() copies these, if the batch is like the last one.
+        to_device() copies these, if the batch is like the last one. None: workers are about to write new rows.
         """
-        if self._layout is None:
-            return
         if not self._is_current():
             with torch.cuda.device(self._device):
-                self.start_early(late_rows)
+                self.on_nearly_done(late_rows)
+            return
+        if late_rows is None:
+            self._uploads.wait_for_shared_rows()
+        if late_rows is None or self._layout is None:
             return
         stream = _current_stream(self._device)
         self._was_early = True
@@ -525,8 +537,6 @@ class _SharedMemory:
     def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
         # torch has no read-only tensors; the ids of a whole batch are one read-only array.
         return [torch.from_numpy(array if array.flags.writeable else array.copy()) for array in arrays]
-
-    start_early = None  # nothing is copied
 
     def to_host(self, actions: Tensors, envs_run: bool = False) -> tuple[Any, bool]:
         return _map(_leaf_to_numpy, actions), False

@@ -107,12 +107,13 @@ class Executor(ABC):
         """While it is on, batches may be views that the next call overwrites. As part of a guarded method."""
 
     def call_when_nearly_done(  # noqa: B027 (most have no rows to show early)
-        self, callback: Callable[[NDArray[np.int32]], None] | None
+        self, callback: Callable[[NDArray[np.int32] | None], None] | None
     ) -> None:
-        """Call this with the ids of the envs whose rows are missing when nearly all rows of a batch are finished.
+        """Register a function that is told about the memory that rows are written to and that batches may be views of.
 
-        Only for batches of all envs that are views of the executor's memory, if its workers write there and the
-        observations are large. Finished rows do not change before the batch is returned. None: no longer.
+        It is called with None before envs write there, and, if workers write there and observations are large, with the
+        ids of the envs whose rows are missing when all others of a batch of all envs are finished. None instead of a
+        function removes it.
         """
 
     def native_pool(self) -> _native.NativePool | None:

@@ -113,7 +113,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def set_borrowing(self, is_on: bool) -> None:
         self._native.set_borrowing(is_on)
 
-    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32]], None] | None) -> None:
+    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32] | None], None] | None) -> None:
         self._native.call_when_nearly_done(callback)
 
     def _to_batch(self, result: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
