@@ -325,7 +325,7 @@ def _version(package: str) -> str:
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
-        # On a machine that reaches no index, packages are unpacked, some without their metadata.
+        # Without access to a package index, packages may be unpacked by hand, without their metadata.
         name = package.replace("-", "_")
         if importlib.util.find_spec(name) is None:
             return "not installed"

@@ -23,10 +23,9 @@ namespace envfleet::bindings {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 64;           // of arrays in device memory, as in the engine's buffers
-constexpr std::int64_t kPageBytes = 4096;         // two page-locked ranges may not share a page
-constexpr std::int64_t kDirectBytes = 64 * 1024;  // smaller arrays are staged: a copy costs more than their bytes
-constexpr std::size_t kMaxShared = 64;            // ranges of shared memory that one uploader locks
+constexpr std::int64_t kAlignment = 64;    // of arrays in device memory, as in the engine's buffers
+constexpr std::int64_t kPageBytes = 4096;  // two page-locked ranges may not share a page
+constexpr std::size_t kMaxShared = 64;     // ranges of shared memory that one uploader locks
 
 std::int64_t aligned(std::int64_t num_bytes, std::int64_t alignment = kAlignment) {
   return (num_bytes + alignment - 1) / alignment * alignment;
@@ -234,7 +233,7 @@ class BatchUploader {
     for (std::size_t i = 0; i < arrays.size(); ++i) {
       PyArrayObject* array = as_array(arrays[i]);
       const std::int64_t size = PyArray_NBYTES(array);
-      if (offsets_[i] >= 0 || size < kDirectBytes || !PyArray_IS_C_CONTIGUOUS(array)) continue;
+      if (offsets_[i] >= 0 || size < engine::kDirectUploadBytes || !PyArray_IS_C_CONTIGUOUS(array)) continue;
       const bool is_recycled = is_locked_recycled(array);
       if (!is_recycled && !is_locked_shared(array)) continue;
       offsets_[i] = num_bytes;

@@ -9,6 +9,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
+#include "engine/cuda.h"
 #include "engine/split.h"
 #include "engine/wait.h"
 #include "envfleet/abi.h"
@@ -34,10 +35,7 @@ struct Reply {
 // finished: by then the first workers are idle, and so are their cores.
 constexpr std::int64_t kEarlyBytes = 256 * 1024;
 constexpr std::int64_t kLateRows = 12;
-// Smaller observations are staged for their upload. Of larger ones, rows that are late are copies of their own, so there may
-// not be many.
-constexpr std::int64_t kEarlyUploadBytes = 64 * 1024;
-constexpr std::int64_t kMaxLateUploads = 16;
+constexpr std::int64_t kMaxLateUploads = 16;  // each late row is a copy of its own
 
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
@@ -233,7 +231,7 @@ bool PythonPool::is_worth_copying_early() const {
 }
 
 bool PythonPool::is_worth_telling() const {
-  return !copy_ && run_inline_.is_none() && num_envs_ > 1 && num_obs_bytes() >= kEarlyUploadBytes;
+  return !copy_ && run_inline_.is_none() && num_envs_ > 1 && num_obs_bytes() >= engine::kDirectUploadBytes;
 }
 
 void PythonPool::call_when_nearly_done(nb::object callback) {

@@ -1,10 +1,10 @@
 // AdaptiveSpin: how long an idle thread watches for work before it sleeps, by what paid off recently. A training loop that
 // comes back within a millisecond finds the thread awake, and one that computes for longer finds the core free.
 //
-// A core that sleeps takes long to wake up, and so do its caches: on a virtual machine with 16 cores, a step of 65,536
+// A sleeping core takes long to wake up, and its caches may be cold: on a virtual machine with 16 cores, a step of 65,536
 // CartPoles takes 175 us instead of 117 us if the threads fell asleep before it. But a thread that spins takes time from
-// others that want its core. So it yields, and if another thread took the core meanwhile, it sleeps, and spins only briefly
-// for a while.
+// others that want its core. So it yields. If another thread took the core meanwhile, it sleeps, and its next spins are
+// brief.
 //
 // Thread safety: one thread.
 #pragma once
@@ -28,7 +28,7 @@ class SpinBudget {
     return now_ns < core_is_shared_until_ns_ ? std::min(budget, kBrief) : budget;
   }
   void found_work() { budget_ns_ = kLongest; }
-  // Or was not allowed to look.
+  // Also if it was not allowed to spin.
   void found_nothing() { budget_ns_ = budget_ns_ > kShortest ? budget_ns_ / 2 : 0; }
   void lost_core(std::int64_t now_ns) { core_is_shared_until_ns_ = now_ns + kSharedFor; }
   // After a wake-up another may follow at once: a trial of more threads would otherwise find them asleep every time and
@@ -75,7 +75,7 @@ class AdaptiveSpin {
       if (now - start < yields_after_ns_) continue;
       std::this_thread::yield();
       const std::int64_t back = now_ns();
-      if (back - now > kYieldTakes) {
+      if (back - now > kLongestYield) {
         budget_.lost_core(back);
         return has_work();
       }
@@ -90,7 +90,7 @@ class AdaptiveSpin {
   }
 
  private:
-  static constexpr std::int64_t kYieldTakes = 30'000;  // at most, if no other thread runs meanwhile: about 1 us is usual
+  static constexpr std::int64_t kLongestYield = 30'000;  // if no other thread runs meanwhile; about 1 us is usual
 
   bool allowed_;
   std::int64_t yields_after_ns_;

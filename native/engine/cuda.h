@@ -16,6 +16,9 @@
 
 namespace envfleet::engine {
 
+// Smaller arrays are gathered in one page-locked buffer: a copy of their own would cost more than their bytes.
+inline constexpr std::int64_t kDirectUploadBytes = 64 * 1024;
+
 // The driver's functions, or those of a test. Both return 0 on success.
 struct PageLockFunctions {
   int (*lock)(void* data, std::size_t num_bytes, void** context);

@@ -167,14 +167,14 @@ class TorchGroup:
         self._converts_rewards = reward_dtype is torch.float32 and pool.spec.backend != "native"
         self._obs = _ObsColumns(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
-        self._use(transfer_for(device))
+        self._set_transfer(transfer_for(device))
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static = StaticTensors(device)
         self.num_batches = 0  # returned so far
         self._everywhere = all_true(0)
         self._everywhere_tensor = torch.ones(0, dtype=torch.bool, device=device)
 
-    def _use(self, transfer: Transfer) -> None:
+    def _set_transfer(self, transfer: Transfer) -> None:
         self._transfer = transfer
         if isinstance(transfer, DeviceTransfer):
             # Weakly: a pool that outlives this group must not go on copying.
