@@ -113,7 +113,7 @@ test-gym:
 	$(GYM_PIP) install --upgrade "pip>=25.1"
 	$(GYM_PIP) install "scikit-build-core>=0.11" "nanobind>=2.7" "numpy>=2.0" "cmake>=3.25" ninja
 	$(GYM_PIP) install --no-build-isolation -C build-dir=build/gym ".[ray,render]" "gym==0.26.2" pytest pytest-timeout psutil
-	.venv-gym/bin/python -m pytest -m "soak or not soak" tests/compat/test_scripts.py
+	.venv-gym/bin/python -m pytest -m "soak or not soak" tests/compat/test_scripts.py tests/compat/test_workers.py
 
 # The code for systems without futex, memfd, pidfd, PR_SET_PDEATHSIG and AVX2, in its own environment. Not MuJoCo, which
 # uses none of these, and compiled with little optimization: both make the build shorter.

@@ -10,6 +10,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
+from envfleet.aliases import forget_alias, record_alias
 from envfleet.errors import CallOrderError
 
 
@@ -38,6 +39,11 @@ class AliasModule(ModuleType):
         return f"<module {self.__name__!r} (envfleet's, from {self._envfleet_installer})>"
 
 
+# For in_worker of install_tree(), where install() takes old_gym: a worker gets the stand-in for gym only if this process
+# uses it, in which case the stand-in's own installer is recorded.
+WITHOUT_GYM = {"old_gym": False}
+
+
 def installed(root: str, installer: str) -> ModuleType | None:
     """Return the module that this installer has installed, or None. Raise if another module has that name."""
     there = sys.modules.get(root)
@@ -50,11 +56,15 @@ def installed(root: str, installer: str) -> ModuleType | None:
     )
 
 
-def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer: str, doc: str) -> ModuleType:
+def install_tree(
+    root: str, members: Mapping[str, Mapping[str, Any]], installer: str, doc: str, in_worker: Mapping[str, Any]
+) -> ModuleType:
     """Put root and its submodules into sys.modules. members: the names in each module, by its path below root ("").
 
     If this installer has installed it before, nothing changes. Another module of that name is refused: code that has
     imported it would keep using it.
+
+    in_worker: the keyword arguments with which workers of this process call the installer's install().
     """
     there = installed(root, installer)
     if there is not None:
@@ -66,6 +76,7 @@ def install_tree(root: str, members: Mapping[str, Mapping[str, Any]], installer:
         if path:
             parent, _, last = f"{root}.{path}".rpartition(".")
             setattr(sys.modules[parent], last, sys.modules[f"{root}.{path}"])
+    record_alias(installer, in_worker)
     return sys.modules[root]
 
 
@@ -78,6 +89,8 @@ def remove_tree(root: str, installer: str) -> bool:
     ]
     for name in ours:
         del sys.modules[name]
+    if ours:
+        forget_alias(installer)
     return bool(ours)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from envfleet.compat import gym_stand_in
 from envfleet.compat.env_wrappers.vec_env import PoolVecEnv, VecStep
-from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.modules import WITHOUT_GYM, install_tree, remove_tree
 from envfleet.compat.vec_env_adapter import EnvAdapter, SeededOnce
 from envfleet.errors import ConfigError
 
@@ -229,7 +229,7 @@ def install(*, old_gym: bool = True) -> Any:
     vec_env: dict[str, Any] = {"WrapperRayVecEnv": WrapperRayVecEnv}
     remote: dict[str, Any] = {"CustomRayRemoteVectorEnv": CustomRayRemoteVectorEnv}
     members = {"": {**vec_env, **remote}, "CustomWrapperRayVecEnv": vec_env, "CustomRayRemoteEnv": remote}
-    module = install_tree("RayEnvWrapper", members, __name__, __doc__ or "")
+    module = install_tree("RayEnvWrapper", members, __name__, __doc__ or "", WITHOUT_GYM)
     if old_gym:
         gym_stand_in.install()
     return module

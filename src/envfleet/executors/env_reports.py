@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium
 
+from envfleet.aliases import missing_alias_remedy
 from envfleet.batch import Fault
 from envfleet.errors import StateError
 
@@ -19,8 +20,14 @@ RESET_REMEDY = "reset the env, which rebuilds it"
 
 def build_remedy(fault: Fault) -> str:
     """Return the remedy for an exception in an env's constructor."""
-    is_missing = isinstance(fault.cause, (ImportError, gymnasium.error.DependencyNotInstalled))
-    return "install the package that it needs" if is_missing else BUILD_REMEDY
+    return import_remedy(fault) or BUILD_REMEDY
+
+
+def import_remedy(fault: Fault) -> str | None:
+    """Return the remedy for an import that failed; None for any other exception."""
+    if not isinstance(fault.cause, (ImportError, gymnasium.error.DependencyNotInstalled)):
+        return None
+    return missing_alias_remedy(fault.cause) or "install the package that it needs"
 
 
 def call_remedy(fault: Fault, remedy: str) -> str:

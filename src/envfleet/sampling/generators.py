@@ -7,6 +7,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, WorkerDied, short_repr
+from envfleet.executors.env_reports import import_remedy
 from envfleet.executors.python.exception_report import WrongResultError
 
 READY = "ready"
@@ -61,7 +62,7 @@ def generator_error(fault: Fault, remedy: str) -> GeneratorError:
 
 def start_error(fault: Fault) -> GeneratorError:
     """Return the error of a generator that did not start."""
-    return generator_error(fault, "it must reach its first yield")
+    return generator_error(fault, import_remedy(fault) or "it must reach its first yield")
 
 
 class GeneratorReturned(Exception):  # noqa: N818 (not an error: it has no more trajectories)

@@ -17,7 +17,7 @@ from envfleet.compat.env_wrappers.monitor import Monitor
 from envfleet.compat.env_wrappers.samplers import DummyRunner, SubprocRunner, goal_preproc, path_gen
 from envfleet.compat.env_wrappers.vec_env import DummyVecEnv, SubprocVecEnv, VecEnv, VecEnvWrapper
 from envfleet.compat.env_wrappers.vec_wrappers import ShmemVecEnv, VecFrameStack, VecMonitor, VecNormalize
-from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.modules import WITHOUT_GYM, install_tree, remove_tree
 from envfleet.compat.vec_env_adapter import make_env
 
 __all__ = [
@@ -71,7 +71,7 @@ def install(*, old_gym: bool = True) -> ModuleType:
         "samplers.subproc_runner": {"SubprocRunner": SubprocRunner},
         "samplers.dummy_runner": {"DummyRunner": DummyRunner},
     }
-    module = install_tree("env_wrappers", members, __name__, __doc__ or "")
+    module = install_tree("env_wrappers", members, __name__, __doc__ or "", WITHOUT_GYM)
     if old_gym:
         gym_stand_in.install()
     return module

@@ -14,7 +14,7 @@ from envfleet.compat.envpool.array_spec import ArraySpec
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, __version__
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
-from envfleet.compat.modules import install_tree, remove_tree
+from envfleet.compat.modules import WITHOUT_GYM, install_tree, remove_tree
 from envfleet.errors import ConfigError
 
 _INSTALLER = "envfleet.compat.envpool"
@@ -34,7 +34,7 @@ def install(*, old_gym: bool = True) -> ModuleType:
     old_gym: also install a stand-in for `gym`, unless the real one is installed: EnvPool's users test for its spaces.
     """
     doc = "EnvPool's names, on envfleet."
-    module = install_tree("envpool", envpool_members(), _INSTALLER, doc)
+    module = install_tree("envpool", envpool_members(), _INSTALLER, doc, WITHOUT_GYM)
     if old_gym:
         gym_stand_in.install()
     torchrl = sys.modules.get("torchrl.envs.libs.envpool")

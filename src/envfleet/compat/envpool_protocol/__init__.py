@@ -20,7 +20,7 @@ from typing import Any
 from envfleet.compat import envpool_wrap, gym_stand_in
 from envfleet.compat.envpool import envpool_members
 from envfleet.compat.envpool_protocol.registry import forget, import_path_of, registry_file, remember, task_id_of
-from envfleet.compat.modules import install_tree, installed, remove_tree
+from envfleet.compat.modules import WITHOUT_GYM, install_tree, installed, remove_tree
 from envfleet.errors import ConfigError
 
 __all__ = ["CppWrapperGenerator", "EnvManager", "EnvPoolProtocol", "forget", "install", "registry_file", "uninstall"]
@@ -119,13 +119,13 @@ def install(*, old_gym: bool = True) -> None:
     keeps_file = _is_generated("envpool_wrap")
     if not keeps_file:
         installed("envpool_wrap", __name__)  # raises before anything is installed
-    install_tree("envpool_protocol", members, __name__, doc)
+    install_tree("envpool_protocol", members, __name__, doc, WITHOUT_GYM)
     wrapped = {name: getattr(envpool_wrap, name) for name in envpool_wrap.__all__}
     tree = envpool_members()
     tree[""] = {**tree[""], **wrapped}
     tree["registration"] = {**tree["registration"], **wrapped}
     if not keeps_file:
-        install_tree("envpool_wrap", tree, __name__, doc)
+        install_tree("envpool_wrap", tree, __name__, doc, WITHOUT_GYM)
     if old_gym:
         gym_stand_in.install()
 

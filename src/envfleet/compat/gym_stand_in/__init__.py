@@ -307,7 +307,7 @@ def install() -> bool:
         members.setdefault(f"wrappers.{_module_name(name)}", {})[name] = wrapper
     for path, names in members.items():
         names["__getattr__"] = partial(_missing, f"gym.{path}" if path else "gym")
-    install_tree("gym", members, _INSTALLER, __doc__ or "")
+    install_tree("gym", members, _INSTALLER, __doc__ or "", in_worker={})
     return True
 
 

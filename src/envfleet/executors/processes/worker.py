@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any
 
 from envfleet import _native
+from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
 from envfleet.executors.processes.channel import Channel
@@ -47,6 +48,7 @@ class ProcessContext:
     cwd: str | None
     affinity: frozenset[int]  # the cores of the thread that makes the pool; empty: this system does not tell
     authkey: bytes  # for factories that hold the proxy of a multiprocessing manager
+    aliases: InstalledAliases
     registered: bytes  # envs registered with Gymnasium
 
     @staticmethod
@@ -58,7 +60,15 @@ class ProcessContext:
             cwd = None
         affinity = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
         authkey = bytes(multiprocessing.current_process().authkey)
-        return ProcessContext(tuple(map(str, sys.path)), dict(os.environ), cwd, affinity, authkey, registered_envs())
+        return ProcessContext(
+            tuple(map(str, sys.path)),
+            dict(os.environ),
+            cwd,
+            affinity,
+            authkey,
+            installed_aliases(),
+            registered_envs(),
+        )
 
     def apply(self) -> None:
         """Apply the context to this process."""
@@ -73,6 +83,7 @@ class ProcessContext:
             # The fork server, which this process may come from, was started with the mask of an earlier moment.
             with contextlib.suppress(OSError):  # a core was taken offline
                 os.sched_setaffinity(0, self.affinity)
+        install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
         adopt_registered(self.registered)
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from envfleet import _native
+from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.envs.families import native_family
 from envfleet.errors import CompileError
 from envfleet.executors.backends import PYTHON_EXECUTORS
@@ -163,16 +164,18 @@ class ActorContext:
     """
 
     sys_path: tuple[str, ...]
+    aliases: InstalledAliases
     registered: bytes
 
     @staticmethod
     def capture() -> ActorContext:
         """Return the context of this process."""
-        return ActorContext(tuple(map(str, sys.path)), registered_envs())
+        return ActorContext(tuple(map(str, sys.path)), installed_aliases(), registered_envs())
 
     def apply(self) -> None:
         """Apply it to this process."""
         sys.path.extend(path for path in self.sys_path if path not in sys.path and os.path.isdir(path or "."))
+        install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
         adopt_registered(self.registered)
 
 
