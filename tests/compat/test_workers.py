@@ -57,6 +57,8 @@ USES = """
     from env_wrappers.samplers.subproc_runner import SubprocRunner
     from env_wrappers.vec_env import SubprocVecEnv, make_env
 
+    assert hasattr(gym, "_envfleet_installer") is not {has_gym}  # a real gym stays real
+
     def check(name, found):
         assert all(pid != os.getpid() and own == repr(gym) for pid, own in found), found
         print(name)
@@ -108,12 +110,12 @@ def project(tmp_path):
 
 @pytest.mark.parametrize("context", ["forkserver", "spawn", "fork"])
 def test_a_module_that_imports_gym(context, project):
-    main = f"import my_envs\n{dedent(USES.format(envs='my_envs'))}\nrun({context!r})\n"
+    main = f"import my_envs\n{dedent(USES.format(envs='my_envs', has_gym=HAS_GYM))}\nrun({context!r})\n"
     assert project({"my_envs.py": MY_ENVS, "main.py": main}, "-m", "envfleet.compat", "main.py") == DONE
 
 
 def test_a_package(project):
-    train = f"from pkg import envs\n{dedent(USES.format(envs='envs'))}\nrun(None)\n"
+    train = f"from pkg import envs\n{dedent(USES.format(envs='envs', has_gym=HAS_GYM))}\nrun(None)\n"
     files = {"pkg/__init__.py": "", "pkg/envs.py": MY_ENVS, "pkg/train.py": train}
     assert project(files, "-m", "envfleet.compat", "-m", "pkg.train") == DONE
 

@@ -59,6 +59,10 @@ def make_new(seed: int) -> gymnasium.Env:
     return env
 
 
+def make_unseeded(seed: int) -> gymnasium.Env:
+    return gymnasium.make("CartPole-v1")
+
+
 @pytest.fixture
 def old():
     ray_session()
@@ -134,10 +138,23 @@ def test_gymnasium_envs_and_the_original_import():
     assert sys.modules.get("RayEnvWrapper") is before
 
 
-def test_an_env_that_was_not_seeded_gets_its_seed():
+@pytest.mark.parametrize("is_seeded", [True, False])
+def test_only_an_env_that_make_and_seed_seeds_is_seeded(is_seeded):
     ray_session()
-    with WrapperRayVecEnv(lambda seed: gymnasium.make("CartPole-v1"), 1, 2) as vec:
-        expected = [gymnasium.make("CartPole-v1").reset(seed=row)[0] for row in range(2)]
+    # The actors of each pool are new processes.
+    starts = []
+    for _ in range(2):
+        with WrapperRayVecEnv(make_new if is_seeded else make_unseeded, 1, 2) as vec:
+            starts += [*vec.reset().tolist(), *vec.reset().tolist()]
+    assert (starts[:4] == starts[4:]) == is_seeded
+    assert len({tuple(start) for start in starts}) == (4 if is_seeded else 8)
+
+
+def test_seed_seeds_envs_that_make_and_seed_did_not():
+    ray_session()
+    with WrapperRayVecEnv(make_unseeded, 1, 2) as vec:
+        vec.seed(5)
+        expected = [gymnasium.make("CartPole-v1").reset(seed=seed)[0] for seed in (5, 6)]
         np.testing.assert_array_equal(vec.reset(), expected)
 
 

@@ -39,8 +39,8 @@ class AliasModule(ModuleType):
         return f"<module {self.__name__!r} (envfleet's, from {self._envfleet_installer})>"
 
 
-# For in_worker of install_tree(), where install() takes old_gym: a worker gets the stand-in for gym only if this process
-# uses it, in which case the stand-in's own installer is recorded.
+# For in_worker of install_tree(), where install() takes old_gym. The stand-in for gym is recorded by its own installer:
+# a worker gets it only if this process uses it.
 WITHOUT_GYM = {"old_gym": False}
 
 

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from envfleet.compat import gym_stand_in
@@ -29,10 +28,10 @@ Indices = int | Iterable[int] | None
 class WrapperRayVecEnv(PoolVecEnv):
     """num_workers actors with per_worker_env envs each, in the form of Stable-Baselines3's VecEnv.
 
-    make_env(seed) makes the env of row seed, from 0: each row has its own seed. Ended episodes are reset in the same
-    step; the last observation is info["terminal_observation"]. make_and_seed, number_of_workers and
-    envs_per_worker are the names in RayEnvWrapper's README. Other options are those of
-    envfleet.make() with backend="ray".
+    make_env(seed) makes the env of row seed, from 0: each row has its own seed. An env that it does not seed stays
+    random. Ended episodes are reset in the same step; the last observation is info["terminal_observation"].
+    make_and_seed, number_of_workers and envs_per_worker are the names in RayEnvWrapper's README. Other options are
+    those of envfleet.make() with backend="ray".
     """
 
     def __init__(
@@ -195,10 +194,7 @@ class _Factory:
         self.__name__ = getattr(make_and_seed, "__name__", "PythonEnv")
 
     def __call__(self) -> Any:
-        env = self.make_and_seed(self.seed)
-        if isinstance(env, gymnasium.Env) and getattr(env.unwrapped, "_np_random", self) is None:
-            return SeededOnce(env, self.seed)  # one that was made and not seeded
-        return env
+        return self.make_and_seed(self.seed)
 
 
 class _EnvAdapter(EnvAdapter):
