@@ -26,6 +26,7 @@ NEEDS = {
     "python_families.md": "metaworld",  # and the other packages of make test-families
     "procgen.md": "procgen",
     "ray.md": "ray",
+    "from_envpool_wrapper.md": "torchrl",
     "from_ray_env_wrapper.md": "ray",
     "rllib.md": "ormsgpack",  # comes with ray[rllib], but not with ray alone
     "sb3.md": "stable_baselines3",
@@ -48,8 +49,8 @@ def test_page_runs(page, tmp_path):
     needed = NEEDS.get(page.relative_to(ROOT).as_posix().removeprefix("docs/"))
     if needed is not None and importlib.util.find_spec(needed) is None:
         pytest.skip(f"{needed} is not installed")
-    for source in blocks(page, "cpp"):
-        if name := re.match(r"// file: (\S+)", source):
+    for source in blocks(page, "cpp") + blocks(page, "py"):
+        if name := re.match(r"(?://|#) file: (\S+)", source):
             (tmp_path / name.group(1)).write_text(source)
     code = "\n".join(blocks(page, "python"))
     if not code:
@@ -58,7 +59,7 @@ def test_page_runs(page, tmp_path):
         # Simulators import pygame, which imports pkg_resources; workers have the same filters.
         [sys.executable, "-W", "error", "-W", "ignore:pkg_resources is deprecated:UserWarning", "-c", code],
         cwd=tmp_path,
-        env={**os.environ, "ENVFLEET_CACHE": str(tmp_path / "cache")},
+        env={**os.environ, "ENVFLEET_CACHE": str(tmp_path / "cache"), "ENVFLEET_DATA": str(tmp_path / "data")},
         capture_output=True,
         text=True,
         timeout=240,

@@ -98,6 +98,18 @@ def test_async_as_the_readme_of_envpool_has_it():
     assert env.is_async
 
 
+def test_actions_that_the_readme_of_envpool_draws_beyond_the_space():
+    env = import_envpool().make("Acrobot-v1", env_type="gym", num_envs=32, batch_size=16)
+    env.async_reset()
+    _, _, _, info = env.recv()
+    env_id = info["env_id"]
+    with pytest.raises(envfleet.ActionError, match=r"expected actions of Discrete\(3\) \(from 0 to 2\), got"):
+        env.send(np.arange(16), env_id)  # np.random.randint(batch_size, size=len(env_id)) draws from these
+    env.send(np.random.default_rng(0).integers(env.action_space.n, size=len(env_id)), env_id)
+    assert len(env.recv()[0]) == 16
+    env.close()
+
+
 def test_options_of_envpool_are_taken():
     envpool = import_envpool()
     env = envpool.make(

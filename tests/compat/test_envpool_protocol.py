@@ -237,12 +237,7 @@ def test_a_file_of_somebody_else_is_not_written_over(run_python, tmp_path):
     assert (tmp_path / "envpool_wrap.py").read_text() == "mine = 1\n"
 
 
-def test_torchrl_takes_the_pools(run_python, tmp_path):
-    pytest.importorskip("treevalue")
-    pytest.importorskip("torchrl")
-    (tmp_path / "my_env.py").write_text(FIRST)
-    (tmp_path / "train.py").write_text(
-        """
+TORCHRL = """
 import warnings
 warnings.simplefilter("ignore")
 import envpool_wrap as envpool
@@ -252,9 +247,38 @@ check_env_specs(env)
 env.close()
 print("done")
 """
-    )
+
+
+@pytest.mark.parametrize("command", [("train.py",), ("-m", "envfleet.compat", "train.py")], ids=["plain", "compat"])
+def test_torchrl_takes_the_pools(command, run_python, tmp_path):
+    pytest.importorskip("treevalue")
+    pytest.importorskip("torchrl")
+    (tmp_path / "my_env.py").write_text(FIRST)
+    (tmp_path / "train.py").write_text(TORCHRL)
     run_python("-m", "envfleet.compat", "my_env.py")
-    assert "done" in run_python("-W", "ignore", "-m", "envfleet.compat", "train.py").stdout
+    assert "done" in run_python("-W", "ignore", *command).stdout
+
+
+def test_torchrl_beside_an_installed_envpool(run_python, tmp_path):
+    pytest.importorskip("treevalue")
+    pytest.importorskip("torchrl")
+    (tmp_path / "my_env.py").write_text(FIRST)
+    (tmp_path / "train.py").write_text(TORCHRL)
+    (tmp_path / "installed" / "envpool").mkdir(parents=True)
+    (tmp_path / "installed" / "envpool" / "__init__.py").write_text("")
+    variables = {"PYTHONPATH": str(tmp_path / "installed")}
+    run_python("-m", "envfleet.compat", "my_env.py")
+    error = run_python("-W", "ignore", "train.py", check=False, **variables).stderr.splitlines()[-1]
+    assert "expected a pool of the EnvPool that is installed" in error
+    assert "python -m envfleet.compat" in error
+    assert "envfleet.compat.envpool.install()" in error
+    # Which the remedies cure.
+    assert "done" in run_python("-W", "ignore", "-m", "envfleet.compat", "train.py", **variables).stdout
+    ours = TORCHRL.replace("from torchrl.envs import MultiThreadedEnvWrapper, ", "from torchrl.envs import ").replace(
+        "import envpool_wrap", "from envfleet.apis.torchrl import MultiThreadedEnvWrapper\nimport envpool_wrap"
+    )
+    (tmp_path / "train.py").write_text(ours)
+    assert "done" in run_python("-W", "ignore", "train.py", **variables).stdout
 
 
 def test_many_processes_register_at_once(run_python, tmp_path):

@@ -16,6 +16,7 @@ from envfleet.compat import envpool
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.envpool_protocol.registry import ImportPath, find, known_ids, registry_file
+from envfleet.compat.modules import is_available
 from envfleet.envs.adapters import takes_env_id
 from envfleet.errors import UnknownEnvError
 
@@ -35,6 +36,15 @@ class _Builder:
     def __call__(self, **kwargs: Any) -> Any:
         cls = self.source.load() if isinstance(self.source, ImportPath) else self.source
         return cls(self.env_id, **kwargs) if takes_env_id(cls) else cls(**kwargs)
+
+
+def provide_envpool() -> None:
+    """Install the alias `envpool`, which TorchRL's classes import, unless a module of that name is installed.
+
+    The envpool_wrap.py that generate_envpool_wrap() writes calls it.
+    """
+    if not is_available("envpool"):
+        envpool.install()
 
 
 def list_all_envs() -> list[str]:

@@ -14,7 +14,7 @@ from envfleet.compat.envpool.array_spec import ArraySpec
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, __version__
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
-from envfleet.compat.modules import WITHOUT_GYM, install_tree, remove_tree
+from envfleet.compat.modules import WITHOUT_GYM, install_tree, installed, remove_tree
 from envfleet.errors import ConfigError
 
 _INSTALLER = "envfleet.compat.envpool"
@@ -34,14 +34,15 @@ def install(*, old_gym: bool = True) -> ModuleType:
     old_gym: also install a stand-in for `gym`, unless the real one is installed: EnvPool's users test for its spaces.
     """
     doc = "EnvPool's names, on envfleet."
+    is_first = installed("envpool", _INSTALLER) is None
     module = install_tree("envpool", envpool_members(), _INSTALLER, doc, WITHOUT_GYM)
     if old_gym:
         gym_stand_in.install()
     torchrl = sys.modules.get("torchrl.envs.libs.envpool")
-    if torchrl is not None and not getattr(torchrl, "_has_envpool", True):
+    if is_first and torchrl is not None and not getattr(torchrl, "_has_envpool", True):
         warnings.warn(
             "install() was called after torchrl was imported and had found no envpool: its MultiThreadedEnv will "
-            "raise; call install() before the first import of torchrl",
+            "raise; call install(), or import envpool_wrap, before the first import of torchrl",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -5,6 +5,7 @@ It is the class behind isinstance(env, envpool.python.envpool.EnvPoolMixin).
 
 from __future__ import annotations
 
+import sys
 import warnings
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
@@ -16,12 +17,15 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
-from envfleet.errors import ConfigError
+from envfleet.compat.modules import AliasModule
+from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import declared_column
 from envfleet.pool import Pool
 from envfleet.rendering import resized
 from envfleet.seeding import Seed
 from envfleet.spec import ArraySpec
+
+_TORCHRL = "torchrl.envs.libs.envpool"  # the module of its MultiThreadedEnvWrapper
 
 
 class EnvPoolMixin(ABC):
@@ -43,6 +47,16 @@ class EnvPoolMixin(ABC):
     @property
     def config(self) -> dict[str, Any]:
         """The pool's options and the env's parameters, flat."""
+        # The first that TorchRL's class reads. It then imports `envpool` and refuses the pools of any other module,
+        # with an error that says neither why nor what to do.
+        if sys._getframe(1).f_globals.get("__name__") == _TORCHRL and not isinstance(
+            sys.modules.get("envpool"), AliasModule
+        ):
+            raise CallOrderError(
+                "TorchRL's MultiThreadedEnvWrapper expected a pool of the EnvPool that is installed, got envfleet's; "
+                "run the script with `python -m envfleet.compat`, call envfleet.compat.envpool.install() at its top, "
+                "or use envfleet.apis.torchrl.MultiThreadedEnvWrapper"
+            )
         return self._spec.config_dict()
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:

@@ -32,8 +32,9 @@ import sys
 
 from envfleet.compat.envpool import register
 from envfleet.compat.envpool_wrap import *
-from envfleet.compat.envpool_wrap import __version__
+from envfleet.compat.envpool_wrap import __version__, provide_envpool
 
+provide_envpool()
 registration = sys.modules[f"{{__name__}}.registration"] = sys.modules[__name__]
 '''
 
