@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "bindings/bindings.h"
+#include "bindings/call_scope.h"
 #include "bindings/numpy_arrays.h"
 #include "bindings/python_calls.h"
 #include "engine/env_types.h"
@@ -119,7 +120,7 @@ nb::dict array_to_python(const ef_array& array) {
 nb::dict describe(const std::string& id, nb::dict config) {
   const ef_env_type& type = env_type_of(id);
   const ConfigValues values(type, config);
-  const auto spec = engine::describe(type, values.data());
+  const auto spec = without_gil_if(engine::may_block(type), [&] { return engine::describe(type, values.data()); });
   constexpr const char* structures[] = {"single", "dict", "tuple"};
   nb::dict result;
   nb::list obs, info, reset_options;
@@ -139,12 +140,12 @@ nb::dict describe(const std::string& id, nb::dict config) {
   return result;
 }
 
-std::vector<std::string> load_plugin(nb::handle path) {
+std::vector<std::string> load_plugin(nb::handle path, bool may_block) {
   PyObject* encoded = nullptr;  // a path is bytes, which need not be UTF-8
   if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw nb::python_error();
   const auto held = nb::steal<nb::bytes>(encoded);
   try {
-    return engine::load_plugin(held.c_str());
+    return engine::load_plugin(held.c_str(), may_block);
   } catch (const std::runtime_error& error) {
     set_error(PyExc_RuntimeError, error.what());
     throw nb::python_error();
@@ -156,7 +157,7 @@ std::vector<std::string> load_plugin(nb::handle path) {
 void bind_env_types(nb::module_& module) {
   module.def("list_env_types", &engine::list_env_types);
   module.def("built_in_ids", &engine::built_in_ids);
-  module.def("load_plugin", &load_plugin);
+  module.def("load_plugin", &load_plugin, nb::arg("path"), nb::arg("may_block") = true);
   module.def("withdraw_types", &engine::withdraw_types);
   module.def("params_of", &params_of);
   module.def("describe", &describe);

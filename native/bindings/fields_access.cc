@@ -5,8 +5,10 @@
 #include <cstring>
 #include <vector>
 
+#include "bindings/call_scope.h"
 #include "bindings/numpy_arrays.h"
 #include "bindings/python_calls.h"
+#include "engine/env_types.h"
 #include "envfleet/spec.h"
 
 namespace nb = nanobind;
@@ -55,8 +57,10 @@ nb::object convert(nb::handle value, int type) {
 }
 
 void call_fields_changed(const engine::FleetHandle& fleet, std::int32_t env_id) {
+  const ef_env_type& type = fleet.type();
   ef_error error{};
-  if (fleet.type().fields_changed(fleet.raw(), env_id, &error) != 0) {
+  const auto call = [&] { return type.fields_changed(fleet.raw(), env_id, &error); };
+  if (without_gil_if(engine::may_block(type), call) != 0) {
     throw engine::FleetError(std::string("fields_changed() threw: ") + error.message);
   }
 }

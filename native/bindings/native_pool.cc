@@ -25,7 +25,7 @@ using engine::Request;
 
 namespace {
 
-constexpr double kHoldGilNs = 10'000;          // shorter work keeps the GIL
+constexpr double kHoldGilNs = 10'000;          // shorter work of envs that never block keeps the GIL
 constexpr double kPatientNs = 20'000'000;      // longer work is left to the thread pool, so that Ctrl-C is handled
 constexpr std::int64_t kSliceNs = 50'000'000;  // how long a wait without the GIL lasts until it looks for close()
 constexpr const char* kCapsuleName = "envfleet.batch";
@@ -139,6 +139,7 @@ PyObject* BatchArrays::arrays(const BatchBuffer& buffer, std::int64_t first, std
 NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs, nb::object all_ids,
                        nb::object batch_type) {
   const ef_env_type& type = env_type_of(env_id);
+  may_block_ = engine::may_block(type);
   std::deque<ConfigValues> values;  // a deque: its elements are never moved
   for (nb::handle config : configs) values.emplace_back(type, nb::cast<nb::dict>(config));
   std::vector<const ef_value*> raw;
@@ -157,6 +158,7 @@ NativePool::~NativePool() {
     return;
   }
   end();
+  without_gil_if(may_block_, [&] { engine_.reset(); });  // destroys the envs
 }
 
 bool NativePool::end() {
@@ -199,6 +201,12 @@ bool NativePool::is_expected_below(double limit_ns, Request request, std::int64_
   return expected > 0 && expected < limit_ns;
 }
 
+// An env of unknown code may wait for something at any time, however short its steps were so far. Other Python threads go
+// on meanwhile: it may be one of them that it waits for.
+bool NativePool::releases_gil(Request request, std::int64_t rows) {
+  return may_block_ || !is_expected_below(kHoldGilNs, request, rows);
+}
+
 void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag) {
   std::uint8_t* in_flight = engine_->in_flight();
   if (env_ids == nullptr) {
@@ -218,14 +226,14 @@ void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint
 
 // An ordered batch. Its envs are marked once it runs: if this throws, nothing is in flight.
 void NativePool::start(Request request, const Ids& ids, bool may_run_here) {
-  const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+  const bool release = releases_gil(request, ids.count);
   without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count, may_run_here); });
   mark(ids.data, ids.count, 1);
 }
 
 void NativePool::begin(Request request, const Ids& ids) {
   if (!is_async()) return start(request, ids);
-  const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+  const bool release = releases_gil(request, ids.count);
   without_gil_if(release, [&] { post(request, ids); });
   mark(ids.data, ids.count, 1);
 }
@@ -284,7 +292,7 @@ bool NativePool::runs_at_once(Request request, const Ids& ids, double timeout_s)
 
 nb::object NativePool::run_at_once(Request request, const Ids& ids) {
   // Done before this call ends, so its envs are never seen in flight.
-  const bool release = !is_expected_below(kHoldGilNs, request, ids.count);
+  const bool release = releases_gil(request, ids.count);
   return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
 }
 
@@ -339,7 +347,7 @@ nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double 
     if (!store(ids, actions)) return nb::bool_(false);
     return run(Request::step, ids, timeout_s);
   }
-  const bool release = !is_expected_below(kHoldGilNs, Request::step, ids.count);
+  const bool release = releases_gil(Request::step, ids.count);
   BatchBuffer* batch = without_gil_if(release, [&] { return run_step(ids, actions); });
   return batch == nullptr ? nb::object(nb::bool_(false)) : wrap(batch);
 }
@@ -522,7 +530,7 @@ void NativePool::seed(nb::handle env_ids, nb::handle words) {
 void NativePool::rebuild(std::int32_t env_id, std::uint8_t phase) {
   const Part call(*this);
   check_range(env_id);
-  engine_->rebuild(env_id, phase);
+  without_gil_if(may_block_, [&] { engine_->rebuild(env_id, phase); });
 }
 
 void NativePool::set_reset_options(std::vector<std::pair<std::string, double>> options) {
@@ -533,24 +541,29 @@ void NativePool::set_reset_options(std::vector<std::pair<std::string, double>> o
 nb::bytes NativePool::get_state(std::int32_t env_id) {
   const Part call(*this);
   check_range(env_id);
-  const std::string state = engine_->get_state(env_id);
+  const std::string state = without_gil_if(may_block_, [&] { return engine_->get_state(env_id); });
   return nb::bytes(state.data(), state.size());
 }
 
 void NativePool::set_state(std::int32_t env_id, nb::bytes state) {
   const Part call(*this);
   check_range(env_id);
-  engine_->set_state(env_id, state.c_str(), static_cast<std::int64_t>(state.size()));
+  const auto size = static_cast<std::int64_t>(state.size());
+  without_gil_if(may_block_, [&] { engine_->set_state(env_id, state.c_str(), size); });
 }
 
 nb::tuple NativePool::render(std::int32_t env_id) {
   const Part call(*this);
   check_range(env_id);
-  nb::tuple drawn;
-  engine_->fleet().render(env_id, [&](std::int32_t height, std::int32_t width, const std::uint8_t* rgb) {
-    drawn = nb::make_tuple(height, width, nb::bytes(rgb, static_cast<std::size_t>(height) * width * 3));
+  std::int32_t height = 0, width = 0;
+  std::vector<std::uint8_t> pixels;
+  without_gil_if(may_block_, [&] {
+    engine_->fleet().render(env_id, [&](std::int32_t rows, std::int32_t columns, const std::uint8_t* rgb) {
+      height = rows, width = columns;
+      pixels.assign(rgb, rgb + static_cast<std::size_t>(rows) * columns * 3);
+    });
   });
-  return drawn;
+  return nb::make_tuple(height, width, nb::bytes(pixels.data(), pixels.size()));
 }
 
 nb::dict NativePool::get_fields(std::int32_t env_id) {

@@ -160,6 +160,7 @@ class NativePool {
   engine::BatchBuffer* run_step(const Ids& ids, const ActionArray& actions);
   bool drop_late_batch(std::int64_t timeout_ns);
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
+  bool releases_gil(engine::Request request, std::int64_t rows);
   bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);
   nanobind::object run_at_once(engine::Request request, const Ids& ids);
   nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
@@ -174,6 +175,7 @@ class NativePool {
   engine::CallGuard guard_;
   std::shared_ptr<engine::Engine> engine_;
   bool is_observe_abandoned_ = false;
+  bool may_block_ = true;
   std::optional<engine::IdChecker> ids_;
   std::optional<engine::ActionStore> actions_;
   std::optional<BatchArrays> arrays_;

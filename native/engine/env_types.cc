@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 
 #include "envfleet/env_type.h"
@@ -28,6 +29,12 @@ Types& types() {
     return built_in;
   }();
   return by_id;
+}
+
+// The types that never block. Guarded by types_mutex.
+std::set<const ef_env_type*>& quick_types() {
+  static std::set<const ef_env_type*> quick(detail::local_types().begin(), detail::local_types().end());
+  return quick;
 }
 
 // As Gymnasium takes ids: letters, digits and _:.- with at most one namespace before a slash.
@@ -60,7 +67,7 @@ std::vector<std::string> built_in_ids() {
   return ids;
 }
 
-std::vector<std::string> load_plugin(const std::string& path) {
+std::vector<std::string> load_plugin(const std::string& path, bool may_block) {
   // A library that was linked with -ffast-math makes this thread flush subnormal numbers to zero.
   std::fenv_t environment;
   std::fegetenv(&environment);
@@ -97,9 +104,15 @@ std::vector<std::string> load_plugin(const std::string& path) {
   std::vector<std::string> ids;
   for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
     types()[plugin->types[i]->id].push_back(plugin->types[i]);
+    if (!may_block) quick_types().insert(plugin->types[i]);
     ids.emplace_back(plugin->types[i]->id);
   }
   return ids;
+}
+
+bool may_block(const ef_env_type& type) {
+  std::lock_guard lock(types_mutex);
+  return !quick_types().contains(&type);
 }
 
 void withdraw_types(const std::vector<std::string>& ids) {

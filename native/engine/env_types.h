@@ -16,8 +16,12 @@ const ef_env_type* find_env_type(const std::string& id);
 std::vector<std::string> list_env_types();
 std::vector<std::string> built_in_ids();
 
-// Loads a shared library and returns the ids of its envs; throws std::runtime_error.
-std::vector<std::string> load_plugin(const std::string& path);
+// Loads a shared library and returns the ids of its envs; throws std::runtime_error. may_block: false if no method of its
+// envs ever waits for anything, which only the authors of envfleet's own libraries know.
+std::vector<std::string> load_plugin(const std::string& path, bool may_block);
+
+// Whether a method of this type may wait: for a file, a device, another thread. Its callers then hold no lock of others.
+bool may_block(const ef_env_type& type);
 
 // Takes back what load_plugin() registered last under these ids: each is again what it was before, or unknown.
 void withdraw_types(const std::vector<std::string>& ids);

@@ -8,11 +8,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from support.gates import close_when_reached
+from support.gates import Gate, close_when_reached
 
 import envfleet
 from envfleet import CallOrderError, ForkedPoolError
@@ -167,6 +168,104 @@ def test_other_python_threads_run_while_envs_step(gate):
     is_over.set()
     opener.join()
     assert opened_inside == [True]
+
+
+NUM_SHORT_CALLS = 1000  # after which the pool expects the next one to be short, too
+ZERO = np.zeros(1, dtype=np.float32)
+
+
+def _fail_and_rebuild(pool: envfleet.Pool, gate: Gate) -> None:
+    pool.step(np.array([gate.action], dtype=np.float32))
+
+
+# By the method that waits, as numbered in probe.cc: a call of the pool that runs it.
+WAITING_CALLS = {
+    "reset": (1, lambda pool, gate: pool.reset()),
+    "step": (2, lambda pool, gate: pool.step(ZERO)),
+    "observe": (3, lambda pool, gate: pool.observe()),
+    "save": (4, lambda pool, gate: pool.get_state()),
+    "load": (5, lambda pool, gate: pool.set_state(pool.get_state())),
+    "render": (6, lambda pool, gate: pool.render(0)),
+    "fields_changed": (7, lambda pool, gate: pool.set_attr("gate", gate.number)),
+    "constructor": (0, _fail_and_rebuild),
+}
+
+
+def _opened_inside(call: Callable[[], object], gate: Gate) -> bool:
+    """Run a call that waits at the gate, which another Python thread opens. Whether the call was still inside then."""
+    opened_inside = []
+    is_over = threading.Event()
+
+    def open_the_gate() -> None:
+        gate.wait_until_reached()
+        opened_inside.append(not is_over.is_set())
+        gate.open()
+
+    opener = threading.Thread(target=open_the_gate)
+    opener.start()
+    call()
+    is_over.set()
+    opener.join()
+    return opened_inside == [True]
+
+
+@pytest.mark.parametrize("method", WAITING_CALLS)
+def test_other_python_threads_run_while_a_method_waits_that_was_short_before(gate, method):
+    number, call = WAITING_CALLS[method]
+    pool = envfleet.make_pool("Waiting-v0", num_envs=1, num_threads=1, on_error="restart", render_mode="rgb_array")
+    pool.reset()
+    for _ in range(NUM_SHORT_CALLS):
+        pool.step(ZERO)
+        if method not in ("fields_changed", "constructor"):
+            call(pool, gate)
+    pool.set_attr("method", number)
+    if method != "fields_changed":  # which waits as soon as there is a gate
+        pool.set_attr("gate", gate.number)
+    assert _opened_inside(lambda: call(pool, gate), gate)
+    assert len(pool.step(ZERO)) == 1
+
+
+def test_other_python_threads_run_while_send_waits_in_a_step_that_was_short_before(gate):
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=2, batch_size=1, num_threads=1)
+    pool.async_reset()
+    for _ in range(NUM_SHORT_CALLS):
+        pool.send(ZERO, pool.recv().env_id)
+    wait = np.array([gate.action], dtype=np.float32)
+
+    def run() -> None:
+        pool.send(wait, pool.recv().env_id)
+        pool.recv()
+        pool.recv()
+
+    assert _opened_inside(run, gate)
+
+
+def test_a_time_limit_ends_a_step_that_waits_after_short_ones(gate):
+    pool = envfleet.make_pool("Sleepy-v0", num_envs=1, num_threads=1)
+    pool.reset()
+    for _ in range(NUM_SHORT_CALLS):
+        pool.step(ZERO)
+    with pytest.raises(envfleet.RecvTimeout):
+        pool.step(np.array([gate.action], dtype=np.float32), timeout=0.05)
+    gate.open()
+    assert pool.recv().obs.tolist() == [NUM_SHORT_CALLS + 1]
+
+
+def test_ctrl_c_during_a_step_that_waits_after_short_ones_is_handled_when_it_returns():
+    result = run_script("""
+        pool = envfleet.make_pool("Sleepy-v0", num_envs=1, num_threads=1)
+        pool.reset()
+        for _ in range(1000):
+            pool.step(np.zeros(1, dtype=np.float32))
+        with Gate() as gate:
+            interrupter = gate.interrupt_when_reached()
+            threading.Thread(target=lambda: (interrupter.join(), gate.open())).start()
+            try:
+                pool.step(np.array([gate.action], dtype=np.float32))
+            except KeyboardInterrupt:
+                print("interrupted", pool.num_in_flight, pool.step(np.zeros(1, dtype=np.float32)).obs.tolist())
+    """)
+    assert (result.stdout, result.stderr) == ("interrupted 0 [1002]\n", "")
 
 
 def test_many_pools_in_one_process():

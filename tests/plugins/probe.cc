@@ -1,5 +1,6 @@
 // Test envs that do on demand what real envs do by accident.
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -153,6 +154,64 @@ class SlowObserve : public Sleepy {
   std::int32_t count_ = 0;
 };
 
+// Does everything at once, except that the method that its fields name waits at a gate. A negative action throws, and the
+// constructor then waits.
+class Waiting {
+ public:
+  enum Method { kNone, kReset, kStep, kObserve, kSave, kLoad, kRender, kFieldsChanged };
+
+  static void spec(const Config&, Spec& spec) {
+    spec.observation(envfleet::box<std::int32_t>({}));
+    spec.action(envfleet::box<float>({}, -16777215, 0));
+  }
+  explicit Waiting(const Config&) {
+    if (const int gate = gate_of_constructor.exchange(0)) wait_at_gate(gate);
+  }
+  void reset(Rng&, Out& out) {
+    wait_in(kReset);
+    count_ = 0;
+    *out.obs<std::int32_t>() = count_;
+  }
+  void step(const float* action, Out& out) {
+    if (*action < 0) {
+      gate_of_constructor = static_cast<int>(-*action);
+      throw std::runtime_error("the device is gone");
+    }
+    wait_in(kStep);
+    *out.obs<std::int32_t>() = ++count_;
+  }
+  void observe(Out& out) {
+    wait_in(kObserve);
+    *out.obs<std::int32_t>() = count_;
+  }
+  void render(envfleet::Frame& frame) {
+    wait_in(kRender);
+    frame.resize(2, 2);
+  }
+  void save(envfleet::StateWriter& writer) {
+    wait_in(kSave);
+    writer.put(count_);
+  }
+  void load(envfleet::StateReader& reader) {
+    wait_in(kLoad);
+    count_ = reader.get<std::int32_t>();
+  }
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("method", method_);
+    visit("gate", gate_);
+  }
+  void fields_changed() { wait_in(kFieldsChanged); }
+
+ private:
+  void wait_in(Method method) {
+    if (method_ == method && gate_ != 0) wait_at_gate(std::exchange(gate_, 0));
+  }
+
+  static inline std::atomic<int> gate_of_constructor = 0;
+  std::int32_t method_ = kNone, gate_ = 0, count_ = 0;
+};
+
 // Every kind of array in a Dict observation; skips elements on purpose now and then, which must read as zero.
 class Sink {
  public:
@@ -261,6 +320,7 @@ ENVFLEET_ENV("Faulty-v0", Faulty)
 ENVFLEET_ENV("Sleepy-v0", Sleepy)
 ENVFLEET_ENV("SlowReset-v0", SlowReset)
 ENVFLEET_ENV("SlowObserve-v0", SlowObserve)
+ENVFLEET_ENV("Waiting-v0", Waiting)
 ENVFLEET_ENV("Sink-v0", Sink)
 ENVFLEET_ENV("Lamp-v0", Lamp)
 ENVFLEET_ENV("Confused-v0", Confused)

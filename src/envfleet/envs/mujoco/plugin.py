@@ -68,7 +68,7 @@ def load(asset_folder: Path) -> ctypes.CDLL:
 def _load(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes.CDLL:
     library = _start(plugin, mujoco, asset_folder)
     try:
-        _native.load_plugin(plugin)
+        _native.load_plugin(plugin, may_block=False)
     except RuntimeError as error:
         raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
     return library

@@ -96,7 +96,7 @@ def load() -> None:
                 f"(Debian: apt-get install libgl1 libglib2.0-0), otherwise run: {_INSTALL}"
             )
         try:
-            _native.load_plugin(str(plugin))
+            _native.load_plugin(str(plugin), may_block=False)
         except RuntimeError as error:
             raise CompileError(
                 f"the Procgen envs cannot be loaded from {plugin}: {error}; reinstall envfleet"
