@@ -203,6 +203,40 @@ def test_a_policy_that_cannot_be_called_is_refused(tmp_path):
         record(envs, tmp_path / "x.gif", policy=5)
 
 
+@pytest.mark.parametrize("suffix", [".gif", ".mp4"])
+@pytest.mark.parametrize("fails_at", [0, 2])
+def test_a_recording_that_fails_leaves_the_file_that_was_there(tmp_path, suffix, fails_at):
+    pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / f"lamps{suffix}"
+    path.write_text("what was there before")
+    num_calls = iter(range(10))
+
+    def policy(obs):
+        if next(num_calls) == fails_at:
+            raise KeyboardInterrupt
+        return [0] * 4
+
+    with lamps() as envs:
+        with pytest.raises(KeyboardInterrupt):
+            record(envs, path, policy, num_frames=5)
+        assert path.read_text() == "what was there before"
+        assert list(tmp_path.iterdir()) == [path]
+        record(envs, path, lambda obs: [0] * 4, num_frames=5)
+    assert path.stat().st_size > 100
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_to_the_file_and_its_permissions_stay(tmp_path):
+    path, link = tmp_path / "lamps.gif", tmp_path / "link.gif"
+    path.touch(mode=0o640)
+    link.symlink_to(path)
+    with lamps() as envs:
+        record(envs, link, num_frames=2)
+    assert link.is_symlink()
+    assert len(imageio.imread(path)) == 2
+    assert path.stat().st_mode & 0o777 == 0o640
+
+
 def test_numpy_numbers_are_arguments(tmp_path):
     options = {"num_frames": np.int64(2), "fps": np.float32(5), "max_width": np.int32(30), "env_ids": np.array([1, 3])}
     with lamps() as envs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import sys
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, overload
 
@@ -19,6 +19,7 @@ from envfleet.autoreset import Phase, parse_mode
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvError
 from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
+from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, row_getter, split
 from envfleet.validation import check_actions
@@ -26,8 +27,6 @@ from envfleet.validation import check_actions
 if TYPE_CHECKING:
     from envfleet.apis.torch import TorchPool
     from envfleet.sampling.torch_rollout import TorchRollout
-
-Policy = Callable[[Any], Any]
 
 # --- results -------------------------------------------------------------------------------------
 
@@ -133,6 +132,7 @@ class _EnvState:
     """The state of the envs between two rollouts.
 
     ended: the envs whose next step is ignored (next_step), or which must be reset first (disabled).
+    starts: the observations that are the first of an episode. policy: the last one, if it has a state.
     pool_obs and num_resets: of the pool inside the wrappers, to tell whether others have used it since.
     """
 
@@ -142,6 +142,8 @@ class _EnvState:
     lengths: NDArray[np.int64]
     pool_obs: Any = None
     num_resets: int = 0
+    starts: NDArray[np.bool_] | None = None
+    policy: BatchPolicy | None = None
 
 
 # By vector env, for as long as it lives.
@@ -184,7 +186,9 @@ def rollout(
         envs: A synchronous pool of envfleet.make(), any Gymnasium VectorEnv, or a TorchPool. The rollout of a TorchPool
             is a TorchRollout of tensors on its device.
         policy: Maps the observations of all envs to actions, or to (actions, extras), where extras is a dict of arrays
-            with one row per env (log-probabilities, values). None samples random actions.
+            with one row per env (log-probabilities, values), or to (actions, state). None samples random actions. Also
+            a model of Stable-Baselines3, or its predict: what takes state and episode_start gets its own state back, in
+            this rollout and in those that continue it.
         steps: The number of steps per env.
         seed: Reset the envs with this seed first.
         reset: Reset the envs first.
@@ -200,15 +204,16 @@ def rollout(
         return rollout_on_device(envs, policy, steps, seed=seed, reset=reset)
     mode = _mode_of(envs, autoreset_mode)
     num_steps = integer_option("steps", steps, 1, 1 << 40)
-    if policy is not None and not callable(policy):
-        raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
+    chosen = BatchPolicy(policy, envs.single_action_space)
     state = None if reset or seed is not None else _current_state(envs)
     # Until the end: if anything fails on the way, the state of the envs is unknown and the next call resets them.
     _states.pop(envs, None)
     if state is None:
         obs, _ = envs.reset(seed=seed)
         state = _first_state(obs, np.zeros(envs.num_envs, np.bool_))
-    collector = _Collector(envs, policy, mode, num_steps, state)
+    chosen.continue_from(state.policy)
+    state.policy = chosen if chosen.has_state else None  # any other one need not be kept alive
+    collector = _Collector(envs, chosen, mode, num_steps, state)
     for step in range(num_steps):
         collector.step(step)
     _remember(envs, state)
@@ -219,7 +224,7 @@ class _Collector:
     def __init__(
         self,
         envs: VectorEnv[Any, Any, Any],
-        policy: Policy | None,
+        policy: BatchPolicy,
         mode: AutoresetMode,
         num_steps: int,
         state: _EnvState,
@@ -235,7 +240,6 @@ class _Collector:
         self._finals = _Columns(envs.single_observation_space, (0,), "final_obs")
         self._final_at: list[tuple[int, int]] = []
         self._episodes: list[tuple[int, int, float, int]] = []
-        self._has_tuple_actions = isinstance(envs.single_action_space, gymnasium.spaces.Tuple)
 
     def step(self, step: int) -> None:
         state = self._state
@@ -261,22 +265,23 @@ class _Collector:
         state.lengths += valid
         if ended.any():
             self._end_episodes(step, ended, obs, info, failed)
+        state.starts = state.ended if self._mode is AutoresetMode.NEXT_STEP else ended
         state.obs, state.ended = obs, ended
 
     def _act(self, obs: Any) -> tuple[Any, Mapping[str, Any]]:
-        if self._policy is None:
+        if self._policy.is_random:
             return self._envs.action_space.sample(), {}
-        result = self._policy(obs)
-        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
-        # Tuple actions of two parts, the second a Dict, look the same; but then the first part is not a tuple.
-        if is_pair and (not self._has_tuple_actions or isinstance(result[0], tuple)):
-            return result[0], result[1]
-        return result, {}
+        actions, extras = self._policy.act(obs, self._starts)
+        return as_arrays(actions), as_arrays(extras)
+
+    def _starts(self) -> NDArray[np.bool_]:
+        starts = self._state.starts
+        return np.ones(self._envs.num_envs, np.bool_) if starts is None else starts
 
     def _batched(self, actions: Any) -> Any:
         """Return nested actions as dicts and tuples of columns; step() of a pool accepts one action per env too."""
         space = self._envs.single_action_space
-        if self._policy is None or not isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
+        if self._policy.is_random or not isinstance(space, (gymnasium.spaces.Dict, gymnasium.spaces.Tuple)):
             return actions
         try:
             columns = check_actions("rollout()", actions, space, self._envs.num_envs, None)

@@ -19,9 +19,8 @@ from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import restarted_rows
 from envfleet.making.options import integer_option
+from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.seeding import Seed
-
-Policy = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,15 @@ class TorchRollout:
 
 @dataclass
 class _PoolState:
-    """Between two rollouts: the observations and the ends of each group's last batch, and how many it had returned."""
+    """Between two rollouts, by group.
+
+    obs, ended, starts: the last observations, and which of them end and start an episode. policies: those with a state.
+    """
 
     obs: list[Tensors]
     ended: list[torch.Tensor]
+    starts: list[torch.Tensor]
+    policies: list[BatchPolicy | None]
     num_batches: list[int]
 
 
@@ -83,12 +87,13 @@ def rollout_on_device(
 ) -> TorchRollout:
     """Step all envs `steps` times; see envfleet.sampling.rollout(), which calls this for a TorchPool.
 
-    policy: maps the observations of all envs to actions, or to (actions, extras), all of them tensors; it is called
-    without gradients. With num_groups above 1 it is called with one group's rows at a time, while the other groups
-    step.
+    policy: maps the observations of all envs to actions, or to (actions, extras) or (actions, state), all of them
+    tensors or arrays; it is called without gradients. predict() of Stable-Baselines3 is called with arrays. With
+    num_groups above 1 it is called with one group's rows at a time, while the other groups step.
     """
     num_steps = integer_option("steps", steps, 1, 1 << 40)
-    _check(envs, policy)
+    policies = [BatchPolicy(policy, group.pool.spec.action_space) for group in envs.groups]
+    _check(envs)
     state = None if reset or seed is not None else _states.get(envs)
     # Until the end: if anything fails on the way, the state of the envs is unknown and the next call resets them.
     _states.pop(envs, None)
@@ -96,7 +101,9 @@ def rollout_on_device(
         obs, _ = envs.reset(seed=seed)
         none = torch.zeros(envs.num_envs, dtype=torch.bool, device=envs.device)
         rows = _rows_of_groups(envs)
-        state = _PoolState([_map(lambda leaf, r=own: leaf[r], obs) for own in rows], [none[own] for own in rows], [])
+        parts_of_obs = [_map(lambda leaf, r=own: leaf[r], obs) for own in rows]
+        ended = [none[own] for own in rows]
+        state = _PoolState(parts_of_obs, ended, [~own for own in ended], [None] * len(rows), [])
     elif state.num_batches != [group.num_batches for group in envs.groups]:
         raise CallOrderError(
             "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
@@ -104,11 +111,13 @@ def rollout_on_device(
         )
     buffer: dict[str, Any] = {}
     parts = [
-        _GroupCollector(group, rows, policy, num_steps, envs.num_envs, buffer, own_obs, own_ended)
-        for group, rows, own_obs, own_ended in zip(
-            envs.groups, _rows_of_groups(envs), state.obs, state.ended, strict=True
+        _GroupCollector(group, rows, own, num_steps, envs.num_envs, buffer, *last)
+        for group, rows, own, *last in zip(
+            envs.groups, _rows_of_groups(envs), policies, state.obs, state.ended, state.starts, strict=True
         )
     ]
+    for own, before in zip(policies, state.policies, strict=True):
+        own.continue_from(before)
     with torch.no_grad():
         for step in range(num_steps + 1):
             for part in parts:
@@ -117,7 +126,13 @@ def rollout_on_device(
                 if step < num_steps:
                     part.act(step)
     ends = [group.num_batches for group in envs.groups]
-    _states[envs] = _PoolState([part.obs for part in parts], [part.ended for part in parts], ends)
+    _states[envs] = _PoolState(
+        [part.obs for part in parts],
+        [part.ended for part in parts],
+        [part.starts for part in parts],
+        [own if own.has_state else None for own in policies],
+        ends,
+    )
     last_obs = _map(lambda *leaves: torch.cat(leaves), *(part.obs for part in parts))
     extras = {key.removeprefix("extra "): own for key, own in buffer.items() if key.startswith("extra ")}
     columns = {key: own for key, own in buffer.items() if not key.startswith("extra ")}
@@ -131,20 +146,20 @@ class _GroupCollector:
         self,
         group: TorchGroup,
         rows: slice,
-        policy: Policy | None,
+        policy: BatchPolicy,
         num_steps: int,
         num_envs: int,
         buffer: dict[str, Any],
         obs: Tensors,
         ended: torch.Tensor,
+        starts: torch.Tensor,
     ) -> None:
         self._group, self._rows, self._policy = group, rows, policy
         self._shape = (num_steps, num_envs)
         self._buffer = buffer
-        self.obs, self.ended = obs, ended
+        self.obs, self.ended, self.starts = obs, ended, starts
         self._is_next_step = group.pool.config.autoreset_mode is AutoresetMode.NEXT_STEP
         self._is_only = group.num_envs == num_envs
-        self._has_tuple_actions = isinstance(group.pool.spec.action_space, gymnasium.spaces.Tuple)
         self._actions: Tensors = None
 
     def act(self, step: int) -> None:
@@ -168,20 +183,23 @@ class _GroupCollector:
             columns["final_obs"] = info["final_obs"]
         for name, column in columns.items():
             self._write(name, step, column)
-        self.obs, self.ended = obs, terminated | truncated
+        ended = terminated | truncated
+        self.starts = self.ended if self._is_next_step else ended
+        self.obs, self.ended = obs, ended
 
     def _choose(self) -> tuple[Tensors, Mapping[str, torch.Tensor]]:
-        if self._policy is None:
+        device = self.ended.device
+        if self._policy.is_random:
             space = gymnasium.vector.utils.batch_space(self._group.pool.spec.action_space, self._group.num_envs)
             space.seed(int(np.random.default_rng().integers(1 << 31)))
-            device = self.ended.device
             return _map(lambda leaf: torch.as_tensor(leaf, device=device), space.sample()), {}
-        result = self._policy(self.obs)
-        is_pair = isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping)
-        # Tuple actions of two parts, the second a Dict, look the same; but then the first part is not a tuple.
-        if is_pair and (not self._has_tuple_actions or isinstance(result[0], tuple)):
-            return result[0], result[1]
-        return result, {}
+        obs = as_arrays(self.obs) if self._policy.has_state else self.obs
+        actions, extras = self._policy.act(obs, lambda: as_arrays(self.starts))
+
+        def on_device(value: Any) -> Any:
+            return torch.as_tensor(value, device=device) if isinstance(value, np.ndarray) else value
+
+        return _map(on_device, actions), {key: on_device(value) for key, value in extras.items()}
 
     def _write_extras(self, step: int, extras: Mapping[str, torch.Tensor]) -> None:
         is_first = step == 0 and self._rows.start == 0
@@ -236,10 +254,8 @@ def _tensor(value: Any) -> torch.Tensor:
     return value
 
 
-def _check(envs: TorchPool, policy: Policy | None) -> None:
+def _check(envs: TorchPool) -> None:
     config = envs.groups[0].pool.config
-    if policy is not None and not callable(policy):
-        raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
     if config.is_async:
         raise ConfigError(
             f"rollout() expected a synchronous pool, got batch_size={config.batch_size}; leave batch_size out"

@@ -15,6 +15,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError, StateError
+from envfleet.files import new_file
 from envfleet.spaces import join, leaves_of, path_text, split
 from envfleet.statistics import add_to_moments
 from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper, check_number, map_leaves
@@ -48,7 +49,7 @@ class _Normalizer(PoolWrapper):
         for name, moments in self._moments().items():
             arrays |= {f"{name}/mean": moments.mean, f"{name}/var": moments.var, f"{name}/count": moments.count}
         # An open file: savez() would put .npz after a name without it.
-        with open(path, "wb") as file:
+        with new_file(path) as own, open(own, "wb") as file:
             np.savez(file, **arrays)
 
     def load(self, path: str | os.PathLike[str]) -> None:

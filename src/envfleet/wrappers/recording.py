@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
 from envfleet.making.options import integer_option
+from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.rendering import Frame, shrink, tile
 from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 from envfleet.wrappers.video import Video, check_path, writer_of
-
-Policy = Callable[[Any], Any]
 
 _DEFAULT_FPS = 30  # if the env's metadata has no render_fps
 _GRID_SIZE = 16
@@ -67,7 +66,7 @@ class RecordGrid(PoolWrapper):
                 raise ConfigError(f"fps expected a number from {_MIN_FPS} to {_MAX_FPS}, or None, got {fps!r}")
         self._fps = float(env.metadata.get("render_fps") or _DEFAULT_FPS) if fps is None else float(fps)
         self._video: Video | None = None
-        self._finish: Callable[[], Any] = lambda: None
+        self._finish: Any = None
         self._left = 0
         self._batches = -1
         self.paths: list[Path] = []
@@ -139,7 +138,16 @@ class RecordGrid(PoolWrapper):
 
     def stop(self) -> None:
         """Complete the current video, if any."""
-        self._finish()
+        if self._finish is not None:
+            self._finish()
+        self._video = None
+
+    def discard(self) -> None:
+        """End the current video, if any, without a file: one that was there before stays."""
+        if self._finish is not None:
+            self._finish.detach()
+        if self._video is not None:
+            self._video.discard()
         self._video = None
 
     def close(self, **kwargs: Any) -> None:
@@ -159,14 +167,14 @@ def record(
     fps: float | None = None,
     max_width: int = 720,
 ) -> Path:
-    """Reset the envs, run them with policy(obs) -> actions (default: random actions) and write a .gif or .mp4 file.
+    """Reset the envs, run them with a policy (default: random actions) and write a .gif or .mp4 file.
 
-    The envs stay open after the last frame.
+    The envs stay open after the last frame. If anything fails, no file is written, and one that was there stays.
 
     Args:
         envs: A synchronous pool with render_mode="rgb_array".
         path: The file to write.
-        policy: Maps the observations of all envs to actions; None for random actions.
+        policy: Maps the observations of all envs to actions, as rollout() takes it; None for random actions.
         num_frames: The length of the video.
         seed: The seed of the reset, and of random actions.
         env_ids: The envs to record; None for the first 16.
@@ -176,24 +184,31 @@ def record(
     Returns:
         The path of the file.
     """
-    if policy is not None and not callable(policy):
-        raise ConfigError(f"policy expected a callable from observations to actions, or None, got {policy!r}")
     grid = RecordGrid(envs, path, num_frames=num_frames, env_ids=env_ids, fps=fps, max_width=max_width)
     record_rollout(grid, policy, seed)
     return grid.paths[0]
 
 
 def record_rollout(grid: RecordGrid, policy: Policy | None, seed: int | None) -> None:
-    """Reset the envs and run them with policy(obs), or random actions for None, until the video is complete."""
-    if policy is None:
+    """Reset the envs and run them with a policy, or random actions for None, until the video is complete."""
+    chosen = BatchPolicy(policy, grid.single_action_space)
+    if chosen.is_random:
         grid.action_space.seed(seed)
+    starts, ended = np.ones(grid.num_envs, np.bool_), np.zeros(grid.num_envs, np.bool_)
+
+    def first() -> NDArray[np.bool_]:
+        return starts
+
     try:
         obs, _ = grid.reset(seed=seed)
         while grid.recording:
-            actions = grid.action_space.sample() if policy is None else policy(obs)
+            actions = grid.action_space.sample() if chosen.is_random else as_arrays(chosen.act(obs, first)[0])
             obs, _, terminated, truncated, _ = grid.step(actions)
-            ended = terminated | truncated
+            before, ended = ended, terminated | truncated
+            starts = before if grid._mode is AutoresetMode.NEXT_STEP else ended
             if grid._mode is AutoresetMode.DISABLED and ended.any():
                 obs, _ = grid.env.reset(options={"reset_mask": ended})
-    finally:
-        grid.stop()
+    except BaseException:
+        grid.discard()
+        raise
+    grid.stop()

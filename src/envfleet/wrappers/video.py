@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.files import NewFile
 from envfleet.rendering import Frame
 
 _PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imageio_ffmpeg")}
 
 
 class Video:
-    """A video file that is written frame by frame and completed by close().
+    """A video file that is written frame by frame, and replaces the file of that name with close().
 
     An MP4 is written frame by frame; the frames of a GIF are kept until close().
     """
@@ -27,6 +28,7 @@ class Video:
         self._fps = fps
         self._frames: list[Frame] = []
         self._encoder: Any = None
+        self._file: NewFile | None = None
         self._size: tuple[int, ...] | None = None
 
     def append(self, frame: Frame) -> None:
@@ -35,28 +37,49 @@ class Video:
         if self._size is None:
             self._size = frame.shape
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = NewFile(self.path)
         elif frame.shape != self._size:
             raise ConfigError(f"a video expected frames of shape {self._size}, like its first, got {frame.shape}")
         if self.path.suffix == ".gif":
             self._frames.append(frame)
             return
         if self._encoder is None:
+            assert self._file is not None
             # Blocks of 2: larger ones, the default, would scale the frame.
             size = (frame.shape[1], frame.shape[0])
             self._encoder = self._module.write_frames(
-                str(self.path), size, fps=self._fps, macro_block_size=2, ffmpeg_log_level="error"
+                str(self._file.path), size, fps=self._fps, macro_block_size=2, ffmpeg_log_level="error"
             )
             self._encoder.send(None)
         self._encoder.send(np.ascontiguousarray(frame))
 
     def close(self) -> None:
         """Complete the file. Idempotent; without frames no file is written."""
-        if self._encoder is not None:
-            self._encoder.close()
-            self._encoder = None
-        if self._frames:
-            frames, self._frames = np.stack(self._frames), []
-            self._module.imwrite(self.path, frames, extension=".gif", duration=1000 / self._fps, loop=0)
+        file, self._file = self._file, None
+        if file is None:
+            return
+        try:
+            self._stop_encoder()
+            if self._frames:
+                frames, self._frames = np.stack(self._frames), []
+                self._module.imwrite(file.path, frames, extension=".gif", duration=1000 / self._fps, loop=0)
+            file.commit()
+        except BaseException:
+            file.discard()
+            raise
+
+    def discard(self) -> None:
+        """End without a file. A file of that name stays as it was."""
+        self._stop_encoder()
+        self._frames = []
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    def _stop_encoder(self) -> None:
+        encoder, self._encoder = self._encoder, None
+        if encoder is not None:
+            encoder.close()
 
 
 def check_path(path: str | os.PathLike[str]) -> Path:
