@@ -180,6 +180,17 @@ def test_ctrl_c_while_it_waits_loses_nothing(make):
     assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
+def test_sb3_goes_on_after_ctrl_c(make, gate):
+    pytest.importorskip("stable_baselines3")
+    from support.interrupted_learning import GATED_STEP, N_STEPS, go_on, interrupted_model
+
+    from envfleet.apis.sb3 import EnvFleetVecEnv
+
+    envs = EnvFleetVecEnv(make(SleepyEnv, num_workers=2, num_envs=2, autoreset_mode="same_step"))
+    assert go_on(interrupted_model(envs, gate, opens=True)) == 1  # reset
+    assert envs.step(np.zeros(2, np.float32))[0].tolist() == [GATED_STEP + N_STEPS + 1] * 2
+
+
 def test_large_messages_arrive_whole(make):
     """Beyond the 100 kB that Ray puts into its own messages, both ways."""
 

@@ -54,9 +54,7 @@ class _DropIn(PoolVecEnv):
         self._splitter = _ActionSplitter(spec.action_space, batched, config.num_envs)
         super().__init__(pool, copies_objects=copies_objects)
 
-    def step_async(self, actions: Any) -> None:
-        """Start a step of all envs."""
-        self._check_idle()
+    def _send(self, actions: Any) -> None:
         columns = self._splitter.columns(actions)
         if columns is None:
             self.pool.send_objects(self._splitter.single_actions(actions))
@@ -147,6 +145,9 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
             return super().reset()
         except EnvError as error:
             raise self._keep_running(error) from None
+
+    def _restart(self, env_ids: list[int]) -> None:
+        self.pool.mark_running(env_ids)  # as SB3 does: go on with the envs as they are
 
     def _keep_running(self, error: EnvError) -> BaseException:
         """Return what to raise. The envs belong to the caller and keep their states."""

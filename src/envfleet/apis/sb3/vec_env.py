@@ -21,7 +21,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
-from envfleet.errors import CallOrderError, ConfigError, SeedError
+from envfleet.errors import CallOrderError, ConfigError, EnvError, EnvfleetError, RecvTimeout, SeedError
 from envfleet.infos import RestartMessage, value_keys
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, split
@@ -31,6 +31,9 @@ Indices = int | Iterable[int] | None
 Step = tuple[Any, NDArray[np.float32], NDArray[np.bool_], list[Info]]
 
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+_FINISH_TIMEOUT_S = 1.0  # how long an interrupted step may take to finish
 
 
 class PoolVecEnv(VecEnv):
@@ -44,30 +47,83 @@ class PoolVecEnv(VecEnv):
     def __init__(self, pool: Pool, *, copies_objects: bool = False) -> None:
         self.pool = pool
         self._infos = InfoLists(pool.spec.observation_space, pool.num_envs, copies_objects)
+        self._missed_error: EnvError | None = None  # of a step whose rows were lost with an interruption
         VecEnv.__init__(self, pool.num_envs, pool.spec.observation_space, pool.spec.action_space)
 
     def step_async(self, actions: Any) -> None:
         """Start a step of all envs."""
-        self._check_idle()
-        self.pool.send(actions)
-
-    def _check_idle(self) -> None:
         if self.pool.num_in_flight and not self.pool.closed:
-            raise CallOrderError("step_async() expected no step in progress, got one; call step_wait() first")
+            raise CallOrderError(
+                "step_async() expected no step in progress, got one; call step_wait() first. After an interrupted "
+                "learn(), call model.set_env(envs), which makes the next learn() reset all envs"
+            )
+        missed, self._missed_error = self._missed_error, None
+        if missed is not None:
+            raise missed
+        try:
+            self._send(actions)
+        except EnvfleetError:
+            raise
+        except BaseException as interruption:
+            self._finish_step(interruption)
+            raise
+
+    def _send(self, actions: Any) -> None:
+        self.pool.send(actions)
 
     def step_wait(self) -> Step:
         """Wait for the step. Where an episode ended, the observation is the first of the next one."""
         if not self.pool.num_in_flight and not self.pool.closed:
             raise CallOrderError("step_wait() expected a step in progress, got none; call step_async() first")
-        batch = self.pool.recv()
+        try:
+            batch = self.pool.recv()
+        except EnvfleetError:
+            raise
+        except BaseException as interruption:
+            self._finish_step(interruption)
+            raise
         for column in self._pinned_columns(batch.obs) if self._pinned_columns is not None else ():
             _native.lock_pages(column)
         dones = batch.terminated | batch.truncated
         infos = self._infos.of_step(batch, dones, self.reset_infos)
         return batch.obs, batch.reward.astype(np.float32), dones, infos
 
+    def _finish_step(self, interruption: BaseException) -> None:
+        """Let the envs finish a step that Ctrl-C interrupted, for at most a second, and drop its rows.
+
+        learn() goes on with another step_async(), not with the step_wait() that was interrupted.
+        """
+        if self.pool.closed or not self.pool.num_in_flight:
+            return
+        try:
+            self.pool.recv(timeout=_FINISH_TIMEOUT_S)
+        except RecvTimeout:
+            return  # step_async() says what to do
+        except EnvError as error:
+            self._handle_missed(error, interruption)
+
+    def _handle_missed(self, error: EnvError, interruption: BaseException) -> None:
+        """Restart the envs in which the exception struck (serial). Other faults are raised by the next step_async()."""
+        struck = [fault.env_id for fault in error.faults if fault.cause is interruption]
+        try:
+            self._restart(struck)
+        except EnvError as failure:
+            error = failure
+        else:
+            if len(struck) == len(error.faults):
+                return
+        self._missed_error = error
+
+    def _restart(self, env_ids: list[int]) -> None:
+        """Rebuild these envs and begin their next episodes."""
+        if env_ids:
+            infos = self._infos.of_reset(self.pool.reset(env_ids))
+            for env_id, info in zip(env_ids, infos, strict=True):
+                self.reset_infos[env_id] = info
+
     def reset(self) -> Any:
         """Reset all envs with what seed() and set_options() left, once, and return the observations."""
+        self._missed_error = None
         obs, self.reset_infos = self._reset(self._seeds, self._options)
         self._reset_seeds()
         self._reset_options()
