@@ -54,6 +54,23 @@ def test_encodings():
     assert isinstance(MultiThreadedEnv(2, "Pendulum-v1").action_spec, Bounded)
 
 
+@pytest.mark.parametrize("name", ["Blackjack-v1", "FrozenLake-v1", "Taxi-v3"])
+def test_toy_text_has_the_arrays_of_envpool(name):
+    env = MultiThreadedEnv(2, name)
+    spec = env.observation_spec["observation"]
+    assert (spec.shape, spec.dtype) == ((2, 3) if name == "Blackjack-v1" else (2,), torch.int32)
+    check_env_specs(env)
+    assert env.rollout(20, break_when_any_done=False)["next", "observation"].dtype == torch.int32
+    one_hot = MultiThreadedEnv(2, name, categorical_action_encoding=False)
+    check_env_specs(one_hot)
+    # A pool in another dialect keeps its own spaces.
+    plain = MultiThreadedEnvWrapper(envfleet.make(name, num_envs=2))
+    check_env_specs(plain)
+    assert torch.int32 not in {leaf.dtype for leaf in plain.observation_spec.values(True, True)}
+    for own in (env, one_hot, plain):
+        own.close()
+
+
 def test_arguments():
     env = MultiThreadedEnv(2, "CartPole-v1", create_env_kwargs={"max_episode_steps": 8, "seed": 5}, frame_skip=4)
     alone = np.stack([gymnasium.make("CartPole-v1").reset(seed=5 + i)[0] for i in range(2)])

@@ -63,6 +63,46 @@ print("done")
 
 
 @needs("torch", "torchrl", "treevalue")
+def test_our_multi_threaded_env_is_torchrls(run_python, tmp_path):
+    """TorchRL's own class on the alias, and the one of envfleet.apis.torchrl, have the same specs and rows."""
+    body = """
+from envfleet.apis.torchrl import MultiThreadedEnv as Ours
+from envfleet.making.registry import family_of
+import envpool
+
+ids = {"toy text": [], "classic control": [], "bsuite": [], "atari": [], "dm_control": []}
+for env_id in envpool.list_all_envs():
+    ids.get(family_of(env_id).name, []).append(env_id)
+# A game or a task each time: they differ by number of actions and by keys, but take a second to start.
+some = [*ids["toy text"], *ids["classic control"], *ids["bsuite"], *ids["atari"][::150], *ids["dm_control"][::25]]
+num_compared = 0
+for env_id in some:
+    try:
+        theirs = MultiThreadedEnv(2, env_id)
+    except ImportError:  # an extra that is not installed
+        continue
+    ours = Ours(2, env_id)
+    for name in ("observation_spec", "action_spec", "reward_spec", "done_spec"):
+        assert getattr(ours, name) == getattr(theirs, name), (env_id, name)
+    action = ours.action_spec.rand()
+    # A clone: TorchRL writes the new rows into what it gave out.
+    expected, got = theirs.reset().clone(), ours.reset()
+    expected, got = theirs.step(expected.set("action", action)), ours.step(got.set("action", action))
+    assert set(got.keys(True, True)) == set(expected.keys(True, True)), env_id
+    for key, column in expected.items(True, True):
+        assert got[key].dtype == column.dtype, (env_id, key)
+        # Where the spec has a dimension of one for a scalar Box, TorchRL's rows lack it.
+        assert (got[key] == column.reshape(got[key].shape)).all(), (env_id, key)
+    theirs.close()
+    ours.close()
+    num_compared += 1
+assert num_compared >= 16
+print("done")
+"""
+    assert "done" in run(run_python, tmp_path, TORCHRL, body)
+
+
+@needs("torch", "torchrl", "treevalue")
 def test_torchrl_multi_threaded_env_wrapper(run_python, tmp_path):
     (tmp_path / "lives.py").write_text(DICT_ENV)
     body = """

@@ -44,7 +44,8 @@ class Codec:
 def codec_of(space: gymnasium.Space[Any], categorical: bool, where: str) -> Codec:
     """Return the codec of a leaf space. where: its name in error messages."""
     if isinstance(space, spaces.Discrete):
-        return _choices(int(space.n), (), np.int64(space.start), categorical)
+        dtype = _DTYPES.get(np.dtype(space.dtype), torch.int64)
+        return _choices(int(space.n), (), np.int64(space.start), categorical, dtype)
     if isinstance(space, spaces.MultiDiscrete):
         return _multi_discrete(space, categorical, where)
     if isinstance(space, spaces.MultiBinary):
@@ -120,21 +121,23 @@ def _multi_discrete(space: spaces.MultiDiscrete, categorical: bool, where: str) 
     return Codec(MultiOneHot(counts, dtype=torch.int64), encode, decode)
 
 
-def _choices(count: int, shape: tuple[int, ...], start: Any, categorical: bool) -> Codec:
+def _choices(
+    count: int, shape: tuple[int, ...], start: Any, categorical: bool, dtype: torch.dtype = torch.int64
+) -> Codec:
     """Return the codec of choices from 0 to count - 1, plus start, at each position of the shape."""
     offset = torch.as_tensor(start)
     has_start = bool(offset.any())
     if categorical:
-        spec = Categorical(count, shape=shape, dtype=torch.int64)
+        spec = Categorical(count, shape=shape, dtype=dtype)
         if not has_start:
             return _plain(spec)
         return Codec(spec, lambda column: column - offset.to(column.device), lambda rows: rows + offset.to(rows.device))
     spec = OneHot(count, shape=(*shape, count), dtype=torch.int64)
     if not has_start:
-        return Codec(spec, lambda column: one_hot(column, count), _chosen)
+        return Codec(spec, lambda column: one_hot(column.to(torch.int64), count), _chosen)
     return Codec(
         spec,
-        lambda column: one_hot(column - offset.to(column.device), count),
+        lambda column: one_hot((column - offset.to(column.device)).to(torch.int64), count),
         lambda rows: _chosen(rows) + offset.to(rows.device),
     )
 

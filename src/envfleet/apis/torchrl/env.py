@@ -73,7 +73,7 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         pool = source.pool
         try:
             self._check_pool(pool)
-            observations = SpaceTree(pool.spec.observation_space, "observation", categorical_action_encoding, True)
+            observations = self._observation_tree(env, pool, categorical_action_encoding)
             actions = SpaceTree(pool.spec.action_space, "action", categorical_action_encoding, False)
             super().__init__(
                 device=device,
@@ -199,6 +199,10 @@ class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
         rewards, *flags = (tensor.reshape(len(batch), *self._row_shape) for tensor in tensors[len(columns) :])
         others: dict[Key, torch.Tensor] = {"reward": rewards.to(torch.float32), **zip_flags(flags)}
         return self._tensordict(tensors[: len(columns)], others)
+
+    def _observation_tree(self, env: Any, pool: Pool, categorical: bool) -> SpaceTree:
+        """Return the leaves of the observations; a hook for subclasses."""
+        return SpaceTree(pool.spec.observation_space, "observation", categorical, True)
 
     def _transfer(self) -> Transfer:
         if self.device not in self._transfers:

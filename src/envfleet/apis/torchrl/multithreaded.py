@@ -19,9 +19,11 @@ from tensordict import TensorDictBase
 from torchrl.envs.utils import _classproperty
 
 from envfleet.apis.gym import GymPool
+from envfleet.apis.torchrl.encoding import SpaceTree
 from envfleet.apis.torchrl.env import EnvFleetEnv, with_env_checker
 from envfleet.apis.view import PoolView
 from envfleet.compat import envpool
+from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.errors import ConfigError
 from envfleet.pool import Pool
 
@@ -81,6 +83,11 @@ class MultiThreadedEnvWrapper(EnvFleetEnv):
         self.obs = super()._step(tensordict)
         return self.obs.clone(recurse=False)
 
+    def _observation_tree(self, env: Any, pool: Pool, categorical: bool) -> SpaceTree:
+        if isinstance(env, EnvPoolMixin):
+            return _EnvPoolTree(env, categorical)
+        return super()._observation_tree(env, pool, categorical)
+
     def _fitted(self, actions: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """Clip Box actions, as EnvPool does."""
         return actions if self._bounds is None else [np.clip(actions[0], *self._bounds)]
@@ -139,6 +146,17 @@ class MultiThreadedEnv(MultiThreadedEnvWrapper):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(env={self.env_name}, num_workers={self.num_workers}, device={self.device})"
+
+
+class _EnvPoolTree(SpaceTree):
+    """The observations of a pool in EnvPool's dialect, in the spaces that EnvPool has: int32 in toy text."""
+
+    def __init__(self, envs: EnvPoolMixin, categorical: bool) -> None:
+        super().__init__(envs.envpool_spec.obs_space, "observation", categorical, True)
+        self._spec = envs.envpool_spec
+
+    def columns(self, value: Any) -> list[NDArray[Any]]:
+        return super().columns(self._spec.obs_of(value))
 
 
 class _NoPoolError(ConfigError, TypeError):

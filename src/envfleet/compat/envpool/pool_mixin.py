@@ -45,6 +45,11 @@ class EnvPoolMixin(ABC):
         self._unreset = np.ones(self.pool.num_envs, dtype=np.bool_)
 
     @property
+    def envpool_spec(self) -> EnvPoolSpec:
+        """The task and its options, in EnvPool's terms."""
+        return self._spec
+
+    @property
     def config(self) -> dict[str, Any]:
         """The pool's options and the env's parameters, flat."""
         # The first that TorchRL's class reads. It then imports `envpool` and refuses the pools of any other module,
