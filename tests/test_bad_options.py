@@ -6,13 +6,15 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
+from support.ray_session import ray_session
 
 import envfleet
-from envfleet import ConfigError, RayConfig, SeedError, UnknownEnvError
+from envfleet import ConfigError, PoolConfig, RayConfig, SeedError, UnknownEnvError
 from envfleet.making.options import parse_options, resolve_num_workers
 
 
@@ -38,12 +40,136 @@ from envfleet.making.options import parse_options, resolve_num_workers
         ({"num_envs": 3, "sutton_barto_reward": [True]}, r"expected 3 values of sutton_barto_reward"),
         ({"backend": "gpu"}, r"backend expected one of"),
         ({"env_type": "jax"}, r"env_type expected 'gymnasium', 'gym' or 'dm'"),
+        ({"copy": "false"}, "copy expected True or False, got 'false'"),
+        ({"check_actions": "no"}, "check_actions expected True or False, got 'no'"),
+        ({"seed_envs": 0}, "seed_envs expected True or False, got 0"),
+        ({"copy": None}, "copy expected True or False, got None"),
+        ({"env_kwargs": [{}, {}]}, r"a list of 2 without num_envs, which is 1 by default; pass num_envs=2"),
+        ({"num_envs": 3, "env_kwargs": [{}, {}]}, r"a list of 3 dicts, one per env, got a list of 2$"),
     ],
     ids=str,
 )
 def test_options_of_make(options, message):
     with pytest.raises(ConfigError, match=message):
         envfleet.make("CartPole-v1", **options)
+
+
+def test_flags_may_be_of_numpy():
+    config = parse_options({"copy": np.False_, "check_actions": np.True_, "seed_envs": False}).config
+    assert (config.copy, config.check_actions, config.seed_envs) == (False, True, False)
+    assert type(config.copy) is bool
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"num_envs": -3}, "num_envs expected an integer from 1 to 2147483647, got -3"),
+        ({"num_envs": 4, "batch_size": 5}, "batch_size expected an integer from 1 to 4, got 5"),
+        ({"num_workers": -1}, "num_workers expected an integer from 0"),
+        ({"autoreset_mode": "sometimes"}, "autoreset_mode expected one of"),
+        ({"max_episode_steps": 0}, "max_episode_steps expected an integer from 1"),
+        ({"on_error": "ignore"}, "on_error expected one of"),
+        ({"step_timeout": -1}, "step_timeout expected seconds above 0"),
+        ({"start_method": "thread"}, "start_method expected one of"),
+        ({"render_mode": 3}, "render_mode expected"),
+        ({"copy": "false"}, "copy expected True or False, got 'false'"),
+        ({"ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig, got dict"),
+    ],
+    ids=str,
+)
+def test_a_pool_config_checks_itself(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        PoolConfig(**fields)
+    with pytest.raises(ConfigError, match=message):
+        replace(PoolConfig(), **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"envs_per_worker": 0}, "envs_per_worker expected an integer from 1"),
+        ({"inner_backend": "gpu"}, "inner_backend expected one of"),
+        ({"inner_num_workers": -1}, "inner_num_workers expected an integer from 0"),
+        ({"address": 5}, "ray_address expected an address"),
+        ({"actor_options": 5}, "ray_options expected a dict"),
+        ({"actor_options": {"max_restarts": 3}}, "ray_options cannot contain 'max_restarts'"),
+        ({"runtime_env": "x"}, "runtime_env expected a dict"),
+        ({"direct": "no"}, "ray_direct expected True or False, got 'no'"),
+        ({"placement_timeout_s": 0}, "placement_timeout expected seconds above 0"),
+    ],
+    ids=str,
+)
+def test_a_ray_config_checks_itself(fields, message):
+    with pytest.raises(ConfigError, match=message):
+        RayConfig(**fields)
+
+
+class Swallowing(gymnasium.Env):
+    """Takes any keyword, as envs do that pass theirs on; `num_envz` is one of its own."""
+
+    observation_space = gymnasium.spaces.Discrete(2)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, num_envz=0, **kwargs):
+        self.given = {"num_envz": num_envz, **kwargs}
+
+    def reset(self, *, seed=None, options=None):
+        return 0, {}
+
+    def step(self, action):
+        return 0, 0.0, False, False, {}
+
+
+class SwallowingBelow(Swallowing):
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+
+
+gymnasium.register("Swallowing-v0", Swallowing, kwargs={"batch_sizes": 3})
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes", "ray"])
+def test_a_misspelt_option_that_an_env_swallows(backend):
+    if backend == "ray":
+        ray_session()
+    with (
+        pytest.warns(UserWarning, match=r"got 'step_timout' in its \*\*kwargs.*the option 'step_timeout'") as caught,
+        envfleet.make_pool(Swallowing, backend=backend, step_timout=3) as pool,
+    ):
+        assert pool.get_attr("given") == ({"num_envz": 0, "step_timout": 3},)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: envfleet.make_spec("Swallowing-v0", backend="serial", **options),
+        lambda **options: envfleet.make_spec(SwallowingBelow, **options),
+        lambda **options: envfleet.make_spec(lambda **kwargs: Swallowing(**kwargs), **options),
+        lambda **options: envfleet.make_spec(partial(Swallowing, num_envz=3), **options),
+        lambda **options: envfleet.make_spec([SwallowingBelow] * 2, **options),
+    ],
+    ids=["id", "class", "function", "partial", "list"],
+)
+def test_a_misspelt_option_of_any_kind_of_env(make):
+    with pytest.warns(UserWarning, match="the option 'num_envs'"):
+        make(nun_envs=3)
+    with pytest.warns(UserWarning, match="the option 'autoreset_mode'"):
+        make(autoreset_mod=3)
+
+
+def test_names_that_only_look_like_options(recwarn):
+    # Its own, of a base class, of the registration, in env_kwargs, and other names.
+    envfleet.make_spec(Swallowing, num_envz=3)
+    envfleet.make_spec(SwallowingBelow, num_envz=3)
+    envfleet.make_spec("Swallowing-v0", backend="serial", batch_sizes=4)
+    envfleet.make_spec(Swallowing, env_kwargs={"step_timout": 3})
+    envfleet.make_spec(Swallowing, num_agents=3, speed=1, gray=True, max_steps=4, num_walkers=2)
+    assert not recwarn.list
+    with pytest.raises(ConfigError, match="did you mean 'step_timeout'"):  # an env that takes no such keyword
+        envfleet.make_spec("CartPole-v1", backend="serial", step_timout=3)
+    assert not recwarn.list
 
 
 def test_seeds_of_make():
@@ -213,8 +339,9 @@ def test_num_threads_is_envpools_name_of_num_workers():
     [
         ({"ray": RayConfig(address="auto"), "ray_address": "local"}, "ray_address or ray=RayConfig.* got both"),
         ({"ray": RayConfig(placement_timeout_s=5), "placement_timeout": 6}, "placement_timeout or ray=RayConfig"),
-        ({"ray": RayConfig(envs_per_worker=0)}, "envs_per_worker expected an integer from 1"),
-        ({"ray": RayConfig(inner_num_workers=-1)}, "inner_num_workers expected an integer from 0"),
+        ({"envs_per_worker": 0}, "envs_per_worker expected an integer from 1"),
+        ({"inner_num_workers": -1}, "inner_num_workers expected an integer from 0"),
+        ({"ray_direct": 1}, "ray_direct expected True or False, got 1"),
         ({"ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig, got dict"),
         ({"backend": "native", "ray": RayConfig(address="auto")}, "expected backend='ray'"),
         ({"backend": "native", "inner_num_workers": 2}, "inner_num_workers expected backend='ray'"),

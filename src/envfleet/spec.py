@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import numbers
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import gymnasium
 import numpy as np
@@ -13,10 +14,28 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.vector import AutoresetMode
 
-from envfleet.errors import ConfigError
+from envfleet.autoreset import parse_mode
+from envfleet.errors import ConfigError, short_repr
+from envfleet.option_checks import (
+    MAX_ENVS,
+    MAX_RAY_WORKERS,
+    MAX_WORKERS,
+    choice_option,
+    flag_option,
+    integer_option,
+    number_option,
+    render_mode_option,
+    seconds_option,
+    step_limit_option,
+)
 
 OnError = Literal["raise", "restart"]
 StartMethod = Literal["forkserver", "spawn", "fork"]
+InnerBackend = Literal["native", "serial", "threads", "processes"]
+
+ON_ERROR: tuple[OnError, ...] = get_args(OnError)
+START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
+INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
 
 
 @dataclass(frozen=True)
@@ -49,13 +68,49 @@ class RayConfig:
     """
 
     envs_per_worker: int | None = None
-    inner_backend: Literal["native", "serial", "threads", "processes"] | None = None
+    inner_backend: InnerBackend | None = None
     inner_num_workers: int | None = None
     address: str | None = None
     actor_options: Mapping[str, Any] | None = None
     runtime_env: Mapping[str, Any] | None = None
     direct: bool = True
     placement_timeout_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Check every field. Raises ConfigError with the flat name of the option."""
+        checked: dict[str, Any] = {}
+        if self.envs_per_worker is not None:
+            checked["envs_per_worker"] = integer_option("envs_per_worker", self.envs_per_worker, 1, MAX_ENVS)
+        if self.inner_num_workers is not None:
+            checked["inner_num_workers"] = integer_option("inner_num_workers", self.inner_num_workers, 0, MAX_WORKERS)
+        if self.inner_backend is not None and self.inner_backend not in INNER_BACKENDS:
+            raise ConfigError(f"inner_backend expected one of {INNER_BACKENDS} or None, got {self.inner_backend!r}")
+        if self.address is not None and (not isinstance(self.address, str) or not self.address):
+            raise ConfigError(
+                "ray_address expected an address such as '10.0.0.1:6379', 'auto', 'local' or None, "
+                f"got {self.address!r}"
+            )
+        for flat_name, name in (("ray_options", "actor_options"), ("runtime_env", "runtime_env")):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{flat_name} expected a dict, got {short_repr(value)}")
+            checked[name] = None if value is None else dict(value)
+        _check_actor_options(checked["actor_options"] or {})
+        checked["direct"] = flag_option("ray_direct", self.direct)
+        default_s = RayConfig.placement_timeout_s
+        timeout_s = seconds_option("placement_timeout", self.placement_timeout_s, f"{default_s:g} s")
+        checked["placement_timeout_s"] = default_s if timeout_s is None else timeout_s
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+
+def _check_actor_options(options: Mapping[str, Any]) -> None:
+    for name in ("max_restarts", "max_task_retries", "max_concurrency", "lifetime", "concurrency_groups", "name"):
+        if name in options:
+            raise ConfigError(f"ray_options cannot contain {name!r}, which the pool sets; see on_error for faults")
+    num_cpus = options.get("num_cpus")
+    if num_cpus is not None and (not isinstance(num_cpus, numbers.Real) or not 0 <= float(num_cpus) < MAX_RAY_WORKERS):
+        raise ConfigError(f"ray_options['num_cpus'] expected a number of cores of at least 0, got {num_cpus!r}")
 
 
 # The option of make() for each field of RayConfig.
@@ -73,11 +128,11 @@ RAY_OPTIONS = {
 
 @dataclass(frozen=True)
 class PoolConfig:
-    """How a pool runs its envs. The defaults are those of make()."""
+    """How a pool runs its envs. The defaults are those of make(). Every field is checked: raises ConfigError."""
 
     num_envs: int = 1
     batch_size: int = 1  # below num_envs: asynchronous
-    num_workers: int = 1  # how many threads (native, threads), processes or actors (ray) run the envs
+    num_workers: int = 1  # how many threads (native, threads), processes or actors (ray) run the envs; 0: unresolved
     thread_affinity_offset: int = -1  # worker i is pinned to core offset + i; negative: no worker is pinned
     autoreset_mode: AutoresetMode = AutoresetMode.NEXT_STEP
     max_episode_steps: int | None = None
@@ -91,6 +146,34 @@ class PoolConfig:
     copy: bool = True  # False: whole batches are views that the next batch overwrites
     seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     ray: RayConfig = RayConfig()  # for backend="ray" only
+
+    def __post_init__(self) -> None:
+        """Check every field. The one place where the options of make() with these names are checked."""
+        num_envs = integer_option("num_envs", self.num_envs, 1, MAX_ENVS)
+        limit = self.max_episode_steps
+        checked: dict[str, Any] = {
+            "num_envs": num_envs,
+            "batch_size": integer_option("batch_size", self.batch_size, 1, num_envs),
+            "num_workers": integer_option("num_workers", self.num_workers, 0, MAX_RAY_WORKERS),
+            "thread_affinity_offset": integer_option(
+                "thread_affinity_offset", self.thread_affinity_offset, -1, MAX_ENVS
+            ),
+            "autoreset_mode": parse_mode(self.autoreset_mode),
+            "max_episode_steps": None if limit is None else step_limit_option(limit),
+            "reward_threshold": number_option("reward_threshold", self.reward_threshold),
+            "render_mode": render_mode_option(self.render_mode),
+            "on_error": choice_option("on_error", self.on_error, ON_ERROR),
+            "max_restarts": integer_option("max_restarts", self.max_restarts, 0, MAX_ENVS),
+            "step_timeout": seconds_option("step_timeout", self.step_timeout),
+            "start_method": choice_option("start_method", self.start_method, START_METHODS),
+        }
+        for own in fields(self):
+            if own.type == "bool":
+                checked[own.name] = flag_option(own.name, getattr(self, own.name))
+        if not isinstance(self.ray, RayConfig):
+            raise ConfigError(f"ray expected an envfleet.RayConfig, got {short_repr(self.ray)}")
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
 
     @property
     def is_async(self) -> bool:

@@ -223,3 +223,9 @@ def test_a_misspelt_option_of_the_pool_is_named(make, env, name):
 def test_a_constructor_that_calls_another_wrongly_is_not_to_blame():
     with pytest.raises(envfleet.EnvError, match="takes no arguments"):
         envpool.make(lambda size: Huge(size), size=2)
+
+
+def test_flags_may_be_0_and_1_as_in_envpool():
+    pytest.importorskip("ale_py")
+    config = envpool.make_spec("Pong-v5", reward_clip=1, episodic_life=0).config
+    assert (config.reward_clip, config.episodic_life) == (True, False)

@@ -77,6 +77,7 @@ def test_colours_last_without_a_stack_are_the_planes_of_a_stack_of_one():
         ({"noop_max": -3}, "noop_max expected an integer from 0"),
         ({"repeat_action_probability": 1.5}, "expected a number from 0 to 1, got 1.5"),
         ({"episodic_life": "yes"}, "episodic_life expected True or False, got 'yes'"),
+        ({"reward_clip": 1}, "reward_clip expected True or False, got 1"),
         ({"obs_type": "colour"}, "obs_type expected one of screen, rgb, grayscale, ram, got 'colour'"),
         ({"obs_type": np.array(["rgb", "ram"])}, "obs_type expected one of"),
         ({"obs_type": "rgb", "gray_scale": True}, "contradicts"),
@@ -103,7 +104,7 @@ def test_the_config_shows_every_option_with_its_default():
     assert config["frame_skip"] == 3
     assert config["repeat_action_probability"] == 0
     assert envfleet.make_spec("ALE/Pong-v5").config["repeat_action_probability"] == 0.25
-    with make("Pong-v5", num_envs=2, reward_clip=1) as envs:
+    with make("Pong-v5", num_envs=2, reward_clip=np.True_) as envs:
         assert (envs.config["reward_clip"], envs.config["episodic_life"]) == (True, False)
 
 

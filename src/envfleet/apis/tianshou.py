@@ -29,7 +29,7 @@ from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraErro
 from envfleet.executors.python.building import DifferentSpacesError
 from envfleet.infos import split_rows
 from envfleet.making.make import Env, make_gymnasium
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import row_getter

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from envfleet.envs.family import Renderer
 from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
-from envfleet.making.options import NO_LIMIT
+from envfleet.option_checks import NO_LIMIT
 
 
 class SingleNativeEnv(gymnasium.Env[Any, Any]):

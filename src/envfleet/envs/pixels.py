@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from envfleet.envs import dm_control, mujoco
 from envfleet.errors import ConfigError
 from envfleet.making.native_envs import find_entry, single_env_spec
-from envfleet.making.options import flag_option, integer_option
+from envfleet.option_checks import flag_option, integer_option
 
 _MAX_SIZE = 2**14
 # EnvPool's names and defaults. render_camera_id -1 is the camera of render().

@@ -26,7 +26,7 @@ from envfleet.envs.families import find_python_family
 from envfleet.errors import ConfigError, UnknownEnvError, short_repr
 from envfleet.making.gymnasium_ids import NAMESPACE
 from envfleet.making.native_envs import python_spec_of_native
-from envfleet.making.options import NO_LIMIT
+from envfleet.option_checks import NO_LIMIT
 
 Source = GymnasiumSpec | Callable[..., Any]
 _MUJOCO_ENVS = ("gymnasium.envs.mujoco", "gymnasium_robotics.")

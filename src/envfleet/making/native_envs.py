@@ -18,8 +18,9 @@ from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.making.options import NO_LIMIT, POOL_OPTIONS, Options, parse_options, resolve_num_workers
+from envfleet.making.options import POOL_OPTIONS, Options, parse_options, resolve_num_workers
 from envfleet.making.params import Param, parameter_values
+from envfleet.option_checks import NO_LIMIT
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
 # Ids that the engine learns when an env of them is made, since they need the library of an extra.

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
-import math
-import numbers
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from envfleet import _native
-from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError, short_repr
-from envfleet.spec import RAY_OPTIONS, OnError, PoolConfig, RayConfig, StartMethod
+from envfleet.option_checks import MAX_ENVS, MAX_RAY_WORKERS, MAX_WORKERS, integer_option
+from envfleet.spec import RAY_OPTIONS, InnerBackend, OnError, PoolConfig, RayConfig, StartMethod
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,23 +20,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Backend = Literal["auto", "native", "serial", "threads", "processes", "ray"]
-InnerBackend = Literal["native", "serial", "threads", "processes"]
 # The names of Gymnasium's modes; an env of your own may have others.
 RenderMode = Literal["human", "rgb_array", "ansi", "rgb_array_list", "ansi_list", "depth_array", "rgbd_tuple"]
 AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "SameStep", "Disabled"]
 
 BACKENDS: tuple[str, ...] = get_args(Backend)
 PYTHON_BACKENDS = ("serial", "threads", "processes")
-INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
-ON_ERROR: tuple[OnError, ...] = get_args(OnError)
-START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
-NO_LIMIT = -1  # max_episode_steps: not even the env's own limit, as in gymnasium.make()
-MAX_RAY_WORKERS = 1 << 16
-_MAX_ENVS = 2**31 - 1
-_MAX_WORKERS = 1024
 _SLOW_WORKERS_PER_CORE = 4
 _ENVS_PER_SLOW_WORKER = 4  # at least, beyond one worker per core: waking a worker costs about 10 us
-ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def pool_options(
@@ -106,6 +95,15 @@ def pool_options(
 
 
 POOL_OPTIONS = frozenset(inspect.signature(pool_options).parameters) - {"env_params"}
+_NEAR = 0.84  # n_envs is this near to num_envs; num_agents and num_walkers, which envs do have, are not
+_MIN_LETTERS = 5  # "speed" is as near to "seed" as a misspelling
+
+
+def misspelt_option(name: str) -> str | None:
+    """Return the option of make() that a name most likely misspells, or None."""
+    candidates = sorted(own for own in POOL_OPTIONS if len(own) >= _MIN_LETTERS)
+    nearest = difflib.get_close_matches(name.lower(), candidates, n=1, cutoff=_NEAR)
+    return nearest[0] if nearest else None
 
 
 @dataclass(frozen=True)
@@ -115,6 +113,7 @@ class Options:
     config: num_workers is 0 if it was not specified: its default depends on the backend.
     params: the env's parameters, one dict for all envs or one per env.
     explicit: the names of the pool's options that were passed; num_workers also when it was passed as num_threads.
+    keywords: the names of the env's parameters that were passed as keywords of make(), not in env_kwargs.
     """
 
     config: PoolConfig
@@ -123,6 +122,7 @@ class Options:
     params: tuple[dict[str, Any], ...]
     wrappers: tuple[Callable[[Any], Any], ...] = ()
     explicit: frozenset[str] = frozenset()
+    keywords: frozenset[str] = frozenset()
 
 
 def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Options:
@@ -137,7 +137,7 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
     if not isinstance(wrappers, (list, tuple)):
         raise ConfigError(f"wrappers expected a list of callables, got {short_repr(wrappers)}")
     pool = {name: params.pop(name) for name in list(params) if name in POOL_OPTIONS}
-    max_workers = MAX_RAY_WORKERS if backend == "ray" else _MAX_WORKERS
+    max_workers = MAX_RAY_WORKERS if backend == "ray" else MAX_WORKERS
     if pool.get("num_envs", 1) is None:
         del pool["num_envs"]
     pool = _with_one_worker_count(pool, max_workers)
@@ -145,8 +145,9 @@ def parse_options(options: Mapping[str, Any], default_num_envs: int = 1) -> Opti
     if ray.envs_per_worker is not None:
         pool = _with_envs_per_worker(pool, ray.envs_per_worker, default_num_envs)
     config = _pool_config(pool, ray, default_num_envs, max_workers)
-    per_env = tuple({**params, **own} for own in _env_kwargs(env_kwargs, config.num_envs))
-    return Options(config, seed, backend, per_env, tuple(wrappers), frozenset(pool))
+    has_num_envs = "num_envs" in pool or default_num_envs > 1
+    per_env = tuple({**params, **own} for own in _env_kwargs(env_kwargs, config.num_envs, has_num_envs))
+    return Options(config, seed, backend, per_env, tuple(wrappers), frozenset(pool), frozenset(params))
 
 
 def _with_one_worker_count(pool: dict[str, Any], max_workers: int) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _with_one_worker_count(pool: dict[str, Any], max_workers: int) -> dict[str, 
     return {**pool, "num_workers": num_threads}
 
 
-def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
+def _env_kwargs(env_kwargs: Any, num_envs: int, has_num_envs: bool) -> list[Mapping[str, Any]]:
     if env_kwargs is None:
         return [{}]
     dicts = list(env_kwargs) if isinstance(env_kwargs, (list, tuple)) else [env_kwargs]
@@ -171,6 +172,11 @@ def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
         if not isinstance(own, Mapping):
             raise ConfigError(f"env_kwargs expected a dict of parameters, got {short_repr(own)}")
     if isinstance(env_kwargs, (list, tuple)) and len(dicts) != num_envs:
+        if not has_num_envs:
+            raise ConfigError(
+                f"env_kwargs expected a dict, or a list with one dict per env, got a list of {len(dicts)} without "
+                f"num_envs, which is 1 by default; pass num_envs={len(dicts)}"
+            )
         raise ConfigError(
             f"env_kwargs expected a dict, or a list of {num_envs} dicts, one per env, got a list of {len(dicts)}"
         )
@@ -178,31 +184,16 @@ def _env_kwargs(env_kwargs: Any, num_envs: int) -> list[Mapping[str, Any]]:
 
 
 def _pool_config(pool: Mapping[str, Any], ray: RayConfig, default_num_envs: int, max_workers: int) -> PoolConfig:
-    num_envs = integer_option("num_envs", pool.get("num_envs", default_num_envs), 1, _MAX_ENVS)
+    values = {own.name: pool[own.name] for own in fields(PoolConfig) if own.name in pool}
+    values.setdefault("num_envs", default_num_envs)
     # 0 means the default, as in EnvPool.
-    batch_size = integer_option("batch_size", _value_or(pool.get("batch_size"), num_envs), 1, num_envs)
-    num_workers = integer_option("num_workers", _value_or(pool.get("num_workers"), 0), 0, max_workers)
-    limit = pool.get("max_episode_steps")
-    return PoolConfig(
-        num_envs=num_envs,
-        batch_size=batch_size,
-        num_workers=num_workers,
-        thread_affinity_offset=integer_option(
-            "thread_affinity_offset", pool.get("thread_affinity_offset", -1), -1, _MAX_ENVS
-        ),
-        autoreset_mode=parse_mode(pool.get("autoreset_mode", "next_step")),
-        max_episode_steps=None if limit is None else _step_limit(limit),
-        reward_threshold=number_option("reward_threshold", pool.get("reward_threshold")),
-        render_mode=_render_mode(pool.get("render_mode")),
-        on_error=choice_option("on_error", pool.get("on_error", "raise"), ON_ERROR),
-        max_restarts=integer_option("max_restarts", pool.get("max_restarts", 100), 0, _MAX_ENVS),
-        step_timeout=seconds_option("step_timeout", pool.get("step_timeout")),
-        start_method=choice_option("start_method", pool.get("start_method") or "forkserver", START_METHODS),
-        check_actions=bool(pool.get("check_actions", True)),
-        copy=bool(pool.get("copy", True)),
-        seed_envs=bool(pool.get("seed_envs", True)),
-        ray=ray,
-    )
+    if _is_default(values.get("batch_size")):
+        values["batch_size"] = values["num_envs"]
+    num_workers = 0 if _is_default(values.get("num_workers")) else values["num_workers"]
+    values["num_workers"] = integer_option("num_workers", num_workers, 0, max_workers)
+    if not values.get("start_method", True):
+        del values["start_method"]  # None: the default, as in multiprocessing
+    return PoolConfig(**{**values, "ray": ray})
 
 
 def resolve_num_workers(
@@ -221,7 +212,7 @@ def resolve_num_workers(
         # otherwise. With several workers per core, the scheduler runs waiting ones on the cores that are done. As many
         # for each core: with five on four cores, three of them would wait for the one that has two.
         workers_per_core = min(_SLOW_WORKERS_PER_CORE, max(1, config.num_envs // (_ENVS_PER_SLOW_WORKER * cores)))
-    default = min(cores * workers_per_core, _MAX_WORKERS)
+    default = min(cores * workers_per_core, MAX_WORKERS)
     return min(config.num_envs, config.num_workers or default)
 
 
@@ -250,45 +241,10 @@ def parse_ray_options(backend: str, pool: Mapping[str, Any]) -> RayConfig:
             )
         values[name] = pool[flat_name]
     if backend == "ray":
-        return _checked_ray_config(values)
+        return RayConfig(**values)
     if grouped is not None and values != defaults:
         raise ConfigError(f"ray=RayConfig(...) expected backend='ray', got backend={backend!r}; leave it out")
     return RayConfig()
-
-
-def _checked_ray_config(values: Mapping[str, Any]) -> RayConfig:
-    checked = dict(values)
-    if checked["envs_per_worker"] is not None:
-        checked["envs_per_worker"] = integer_option("envs_per_worker", checked["envs_per_worker"], 1, _MAX_ENVS)
-    if checked["inner_num_workers"] is not None:
-        checked["inner_num_workers"] = integer_option(
-            "inner_num_workers", checked["inner_num_workers"], 0, _MAX_WORKERS
-        )
-    inner = checked["inner_backend"]
-    if inner is not None and inner not in INNER_BACKENDS:
-        raise ConfigError(f"inner_backend expected one of {INNER_BACKENDS} or None, got {inner!r}")
-    address = checked["address"]
-    if address is not None and (not isinstance(address, str) or not address):
-        raise ConfigError(
-            f"ray_address expected an address such as '10.0.0.1:6379', 'auto', 'local' or None, got {address!r}"
-        )
-    for flat_name, name in (("ray_options", "actor_options"), ("runtime_env", "runtime_env")):
-        value = checked[name]
-        if value is not None and not isinstance(value, Mapping):
-            raise ConfigError(f"{flat_name} expected a dict, got {short_repr(value)}")
-        checked[name] = None if value is None else dict(value)
-    actor_options: Mapping[str, Any] = checked["actor_options"] or {}
-    for name in ("max_restarts", "max_task_retries", "max_concurrency", "lifetime", "concurrency_groups", "name"):
-        if name in actor_options:
-            raise ConfigError(f"ray_options cannot contain {name!r}, which the pool sets; see on_error for faults")
-    num_cpus = actor_options.get("num_cpus")
-    if num_cpus is not None and (not isinstance(num_cpus, numbers.Real) or not 0 <= float(num_cpus) < MAX_RAY_WORKERS):
-        raise ConfigError(f"ray_options['num_cpus'] expected a number of cores of at least 0, got {num_cpus!r}")
-    checked["direct"] = flag_option("ray_direct", checked["direct"])
-    default_s = RayConfig.placement_timeout_s
-    timeout_s = seconds_option("placement_timeout", checked["placement_timeout_s"], f"{default_s:g} s")
-    checked["placement_timeout_s"] = default_s if timeout_s is None else timeout_s
-    return RayConfig(**checked)
 
 
 def _with_envs_per_worker(pool: Mapping[str, Any], per_worker: int, default_num_envs: int) -> dict[str, Any]:
@@ -301,13 +257,13 @@ def _with_envs_per_worker(pool: Mapping[str, Any], per_worker: int, default_num_
     if num_workers:
         num_workers = integer_option("num_workers", num_workers, 1, MAX_RAY_WORKERS)
         product = num_workers * per_worker
-        if num_envs is not None and integer_option("num_envs", num_envs, 1, _MAX_ENVS) != product:
+        if num_envs is not None and integer_option("num_envs", num_envs, 1, MAX_ENVS) != product:
             raise ConfigError(
                 f"num_envs expected num_workers * envs_per_worker = {num_workers} * {per_worker} = {product}, "
                 f"got {num_envs}; leave one of the three out"
             )
         return {**pool, "num_envs": product, "num_workers": num_workers}
-    num_envs = integer_option("num_envs", num_envs, 1, _MAX_ENVS)
+    num_envs = integer_option("num_envs", num_envs, 1, MAX_ENVS)
     if num_envs % per_worker:
         raise ConfigError(
             f"num_envs expected a multiple of envs_per_worker={per_worker}, got {num_envs}; "
@@ -327,71 +283,6 @@ def refused_by_ray(options: Mapping[str, Any]) -> Iterator[None]:
         ) from error
 
 
-# --- checks of one value -----------------------------------------------------------------------
-
-
-def _step_limit(value: Any) -> int:
-    """Check a number of steps, or NO_LIMIT, Gymnasium's -1."""
-    if isinstance(value, numbers.Integral) and value == NO_LIMIT:
-        return NO_LIMIT
-    return integer_option("max_episode_steps", value, 1, _MAX_ENVS)
-
-
-def choice_option(name: str, value: Any, choices: tuple[ChoiceT, ...]) -> ChoiceT:
-    """Return the value, or raise a ConfigError that lists the choices."""
-    if not isinstance(value, str) or value not in choices:
-        raise ConfigError(f"{name} expected one of {choices}, got {value!r}")
-    return value
-
-
-def _render_mode(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ConfigError(f"render_mode expected 'rgb_array' or None, got {value!r}; render() returns the frames")
-    return value
-
-
-def number_option(name: str, value: Any) -> float | None:
-    """Return a number as a float, or None; raise ConfigError for anything else."""
-    # numbers.Real: NumPy's numbers too.
-    if value is not None and (isinstance(value, bool) or not isinstance(value, numbers.Real)):
-        raise ConfigError(f"{name} expected a number or None, got {value!r}")
-    return None if value is None else float(value)
-
-
-def seconds_option(name: str, value: Any, meaning_of_none: str = "no limit") -> float | None:
-    """Return a time in seconds above 0, or None; raise ConfigError for anything else."""
-    seconds = number_option(name, value)
-    if seconds is not None and not (seconds > 0 and math.isfinite(seconds)):
-        raise ConfigError(f"{name} expected seconds above 0, or None for {meaning_of_none}, got {value!r}")
-    return seconds
-
-
 def _is_default(value: Any) -> bool:
     """Return whether a count is left to its default: None, or 0 as in EnvPool."""
     return value is None or (isinstance(value, int) and not isinstance(value, bool) and value == 0)
-
-
-def _value_or(value: Any, default: int) -> Any:
-    return default if _is_default(value) else value
-
-
-def integer_option(name: str, value: Any, lowest: int, highest: int) -> int:
-    """Return the value as an int within these bounds, or raise a ConfigError that states them."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    if number is None or isinstance(value, bool) or not lowest <= number <= highest:
-        raise ConfigError(f"{name} expected an integer from {lowest} to {highest}, got {value!r}")
-    return number
-
-
-def flag_option(name: str, value: Any) -> bool:
-    """Return the value as a bool, or raise ConfigError. Accepts NumPy's bools, and 0 and 1, as EnvPool does."""
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = int(value) if type(value).__name__ in ("bool", "bool_") else -1
-    if number not in (0, 1):
-        raise ConfigError(f"{name} expected True or False, got {value!r}")
-    return bool(number)

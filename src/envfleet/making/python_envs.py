@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+import inspect
+import sys
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +23,7 @@ from envfleet.executors.python.building import EnvDescription, build_envs, close
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
 from envfleet.making.gymnasium_ids import NAMESPACE
 from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
-from envfleet.making.options import POOL_OPTIONS, Options, resolve_num_workers
+from envfleet.making.options import POOL_OPTIONS, Options, misspelt_option, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
 
 
@@ -146,6 +149,8 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
     builders = builders_for(
         source, config.num_envs, options.params, options.wrappers, render_mode, config.max_episode_steps
     )
+    if options.keywords:
+        _warn_of_misspelt_options(builders, options)
     threshold = config.reward_threshold if config.reward_threshold is not None else builders.reward_threshold
     if family is None or backend == "ray":
         num_workers = resolve_num_workers(config, backend)
@@ -198,6 +203,58 @@ def _info_arrays(description: EnvDescription) -> tuple[ArraySpec, ...]:
             f"got {declared}; correct or remove it"
         )
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())
+
+
+def _warn_of_misspelt_options(builders: EnvBuilders, options: Options) -> None:
+    """Warn of keywords that look like options of make() and disappear in an env's **kwargs.
+
+    An env without **kwargs refuses them itself: see _raise_for_unknown_option().
+    """
+    misspelt = {name: misspelt_option(name) for name in sorted(options.keywords)}
+    misspelt = {name: nearest for name, nearest in misspelt.items() if nearest is not None}
+    if not misspelt:
+        return
+    named, takes_any = _keywords_of(builders.builders[0].source)
+    for name, nearest in misspelt.items():
+        if takes_any and name not in named:
+            warnings.warn(
+                f"{builders.name} got {name!r} in its **kwargs, and make() has the option {nearest!r}; "
+                f"correct the name, or pass env_kwargs={{{name!r}: ...}} if it is a parameter of the env",
+                stacklevel=_callers_level(),
+            )
+
+
+def _keywords_of(source: Any) -> tuple[set[str], bool]:
+    """Return the keywords that a constructor or factory names, those of base classes included, and if it takes any."""
+    named: set[str] = set()
+    if isinstance(source, GymnasiumSpec):
+        named |= set(source.kwargs)
+        entry_point: Any = source.entry_point
+        source = (
+            gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
+        )
+    source = inspect.unwrap(source)
+    # A class may pass its **kwargs on to its base class.
+    functions: list[Callable[..., Any]] = [source]
+    if inspect.isclass(source):
+        functions = [vars(own)["__init__"] for own in source.__mro__ if "__init__" in vars(own) and own is not object]
+    takes_any = False
+    for position, function in enumerate(functions):
+        try:
+            parameters = inspect.signature(function).parameters
+        except (TypeError, ValueError):  # implemented in C
+            continue
+        named |= set(parameters)
+        takes_any |= position == 0 and any(own.kind is own.VAR_KEYWORD for own in parameters.values())
+    return named, takes_any
+
+
+def _callers_level() -> int:
+    """Return the stacklevel of the first frame outside envfleet, for a warning of the function that calls this."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "envfleet":
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: Options) -> None:

@@ -12,7 +12,8 @@ from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.making.gymnasium_ids import publish
 from envfleet.making.native_envs import NativeEntry, built_in_ids, find_entry, native_ids, registered, resolve
-from envfleet.making.options import POOL_OPTIONS, integer_option, number_option, parse_options
+from envfleet.making.options import POOL_OPTIONS, parse_options
+from envfleet.option_checks import integer_option, number_option
 
 _PYTHON_FAMILY = Family("python", python_opens_windows=True)
 

@@ -18,7 +18,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.autoreset import Phase, parse_mode
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvError
 from envfleet.infos import restarted_rows
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, row_getter, split

@@ -21,17 +21,11 @@ from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import exit_with_parent
 from envfleet.executors.python.exception_report import report_exception
-from envfleet.making.options import (
-    START_METHODS,
-    choice_option,
-    flag_option,
-    integer_option,
-    parse_ray_options,
-    seconds_option,
-)
+from envfleet.making.options import parse_ray_options
+from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
 from envfleet.sampling.backend import Backend, Event, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
-from envfleet.spec import RayConfig
+from envfleet.spec import START_METHODS, RayConfig
 
 BACKENDS = ("processes", "serial", "ray")
 _open_runners: weakref.WeakSet[Runner] = weakref.WeakSet()

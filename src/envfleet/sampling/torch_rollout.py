@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode
 from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import restarted_rows
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.seeding import Seed
 

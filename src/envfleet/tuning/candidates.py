@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from envfleet.errors import ConfigError
-from envfleet.making.options import PYTHON_BACKENDS, integer_option
+from envfleet.making.options import PYTHON_BACKENDS
+from envfleet.option_checks import integer_option
 from envfleet.tuning.report import Case
 
 if TYPE_CHECKING:

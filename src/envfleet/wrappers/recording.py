@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.errors import ConfigError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.policies import BatchPolicy, Policy, as_arrays
 from envfleet.rendering import Frame, shrink, tile
 from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number

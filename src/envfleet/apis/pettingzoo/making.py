@@ -98,6 +98,11 @@ class PlayersFactory:
     def __name__(self) -> str:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The multi-agent env's constructor, whose signature counts."""
+        return self.source
+
     def __call__(self, **kwargs: Any) -> PlayersEnv:
         """Build the env with these parameters."""
         if self.render_mode is not None:

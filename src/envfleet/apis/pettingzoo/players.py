@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
 from envfleet.infos import restarted_rows
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.spaces import join, split
 
 AgentId = Hashable

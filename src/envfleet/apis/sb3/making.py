@@ -19,8 +19,9 @@ from envfleet.errors import ConfigError
 from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
-from envfleet.making.options import NO_LIMIT, POOL_OPTIONS
+from envfleet.making.options import POOL_OPTIONS
 from envfleet.making.python_envs import check_known
+from envfleet.option_checks import NO_LIMIT
 
 _SAME_STEP = parse_mode("same_step")
 

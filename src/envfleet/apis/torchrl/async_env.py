@@ -23,7 +23,7 @@ from envfleet.apis.torch import transfer_for
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for, zip_flags
 from envfleet.errors import CallOrderError, ConfigError, EnvIdError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 

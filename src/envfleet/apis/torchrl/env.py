@@ -27,7 +27,7 @@ from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
 from envfleet.making.make import make_pool, make_spec
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 

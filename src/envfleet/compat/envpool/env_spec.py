@@ -24,14 +24,19 @@ from envfleet.compat.envpool.array_spec import (
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
 from envfleet.compat.envpool.task_options import info_arrays, task_config, to_envfleet
 from envfleet.errors import ConfigError
-from envfleet.making.options import NO_LIMIT
 from envfleet.making.registry import family_of
+from envfleet.option_checks import NO_LIMIT
 from envfleet.spec import ArraySpec as InfoArray
 from envfleet.spec import EnvSpec
 
 _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
 # Options of EnvPool that have no effect here, with its values for them.
 _OF_ENVPOOL: dict[str, Any] = {"base_path": "", "env_seed": []}
+# EnvPool's options that are flags; it takes 0 and 1 for them too.
+_FLAGS = {
+    *("episodic_life", "reward_clip", "use_fire_reset", "zero_discount_on_life_loss", "full_action_space"),
+    *("use_inter_area_resize", "gray_scale", "from_pixels", "depth", "labels", "automap", "use_combined_action"),
+}
 # EnvPool's default: two pools made without a seed run the same episodes. seed=None draws one.
 DEFAULT_SEED = 42
 _BLACKJACK = "Blackjack-v1"
@@ -269,6 +274,9 @@ def parse_envpool_options(options: dict[str, Any]) -> EnvPoolOptions:
         given["env_seed"] = list(env_seed)
         rest["seed"] = [int(own) for own in env_seed]
     rest.setdefault("seed", DEFAULT_SEED)
+    for name in _FLAGS & rest.keys():
+        if type(rest[name]) is int and rest[name] in (0, 1):
+            rest[name] = bool(rest[name])
     returns_info = rest.pop("gym_reset_return_info", None)
     # EnvPool takes 0 and negative numbers as no limit.
     limit = rest.get("max_episode_steps")

@@ -20,7 +20,7 @@ from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
 from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv
 from envfleet.errors import ActionError, ConfigError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 from envfleet.seeding import Seed
 
 # EnvPool's ids whose maps have a start for several players; VizdoomCustom-v1 has the map that it is given.

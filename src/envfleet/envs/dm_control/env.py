@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.envs.mujoco.rendering import OffscreenRenderer, choose_gl_backend, explained_errors
 from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 
 # Domains whose model is random: another seed is another model.
 _RANDOM_MODELS = frozenset({"lqr"})

@@ -13,7 +13,7 @@ from gymnasium.utils import seeding
 
 from envfleet.envs.mujoco.rendering import choose_gl_backend
 from envfleet.errors import ConfigError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 
 
 def make_env(

@@ -22,7 +22,7 @@ from envfleet.envs.vizdoom.game import Game, GameError
 from envfleet.envs.vizdoom.options import DEATHMATCH_RULES, DoomOptions, make_game
 from envfleet.envs.vizdoom.player import Player
 from envfleet.errors import ConfigError, StateError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 
 # The ids that make_pettingzoo() accepts: the package's scenarios for several players.
 MULTIPLAYER_SCENARIOS = {

@@ -23,7 +23,7 @@ from envfleet.envs.vizdoom.game import Game
 from envfleet.envs.vizdoom.preflight import check_starts
 from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, WEAPON_REWARDS
 from envfleet.errors import ConfigError
-from envfleet.making.options import flag_option, integer_option
+from envfleet.option_checks import flag_option, integer_option
 
 _MAX_SIZE = 4096  # of an image's side, as in envs/atari
 _MAX_FRAMES = 10_000  # to stack or to skip

@@ -20,7 +20,7 @@ from envfleet.envs.vizdoom.files import find_cfg, new_doom
 from envfleet.envs.vizdoom.game import Game
 from envfleet.envs.vizdoom.options import check_files, hosting_args, load_cfg
 from envfleet.errors import ConfigError
-from envfleet.making.options import integer_option
+from envfleet.option_checks import integer_option
 
 _LABEL_COLORS = np.random.default_rng(42).uniform(25, 256, size=(256, 3)).astype(np.uint8)  # the package's own
 _LARGEST = float(np.finfo(np.float32).max)
