@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import asdict
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from support.subjects import SUBJECTS
 
 import envfleet
-from envfleet import Batch, EnvError, Pool
+from envfleet import Batch, ConfigError, EnvError, EnvStats, Pool, PoolStats
 
 NUM_ENVS = 9
 MODES = ("next_step", "same_step", "disabled")
@@ -48,6 +49,10 @@ class Ledger:
                 self.episodes[env_id].append((self._returns[env_id], int(lengths[row])))
                 if batch.final is not None:
                     self._begin(env_id)
+
+    @property
+    def num_steps(self) -> int:
+        return sum(self.steps)
 
     def _begin(self, env_id: int) -> None:
         self.resets[env_id] += 1
@@ -211,6 +216,104 @@ def test_a_state_that_has_ended_begins_with_a_reset():
         assert pool.step([STEP]).elapsed_step[0] == 0
         (env,) = pool.stats().envs
         assert (env.num_steps, env.num_resets, env.num_episodes) == (2, 2, 1)
+
+
+@pytest.mark.parametrize("backend", SUBJECTS)
+@pytest.mark.parametrize("batch_size", [9, 3])
+def test_a_logger_reads_from_its_own_thread_while_the_pool_steps(backend, batch_size):
+    """Whatever it reads is of whole episodes: each step of CartPole has the reward 1."""
+    seen: list[PoolStats] = []
+    errors: list[BaseException] = []
+    has_ended = threading.Event()
+
+    def log() -> None:
+        try:
+            while not has_ended.is_set():
+                seen.append(pool.stats())
+        except BaseException as error:
+            errors.append(error)
+
+    ledger, rng = Ledger(), np.random.default_rng(0)
+    with SUBJECTS[backend]("CartPole-v1", num_envs=NUM_ENVS, batch_size=batch_size, seed=3, num_threads=2) as pool:
+        logger = threading.Thread(target=log)
+        logger.start()
+        try:
+            pool.async_reset()
+            for _ in range(NUM_ENVS // batch_size):
+                ledger.reset(pool.recv())
+            pool.send(actions_of(rng, NUM_ENVS))
+            # Ray's actors send what they have counted every second.
+            while ledger.num_steps < 2000 or (not errors and len({own.num_episodes for own in seen}) < 3):
+                batch = pool.recv()
+                ledger.step(batch)
+                pool.send(actions_of(rng, len(batch)), batch.env_id)
+            while pool.num_in_flight:
+                ledger.step(pool.recv())
+        finally:
+            has_ended.set()
+            logger.join()
+        ledger.check(pool)
+    assert not errors
+    for stats in seen:
+        assert [own.return_sum for own in stats.envs] == [own.length_sum for own in stats.envs]
+        assert all(own.length_sum <= own.num_steps for own in stats.envs)
+    for name in ("num_steps", "num_episodes"):
+        values = [getattr(own, name) for own in seen]
+        assert values == sorted(values)
+        assert values[-1] <= getattr(pool.stats(), name)
+
+
+@pytest.mark.parametrize("backend", SUBJECTS)
+def test_the_statistics_of_a_period(backend):
+    with SUBJECTS[backend]("CartPole-v1", num_envs=NUM_ENVS, seed=3, num_threads=2) as pool:
+        rng = np.random.default_rng(0)
+        pool.reset()
+        earlier = pool.stats()
+        parts: list[PoolStats] = []
+        for _ in range(4):
+            returns: list[int] = []
+            before = earlier
+            for _ in range(60):
+                batch = pool.step(actions_of(rng, NUM_ENVS))
+                returns += batch.elapsed_step[batch.terminated | batch.truncated].tolist()
+            now = pool.stats()
+            part, earlier = now.since(before), now
+            assert part.num_episodes == len(returns)
+            assert (part.return_mean, part.length_mean) == (np.mean(returns), np.mean(returns))
+            # The extremes are those of the period, or unknown.
+            for name, extreme in (("min", min(returns)), ("max", max(returns))):
+                assert getattr(part, f"return_{name}") in (extreme, pytest.approx(np.nan, nan_ok=True))
+                assert getattr(part, f"length_{name}") in (extreme, 0)
+            assert "nan" not in str(part)
+            parts.append(part)
+        assert not np.isnan(parts[0].return_min)  # no episode had ended before
+        assert sum(part.num_steps for part in parts) == earlier.num_steps
+        assert [sum(env.num_resets for env in part.envs) for part in parts] != [0] * 4
+        if backend != "native":
+            assert earlier.since(before).step_us > 0
+            assert 0 <= earlier.since(before).workers[0].busy_share <= 1
+        nothing = earlier.since(earlier)
+        assert (nothing.num_steps, nothing.num_episodes, nothing.step_us) == (0, 0, 0)
+    assert pool.stats().num_steps == earlier.num_steps  # after close() as well
+
+
+def test_a_period_needs_statistics_of_the_same_pool():
+    stats = PoolStats((EnvStats(), EnvStats()))
+    with pytest.raises(ConfigError, match="statistics of the same 2 envs, got those of 1; keep what"):
+        stats.since(PoolStats((EnvStats(),)))
+    with pytest.raises(ConfigError, match="got float: "):
+        stats.since(1.5)
+
+
+def test_extremes_of_a_period():
+    before = EnvStats(5, 1, 2, 8.0, 3.0, 5.0, 8, 3, 5, slowest_ns=7)
+    after = EnvStats(9, 1, 4, 14.0, 1.0, 5.0, 14, 1, 5, slowest_ns=7)
+    part = PoolStats((after,)).since(PoolStats((before,)))
+    assert (part.return_mean, part.return_min, part.length_min) == (3, 1, 1)
+    assert (np.isnan(part.return_max), part.length_max, part.envs[0].slowest_ns) == (True, 0, 0)
+    assert str(part) == "4 steps, 2 episodes\nreturn 3, length 3"
+    first = PoolStats((after,)).since(PoolStats((EnvStats(),)))
+    assert first == PoolStats((after,))
 
 
 def test_native_and_serial_tell_the_same():

@@ -36,6 +36,11 @@ void continue_close(engine::CallGuard& guard) noexcept;
 [[noreturn]] void refuse_entry(engine::CallGuard::Entry entry);
 [[noreturn]] void raise_closed_while_waiting();
 
+// For calls of any thread at any time, which do not enter the guard.
+inline void refuse_forked(const engine::CallGuard& guard) {
+  if (guard.is_forked()) refuse_entry(engine::CallGuard::Entry::forked);
+}
+
 // Held while a call is inside the guard. Raises if the call was not let in.
 class CallScope {
  public:

@@ -592,7 +592,7 @@ nb::bytes NativePool::in_flight() {
 }
 
 nb::list NativePool::env_statistics() {
-  const Part call(*this);
+  refuse_forked(guard_);  // a thread that stayed with the parent may hold a lock
   nb::list all;
   for (const engine::EnvStatistics& own : engine_->statistics()) all.append(to_python(own));
   return all;

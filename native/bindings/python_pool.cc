@@ -383,6 +383,13 @@ nb::list PythonPool::observe() {
   return leaves;
 }
 
+nb::object PythonPool::elapsed_steps() {
+  const Part part(*this);
+  auto [array, elapsed_steps] = new_column<std::int32_t>(NPY_INT32, num_envs_);
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) elapsed_steps[env_id] = queue_.slot(env_id).elapsed_step;
+  return std::move(array);
+}
+
 bool PythonPool::abandon(double timeout_s) {
   const Part part(*this);
   const auto missing = [&] { return queue_.num_in_flight() - queue_.num_collected(); };
@@ -604,16 +611,15 @@ nb::bytes PythonPool::in_flight() {
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) { return queue_.is_in_flight(env_id) ? 1 : 0; });
 }
 
-// Reads counters only, so it does not wait for a call() that was interrupted.
 nb::list PythonPool::env_statistics() {
-  const PartialCall part(guard_);
+  refuse_forked(guard_);
   nb::list all;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) all.append(to_python(queue_.slot(env_id).statistics.read()));
   return all;
 }
 
 nb::list PythonPool::worker_statistics() {
-  const PartialCall part(guard_);
+  refuse_forked(guard_);
   nb::list all;
   for (std::int32_t worker = 0; worker < queue_.layout().num_workers; ++worker) {
     const shm::WorkerState& state = queue_.worker(worker);
@@ -677,6 +683,7 @@ void bind_python_pool(nb::module_& module) {
       .def("send_reset", &PythonPool::send_reset, nb::arg("env_ids").none())
       .def("call", &PythonPool::call, nb::arg("env_ids").none())
       .def("observe", &PythonPool::observe)
+      .def("elapsed_steps", &PythonPool::elapsed_steps)
       .def("abandon", &PythonPool::abandon, nb::arg("timeout_s"))
       .def("finish_abandoned_call", [](PythonPool& self) { const PoolCall<PartialCall> call(self); })
       .def("seed", &PythonPool::seed, nb::arg("env_ids").none(), nb::arg("words"))

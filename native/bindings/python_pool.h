@@ -110,6 +110,7 @@ class PythonPool {
   nanobind::object call(nanobind::handle env_ids);
   // The stored leaves of the last observations of all envs.
   nanobind::list observe();
+  nanobind::object elapsed_steps();
   // Returns false if what is in flight did not end within the limit.
   bool abandon(double timeout_s);
   // While it is on, whole batches are views of the buffer, as without copy. For a part of a public method.
@@ -145,6 +146,7 @@ class PythonPool {
   std::int64_t num_in_flight() const { return num_in_flight_.load(std::memory_order_relaxed); }
   bool has_late_batch();
   // One dict per env.
+  // Both for any thread at any time.
   nanobind::list env_statistics();
   // (busy_ns, wait_ns) of each worker.
   nanobind::list worker_statistics();

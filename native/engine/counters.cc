@@ -77,7 +77,7 @@ void Counters::end_episodes(const ef_rows& rows, std::int64_t begin, std::int64_
   const std::int32_t* lengths = has_final_rows(autoreset_) ? rows.final_elapsed_step : rows.elapsed_step;
   Record* const records = records_.data();
   double* const returns = returns_.get();
-  const std::int64_t num_whole = num_whole_;
+  const std::int64_t num_whole = this->num_whole();
   // One mask per 64 rows: a mispredicted branch costs as much as a row, and ends are hard to predict.
   constexpr std::int64_t kMasks = 8;
   std::uint64_t masks[kMasks];
@@ -135,26 +135,33 @@ void Counters::drop(std::int32_t env_id, Request request, std::int32_t method) {
   if (method == EF_IN_RESET) own.more_dues -= 1;
 }
 
+void Counters::begin_episode(std::int32_t env_id, std::uint8_t phase, bool keeps_return) {
+  std::lock_guard lock(drops_);
+  set_phase(env_id, phase);
+  if (!keeps_return) forget_episode(env_id);
+}
+
 void Counters::set_phase(std::int32_t env_id, std::uint8_t phase) {
   Record& own = records_[env_id];
   const bool is_due = phase == EF_ENDED;
-  rare_[env_id].more_dues += static_cast<int>(is_due) - static_cast<int>(own.due_at == num_whole_);
-  own.due_at = is_due ? num_whole_ : -1;
+  rare_[env_id].more_dues += static_cast<int>(is_due) - static_cast<int>(own.due_at == num_whole());
+  own.due_at = is_due ? num_whole() : -1;
 }
 
 std::vector<EnvStatistics> Counters::read() {
   std::vector<std::unique_lock<std::mutex>> locks;
   for (Shard& shard : shards_) locks.emplace_back(shard.mutex);
   locks.emplace_back(drops_);
+  const std::int64_t num_whole = this->num_whole();
   std::vector<EnvStatistics> all;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
     const Record& own = records_[env_id];
     const Rare& rare = rare_[env_id];
-    std::int64_t num_steps = num_whole_ + num_single_[env_id] - rare.num_dropped;
+    std::int64_t num_steps = num_whole + num_single_[env_id] - rare.num_dropped;
     std::int64_t num_autoresets = 0;
     if (has_final_rows(autoreset_)) num_autoresets = own.num_episodes;
     if (resets_on_next_step(autoreset_)) {
-      num_autoresets = own.num_episodes + rare.more_dues - static_cast<int>(own.due_at == num_whole_);
+      num_autoresets = own.num_episodes + rare.more_dues - static_cast<int>(own.due_at == num_whole);
       num_steps -= num_autoresets;
     }
     EnvStatistics& statistics = all.emplace_back();

@@ -6,11 +6,12 @@
 // is that reset.
 //
 // Thread safety: count_steps() and count_resets() are called by the thread that ran the rows, for an env by one thread at
-// a time. Each thread locks its own shard meanwhile, and read() locks all of them, so that it may be called while envs
-// are in flight. drop() from any thread, within a range. Everything else from the caller's thread: begin_whole() while no
-// env is in flight, set_phase() and forget_episode() for an idle env.
+// a time. Each thread locks its own shard meanwhile, and read() locks all of them, so that any thread may call it at any
+// time. drop() from any thread, within a range. Everything else from the caller's thread: begin_whole() while no env is in
+// flight, begin_episode() for an idle env.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -39,7 +40,7 @@ class Counters {
   Counters(std::int32_t num_envs, ef_autoreset autoreset, int num_shards);
 
   // All envs are about to be stepped: one row of each is counted.
-  void begin_whole() { ++num_whole_; }
+  void begin_whole() { num_whole_.store(num_whole() + 1, std::memory_order_relaxed); }
 
   // Rows of a range that a step or a reset has completed. Rows without env_ids were counted by begin_whole().
   void count_steps(int shard, const ef_rows& rows, std::int64_t begin, std::int64_t end);
@@ -48,9 +49,8 @@ class Counters {
   // The env threw: its episode is not counted. Called before its row is counted, and compensates for that.
   void drop(std::int32_t env_id, Request request, std::int32_t method);
 
-  // The env was given another state, or was rebuilt.
-  void set_phase(std::int32_t env_id, std::uint8_t phase);
-  void forget_episode(std::int32_t env_id) { returns_[env_id] = 0; }
+  // The env was given another state, or was rebuilt, or must be. keeps_return: the return so far is that of the episode.
+  void begin_episode(std::int32_t env_id, std::uint8_t phase, bool keeps_return);
 
   std::vector<EnvStatistics> read();
 
@@ -79,6 +79,11 @@ class Counters {
     void operator()(double* memory) const { std::free(memory); }
   };
 
+  // Ordered by the locks of the shards: a thread that has counted rows of a batch has seen it begin.
+  std::int64_t num_whole() const { return num_whole_.load(std::memory_order_relaxed); }
+  // With a lock that read() takes.
+  void set_phase(std::int32_t env_id, std::uint8_t phase);
+  void forget_episode(std::int32_t env_id) { returns_[env_id] = 0; }
   void end_episodes(const ef_rows& rows, std::int64_t begin, std::int64_t end);
 
   const std::int32_t num_envs_;
@@ -88,7 +93,7 @@ class Counters {
   std::unique_ptr<double[], Free> returns_;  // of the episodes in progress
   std::vector<std::int64_t> num_single_;     // by env: its rows in other batches
   // The number of batches of all envs. In a cache line of its own: it changes with every batch.
-  alignas(64) std::int64_t num_whole_ = 0;
+  alignas(64) std::atomic<std::int64_t> num_whole_{0};
   alignas(64) std::mutex drops_;
   std::vector<Shard> shards_;
 };

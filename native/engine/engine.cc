@@ -234,6 +234,8 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
       counters_.count_resets(shard, rows, begin, end);
       break;
     case Request::observe:
+      // An env that was built with an earlier header leaves this column as it was.
+      std::fill(rows.elapsed_step + begin, rows.elapsed_step + end, 0);
       type.observe_range(fleet_->raw(), &rows, begin, end);
       break;
   }
@@ -377,22 +379,21 @@ void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   set_attention(true);
   if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
   phases_[env_id] = phase;
-  counters_.set_phase(env_id, phase);
-  counters_.forget_episode(env_id);
+  counters_.begin_episode(env_id, phase, false);
 }
 
 void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
   ef_error error{};
   set_attention(true);
   const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) == 0;
-  counters_.set_phase(env_id, phases_[env_id]);  // also after a state that was loaded only in part
+  counters_.begin_episode(env_id, phases_[env_id], true);  // also after a state that was loaded only in part
   if (!is_set) throw FleetError(error.message);
 }
 
 void Engine::mark_broken(std::int32_t env_id) {
   set_attention(true);
   phases_[env_id] = EF_BROKEN;
-  counters_.set_phase(env_id, EF_BROKEN);
+  counters_.begin_episode(env_id, EF_BROKEN, true);
 }
 
 void Engine::set_reset_options(std::vector<std::pair<std::string, double>> options) {

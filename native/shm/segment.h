@@ -77,17 +77,34 @@ struct alignas(64) WorkerState {
   Published<std::int64_t> wait_ns;        // for requests
 };
 
-// What stats() reports of one env. Written by the env's worker, read by the caller at any time.
+// What stats() reports of one env. Written by the env's worker, read by any thread of the caller at any time. The numbers
+// of episodes change together: a reader that finds edition odd, or changed, reads again.
 struct SlotStatistics {
   Published<std::int64_t> num_steps, num_resets, num_episodes;
   Published<double> current_return;  // of the episode in progress
   Published<double> return_sum, return_min, return_max;
   Published<std::int64_t> length_sum, length_min, length_max;
   Published<std::int64_t> busy_ns, slowest_ns;
+  std::atomic<std::uint32_t> edition;
+
+  void begin_edit() {
+    edition.store(edition.load(std::memory_order_relaxed) | 1, std::memory_order_relaxed);
+    std::atomic_thread_fence(std::memory_order_release);
+  }
+  void end_edit() { edition.store(edition.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
   engine::EnvStatistics read() const {
-    return {num_steps,  num_resets, num_episodes, return_sum, return_min, return_max,
-            length_sum, length_min, length_max,   busy_ns,    slowest_ns};
+    // Not for ever: a worker may have died between begin_edit() and end_edit().
+    constexpr int kMaxReads = 1000;
+    engine::EnvStatistics all;
+    for (int i = 0; i < kMaxReads; ++i) {
+      const std::uint32_t before = edition.load(std::memory_order_acquire);
+      all = {num_steps,  num_resets, num_episodes, return_sum, return_min, return_max,
+             length_sum, length_min, length_max,   busy_ns,    slowest_ns};
+      std::atomic_thread_fence(std::memory_order_acquire);
+      if (before % 2 == 0 && edition.load(std::memory_order_relaxed) == before) break;
+    }
+    return all;
   }
 };
 

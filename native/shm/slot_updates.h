@@ -33,6 +33,7 @@ inline bool count_step(Slot& slot, std::int32_t max_episode_steps, double reward
     const auto length = static_cast<std::int64_t>(slot.elapsed_step);
     const double total = statistics.current_return;
     const bool is_first = statistics.num_episodes == 0;
+    statistics.begin_edit();
     ++statistics.num_episodes;
     statistics.return_sum += total;
     statistics.length_sum += length;
@@ -40,6 +41,7 @@ inline bool count_step(Slot& slot, std::int32_t max_episode_steps, double reward
     statistics.return_max = is_first ? total : std::max(statistics.return_max.get(), total);
     statistics.length_min = is_first ? length : std::min(statistics.length_min.get(), length);
     statistics.length_max = is_first ? length : std::max(statistics.length_max.get(), length);
+    statistics.end_edit();
   }
   return ended;
 }

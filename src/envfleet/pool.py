@@ -70,7 +70,7 @@ class Pool:
     batch.env_id identifies them.
 
     While a call is in progress, every other call raises CallOrderError: from a second thread, from a signal handler,
-    and from an env that calls its own pool. For any thread at any time: close(), closed, num_in_flight, seeds,
+    and from an env that calls its own pool. For any thread at any time: close(), closed, stats(), num_in_flight, seeds,
     params_of(), local_envs(), and what never changes (num_envs, spec, config).
     """
 
@@ -288,7 +288,7 @@ class Pool:
         if self._executor.num_in_flight:
             raise CallOrderError(
                 f"async_reset() expected all envs idle, got {self._executor.num_in_flight} in flight; "
-                "recv() them first, or discard them with reset() or Pool.drop_pending()"
+                "recv() them first, or discard them with reset() or drop_pending()"
             )
         self._prepare_reset(ids, new_seeds)
         if arguments is None:
@@ -397,9 +397,13 @@ class Pool:
 
     def observe(self) -> Any:
         """Return the current observations of all envs, as in their last rows."""
+        return self.observe_episodes()[0]
+
+    def observe_episodes(self) -> tuple[Any, NDArray[np.int32]]:
+        """Return the current observations of all envs and their elapsed steps, as in their last rows."""
         return self._guard.run(self._observe)
 
-    def _observe(self) -> Any:
+    def _observe(self) -> tuple[Any, NDArray[np.int32]]:
         self._check_idle("observe()")
         return self._executor.observe()
 
@@ -489,8 +493,12 @@ class Pool:
         return tuple(self._executor.render(self._chosen("render()", env_ids).tolist()))
 
     def stats(self) -> PoolStats:
-        """Return the steps, episodes, returns and times since the pool was made."""
-        return self._guard.run(self._executor.stats)
+        """Return the steps, episodes, returns and times since the pool was made.
+
+        PoolStats.since() gives those since an earlier call. For any thread at any time, such as a logger's, and also
+        after close(). On Ray, threads other than the one that steps the pool get counts that may be a second old.
+        """
+        return self._executor.stats()
 
     def get_attrs(self, env_id: int) -> dict[str, Any]:
         """Return all attributes of one env by name, if it can list them (native envs)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,23 +10,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.errors import ConfigError, short_repr
+
 
 @dataclass(frozen=True)
 class EnvStats:
-    """The counters of one env since the pool was made.
+    """The counters of one env since the pool was made, or in the period of PoolStats.since().
 
     Attributes:
         num_steps: Steps, resets not included.
         num_resets: Resets.
         num_episodes: Episodes that ended.
         return_sum: The sum of their returns.
-        return_min: The lowest return.
-        return_max: The highest return.
+        return_min: The lowest return; NaN if unknown, see since().
+        return_max: The highest return; NaN if unknown.
         length_sum: The sum of their lengths.
-        length_min: The shortest length.
-        length_max: The longest length.
+        length_min: The shortest length; 0 if unknown.
+        length_max: The longest length; 0 if unknown.
         busy_ns: The time inside the env, in nanoseconds.
-        slowest_ns: The longest single call, in nanoseconds.
+        slowest_ns: The longest single call, in nanoseconds; 0 if unknown.
     """
 
     num_steps: int = 0
@@ -39,6 +42,28 @@ class EnvStats:
     length_max: int = 0
     busy_ns: int = 0
     slowest_ns: int = 0
+
+    def since(self, earlier: EnvStats) -> EnvStats:
+        """Return what has been counted since.
+
+        The extremes of the period are known if it has the env's first episode, or if they exceed all earlier ones.
+        """
+        is_known = not earlier.num_episodes
+        has_episodes = self.num_episodes > earlier.num_episodes
+        nan = float("nan")
+        return EnvStats(
+            num_steps=self.num_steps - earlier.num_steps,
+            num_resets=self.num_resets - earlier.num_resets,
+            num_episodes=self.num_episodes - earlier.num_episodes,
+            return_sum=self.return_sum - earlier.return_sum if has_episodes else 0.0,
+            return_min=self.return_min if is_known or self.return_min < earlier.return_min else nan,
+            return_max=self.return_max if is_known or self.return_max > earlier.return_max else nan,
+            length_sum=self.length_sum - earlier.length_sum,
+            length_min=self.length_min if is_known or self.length_min < earlier.length_min else 0,
+            length_max=self.length_max if is_known or self.length_max > earlier.length_max else 0,
+            busy_ns=self.busy_ns - earlier.busy_ns,
+            slowest_ns=self.slowest_ns if self.slowest_ns > earlier.slowest_ns else 0,
+        )
 
     def combined(self, other: EnvStats) -> EnvStats:
         """Return the counters of both together, as of an env that was rebuilt in another process."""
@@ -84,7 +109,7 @@ class WorkerStats:
 
 @dataclass(frozen=True)
 class PoolStats:
-    """The counters of a pool since it was made. Episodes count when they end.
+    """The counters of a pool since it was made, or in the period of since(). Episodes count when they end.
 
     Attributes:
         envs: The counters of each env.
@@ -93,6 +118,26 @@ class PoolStats:
 
     envs: tuple[EnvStats, ...]
     workers: tuple[WorkerStats, ...] = ()
+
+    def since(self, earlier: PoolStats) -> PoolStats:
+        """Return what has been counted since an earlier call of stats(): the counts, means and times of that period.
+
+        Minima, maxima and the slowest call are those of the period only if they exceed all earlier ones, or if no
+        episode had ended before; otherwise they are NaN, or 0 for lengths and times.
+        """
+        if not isinstance(earlier, PoolStats) or len(earlier.envs) != len(self.envs):
+            got = f"those of {len(earlier.envs)}" if isinstance(earlier, PoolStats) else short_repr(earlier)
+            raise ConfigError(
+                f"since() expected earlier statistics of the same {len(self.envs)} envs, got {got}; keep what stats() "
+                "returned"
+            )
+        envs = tuple(own.since(before) for own, before in zip(self.envs, earlier.envs, strict=True))
+        # Empty where they are not measured.
+        workers = tuple(
+            WorkerStats(own.busy_ns - before.busy_ns, own.wait_ns - before.wait_ns)
+            for own, before in zip(self.workers, earlier.workers, strict=False)
+        )
+        return PoolStats(envs, workers)
 
     @property
     def num_steps(self) -> int:
@@ -111,13 +156,13 @@ class PoolStats:
 
     @property
     def return_min(self) -> float:
-        """The lowest return; NaN before the first episode ended."""
-        return min((env.return_min for env in self.envs if env.num_episodes), default=float("nan"))
+        """The lowest return; NaN before the first episode ended, or if unknown."""
+        return float(np.min([env.return_min for env in self.envs if env.num_episodes] or [np.nan]))
 
     @property
     def return_max(self) -> float:
-        """The highest return; NaN before the first episode ended."""
-        return max((env.return_max for env in self.envs if env.num_episodes), default=float("nan"))
+        """The highest return; NaN before the first episode ended, or if unknown."""
+        return float(np.max([env.return_max for env in self.envs if env.num_episodes] or [np.nan]))
 
     @property
     def length_mean(self) -> float:
@@ -126,13 +171,14 @@ class PoolStats:
 
     @property
     def length_min(self) -> int:
-        """The shortest episode; 0 before the first ended."""
+        """The shortest episode; 0 before the first ended, or if unknown."""
         return min((env.length_min for env in self.envs if env.num_episodes), default=0)
 
     @property
     def length_max(self) -> int:
-        """The longest episode; 0 before the first ended."""
-        return max((env.length_max for env in self.envs if env.num_episodes), default=0)
+        """The longest episode; 0 before the first ended, or if unknown."""
+        longest = [env.length_max for env in self.envs if env.num_episodes]
+        return max(longest) if longest and all(longest) else 0
 
     @property
     def step_us(self) -> float:
@@ -147,19 +193,26 @@ class PoolStats:
     def __str__(self) -> str:
         lines = [f"{self.num_steps:,} steps, {self.num_episodes:,} episodes"]
         if self.num_episodes:
-            lines.append(
-                f"return {self.return_mean:.4g} (from {self.return_min:.4g} to {self.return_max:.4g}), "
-                f"length {self.length_mean:.4g} (from {self.length_min} to {self.length_max})"
-            )
+            returns, lengths = f"return {self.return_mean:.4g}", f"length {self.length_mean:.4g}"
+            if not np.isnan(self.return_min) and not np.isnan(self.return_max):
+                returns += f" (from {self.return_min:.4g} to {self.return_max:.4g})"
+            if self.length_min and self.length_max:
+                lengths += f" (from {self.length_min} to {self.length_max})"
+            lines.append(f"{returns}, {lengths}")
         if self.step_us:
             slowest = self.envs[self.slowest_env]
-            lines.append(
-                f"{self.step_us:.3g} µs per step in the envs; slowest: env {self.slowest_env}, "
-                f"longest single call {slowest.slowest_ns / 1e6:.3g} ms"
-            )
+            longest = f", longest single call {slowest.slowest_ns / 1e6:.3g} ms" if slowest.slowest_ns else ""
+            lines.append(f"{self.step_us:.3g} µs per step in the envs; slowest: env {self.slowest_env}{longest}")
         for position, worker in enumerate(self.workers):
             lines.append(f"worker {position}: {worker.busy_share:.0%} in envs")
         return "\n".join(lines)
+
+
+def joined_stats(parts: Sequence[PoolStats]) -> PoolStats:
+    """Return the statistics of several pools as those of one, with the envs of the first pool first."""
+    return PoolStats(
+        tuple(env for part in parts for env in part.envs), tuple(worker for part in parts for worker in part.workers)
+    )
 
 
 def add_to_moments(count: float, mean: Any, squares: Any, values: NDArray[Any]) -> tuple[float, Any, Any]:
@@ -180,30 +233,38 @@ def add_to_moments(count: float, mean: Any, squares: Any, values: NDArray[Any]) 
 
 
 class StatsHistory:
-    """The statistics of workers that may die: those of the dead when they were last asked, and of the living."""
+    """The statistics of workers that may die: those of the dead when they were last asked, and of the living.
+
+    Thread safety: any thread, and signal handlers.
+    """
 
     def __init__(self, worker_envs: Sequence[range]) -> None:
         """worker_envs: the env ids of each worker."""
         # (statistics per env, age in nanoseconds)
         self._before = [([EnvStats()] * len(envs), 0) for envs in worker_envs]
         self._current = [([EnvStats()] * len(envs), 0) for envs in worker_envs]
+        self._lock = threading.RLock()
 
     def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
         """Record what a worker has counted."""
-        self._current[worker] = (list(stats.envs), age_ns)
+        with self._lock:
+            self._current[worker] = (list(stats.envs), age_ns)
 
     def keep(self, worker: int) -> None:
         """Add what a dead worker had counted to its past."""
-        envs, age_ns = self._current[worker]
-        before, before_ns = self._before[worker]
-        self._before[worker] = (_combine_each(before, envs), before_ns + age_ns)
-        self._current[worker] = ([EnvStats()] * len(envs), 0)
+        with self._lock:
+            envs, age_ns = self._current[worker]
+            before, before_ns = self._before[worker]
+            self._before[worker] = (_combine_each(before, envs), before_ns + age_ns)
+            self._current[worker] = ([EnvStats()] * len(envs), 0)
 
     def total(self) -> PoolStats:
         """Return the statistics of the pool."""
+        with self._lock:
+            counted = list(zip(self._before, self._current, strict=True))
         envs: list[EnvStats] = []
         workers: list[WorkerStats] = []
-        for (before, before_ns), (current, current_ns) in zip(self._before, self._current, strict=True):
+        for (before, before_ns), (current, current_ns) in counted:
             worker_envs = _combine_each(before, current)
             busy_ns = sum(env.busy_ns for env in worker_envs)
             envs += worker_envs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import envfleet
 
@@ -21,6 +22,11 @@ def test_reset_and_step_have_the_old_shape():
         assert reward.dtype == np.float32
         np.testing.assert_array_equal(done, want[2] | want[3])
         assert info["elapsed_step"].dtype == np.int32
+
+
+def test_whether_reset_returns_the_info_is_a_flag():
+    with pytest.raises(envfleet.ConfigError, match="gym_reset_return_info expected True or False, got 'no'"):
+        envfleet.make_gym("CartPole-v1", gym_reset_return_info="no")
 
 
 def test_an_end_by_the_clock_alone_is_marked():

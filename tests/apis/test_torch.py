@@ -324,6 +324,9 @@ def test_other_devices_are_refused(device: Any) -> None:
 def test_wrong_options_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"reward_dtype expected a torch\.dtype or None, got 'float32'"):
         TorchPool("CartPole-v1", "cpu", reward_dtype="float32")
+    for name in ("info_tensors", "static_shapes"):
+        with pytest.raises(ConfigError, match=f"{name} expected True or False, got 'no'"):
+            TorchPool("CartPole-v1", "cpu", **{name: "no"})
     for num_groups in (1, 2):
         with pytest.raises(ConfigError, match=r"num_envs expected an integer from 1 to [0-9]+, got '4'"):
             TorchPool("CartPole-v1", "cpu", num_envs="4", num_groups=num_groups)

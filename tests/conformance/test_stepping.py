@@ -10,6 +10,8 @@ from gymnasium.vector import AutoresetMode
 from support.reference import ReferencePool, column
 
 from envfleet import CallOrderError, Pool
+from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.envs.family import Family
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 
@@ -197,3 +199,31 @@ def test_state_goes_back_bit_for_bit(make):
         np.testing.assert_array_equal(again.reward, before.reward)
         np.testing.assert_array_equal(again.truncated, before.truncated)
         np.testing.assert_array_equal(again.elapsed_step, before.elapsed_step)
+
+
+@pytest.mark.ray_core(mode=AutoresetMode.NEXT_STEP)
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
+def test_a_masked_reset_has_the_id_and_the_elapsed_steps_of_every_env(make, mode):
+    pool = make("CartPole-v1", num_envs=4, num_threads=2, seed=0, autoreset_mode=mode)
+    envs = GymnasiumPool(pool, Family("probe"))
+    mask = np.array([False, True, False, True])
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.zeros(4, dtype=np.int64))
+    envs.step(np.zeros(2, dtype=np.int64), [0, 1])
+    obs, info = envs.reset(options={"reset_mask": mask})
+    assert info["env_id"].tolist() == [0, 1, 2, 3]
+    assert info["elapsed_step"].tolist() == [4, 0, 3, 0]
+    assert info["env_id"].dtype == info["elapsed_step"].dtype == np.int32
+    assert info["_env_id"].all()
+    assert info["_elapsed_step"].all()
+    assert (obs == pool.observe()).all()
+    *_, info = envs.step(np.zeros(4, dtype=np.int64), info["env_id"])
+    assert info["elapsed_step"].tolist() == [5, 1, 4, 1]
+    ended = np.zeros(4, dtype=np.bool_)
+    while not ended[[0, 2]].any():  # the others were reset later
+        *_, terminated, truncated, info = envs.step(np.zeros(4, dtype=np.int64))
+        ended = terminated | truncated
+    last = info["elapsed_step"]
+    _, info = envs.reset(options={"reset_mask": mask})
+    assert info["elapsed_step"].tolist() == [last[0], 0, last[2], 0]

@@ -238,7 +238,6 @@ PUBLIC_METHODS: dict[str, Callable[[Pool], Any]] = {
     "call": lambda pool: pool.call("render"),
     "render": lambda pool: pool.render(0),
     "render_all": lambda pool: pool.render_all(),
-    "stats": lambda pool: pool.stats(),
     "get_attrs": lambda pool: pool.get_attrs(0),
 }
 
@@ -271,6 +270,7 @@ def test_a_second_thread_is_turned_away_by_every_method(backend, call, gate):
         # For any thread.
         assert (pool.num_envs, pool.closed, len(pool.seeds), dict(pool.params_of(1))) == (2, False, 2, {})
         assert pool.num_in_flight == (2 if call == "step" else 0)
+        assert len(pool.stats().envs) == 2
         gate.touch()
         thread.join(60)
         assert answers == dict.fromkeys(PUBLIC_METHODS, "CallOrderError")
@@ -283,14 +283,18 @@ def test_a_signal_handler_that_calls_the_pool_back_is_turned_away(backend, gate)
         pool.reset()
         answers: dict[str, str] = {}
 
+        stats = []
+
         def call_back() -> None:
             answers.update(answers_of(pool))
+            stats.append(pool.stats())
             gate.touch()
 
         with on_alarm(call_back) as alarm:
             alarm()
             batch = pool.step(slow())
         assert answers == dict.fromkeys(PUBLIC_METHODS, "CallOrderError")
+        assert [len(own.envs) for own in stats] == [2]
         assert counts(batch) == [1, 1]
         assert counts(pool.step(quick())) == [2, 2]
 

@@ -48,7 +48,8 @@ def test_a_second_thread_is_turned_away(make):
     thread.start()
     while pool.num_in_flight == 0:
         time.sleep(0.001)
-    for call in (pool.stats, pool.observe, pool.get_state, pool.reset, pool.recv, lambda: pool.step(SLOW)):
+    assert pool.stats().num_steps == 0
+    for call in (pool.observe, pool.get_state, pool.reset, pool.recv, lambda: pool.step(SLOW)):
         with pytest.raises(CallOrderError):
             call()
     thread.join(60)

@@ -90,6 +90,7 @@ class Fleet : public EnvSlots<Env> {
   void observe_range(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
     for (std::int64_t row = begin; row < end; ++row) {
       const std::int32_t env_id = env_of(rows, row);
+      rows.elapsed_step[row] = elapsed_steps_[env_id];
       if constexpr (HasObserve<Env>) {
         guard_rows(rows, row, 1, EF_IN_OBSERVE, [&] {
           clear_rows(obs_columns_, rows.obs, row, 1);

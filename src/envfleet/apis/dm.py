@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet._native import dm_columns
-from envfleet.apis.view import PoolView
+from envfleet.apis.view import HasStats, PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.making.make import Env, make_pool
@@ -166,7 +166,7 @@ def spec_of_space(space: gymnasium.Space[Any], name: str) -> Any:
     )
 
 
-class DmEnv(dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
+class DmEnv(HasStats, dm_env.Environment):  # type: ignore[misc]  # dm_env ships no types
     """A pool of one env as a dm_env.Environment. Made by make_dm_single().
 
     reward_spec() and discount_spec() are dm_env's defaults: floats.

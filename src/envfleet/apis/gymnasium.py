@@ -215,7 +215,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         info.update(final_obs=last, _final_obs=ended.copy(), **final_info)
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Reset some envs as in Gymnasium: returns all rows, with infos of the reset envs only."""
+        """Reset some envs as in Gymnasium: returns all rows; of the others, the info has env_id and elapsed_step."""
         if env_id is not None:
             raise ConfigError("reset() expected env_id or options['reset_mask'], got both; pass one")
         mask = options["reset_mask"]
@@ -233,7 +233,11 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         rows = np.flatnonzero(mask).astype(np.int32)
         others = {key: value for key, value in options.items() if key != "reset_mask"}
         part = self._info(self.pool.reset(rows, seed=seed, options=others))
-        return self.pool.observe(), spread_rows(part, rows, self.num_envs)
+        obs, elapsed_step = self.pool.observe_episodes()
+        info = spread_rows(part, rows, self.num_envs)
+        everywhere = all_true(self.num_envs)  # every env has these two, reset or not
+        info.update(env_id=self.all_env_ids, _env_id=everywhere, elapsed_step=elapsed_step, _elapsed_step=everywhere)
+        return obs, info
 
 
 class EnvProxy:

@@ -26,6 +26,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet.apis.view import HasStats
 from envfleet.apis.xla_library import load  # first: it names the extra if jax is missing
 from envfleet.batch import Batch, FinalRows
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
@@ -48,7 +49,7 @@ _LARGE_BATCH = 256 * 1024  # bytes
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
-class JaxPool:
+class JaxPool(HasStats):
     """Envs that jitted functions step.
 
     Args:
@@ -113,6 +114,10 @@ class JaxPool:
         """Wait for the next batch; info["env_id"] names its rows."""
         handle, batch = self._traced.recv(handle)
         return handle, gymnasium_rows(batch)
+
+    def drop_pending(self, timeout: float | None = None) -> None:
+        """Wait for the envs in flight and discard their rows, from Python; see Pool.drop_pending()."""
+        self.pool.drop_pending(timeout)
 
     def close(self) -> None:
         """Close the pool. A computation that steps it later raises."""

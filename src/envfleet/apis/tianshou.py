@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.versions import check_version
+from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.executors.python.building import DifferentSpacesError
@@ -48,7 +49,7 @@ Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
 Ids = int | list[int] | NDArray[Any] | None
 
 
-class TianshouPool(BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyped where tianshou is not installed
+class TianshouPool(HasStats, BaseVectorEnv):  # type: ignore[misc, unused-ignore]  # untyped where tianshou is not installed
     """num_envs envs as one BaseVectorEnv. Made by make_vector_env().
 
     Args:

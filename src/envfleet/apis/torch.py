@@ -21,12 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
+from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, MissingExtraError
 from envfleet.infos import all_true, final_info_of, vector_info
+from envfleet.option_checks import flag_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, split
+from envfleet.statistics import PoolStats, joined_stats
 from envfleet.validation import check_actions
 
 try:
@@ -72,6 +75,8 @@ class TorchPool:
         **options: Any,
     ) -> None:
         self.device = _checked_device(device)
+        flag_option("info_tensors", info_tensors)
+        flag_option("static_shapes", static_shapes)
         if reward_dtype is not None and not isinstance(reward_dtype, torch.dtype):
             raise ConfigError(
                 f"reward_dtype expected a torch.dtype or None, got {reward_dtype!r}; pass for example torch.float32"
@@ -124,6 +129,14 @@ class TorchPool:
         """Start a reset of all envs; recv() returns their rows."""
         self._only_group("async_reset()").async_reset(seed=seed, options=options)
 
+    def drop_pending(self, timeout: float | None = None) -> None:
+        """Wait for the envs in flight and discard their rows; see Pool.drop_pending()."""
+        self._only_group("drop_pending()").drop_pending(timeout)
+
+    def stats(self) -> PoolStats:
+        """Return the steps, episodes, returns and times of all groups; see Pool.stats(). For any thread at any time."""
+        return joined_stats([group.stats() for group in self.groups])
+
     def close(self) -> None:
         """Close the pool. Tensors that were returned stay valid."""
         for group in self.groups:
@@ -146,7 +159,7 @@ class TorchPool:
         return self.groups[0]
 
 
-class TorchGroup:
+class TorchGroup(HasStats):
     """One pool, stepped with tensors. Made by TorchPool."""
 
     def __init__(
@@ -237,6 +250,11 @@ class TorchGroup:
         """Start a reset of all envs; recv() returns their rows."""
         self._transfer.wait_for_shared_rows()
         self.pool.async_reset(seed=seed, options=options)
+
+    def drop_pending(self, timeout: float | None = None) -> None:
+        """Wait for the envs in flight and discard their rows; see Pool.drop_pending()."""
+        self._transfer.wait_for_shared_rows()
+        self.pool.drop_pending(timeout)
 
     def close(self) -> None:
         """Close the pool."""

@@ -1,4 +1,4 @@
-"""PoolView: properties that all views of a pool share, with EnvPool's names."""
+"""PoolView: what all views of a pool share: statistics, and properties with EnvPool's names."""
 
 from __future__ import annotations
 
@@ -8,17 +8,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.pool import Pool
+from envfleet.statistics import PoolStats
 
 
-class PoolView:
-    """A mixin for the apis; `pool` is the pool that they are a view of."""
+class HasStats:
+    """A mixin for views of a pool, which they hold as `pool`."""
 
     pool: Pool
+
+    def stats(self) -> PoolStats:
+        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
+        return self.pool.stats()
+
+
+class PoolView(HasStats):
+    """A mixin for the apis with EnvPool's calls."""
 
     @property
     def config(self) -> dict[str, Any]:
         """The pool's options and the env's parameters, as EnvPool's flat dict."""
         return dict(self.pool.spec.config)
+
+    def drop_pending(self, timeout: float | None = None) -> None:
+        """Wait for the envs in flight and discard their rows; see Pool.drop_pending()."""
+        self.pool.drop_pending(timeout)
 
     @property
     def all_env_ids(self) -> NDArray[np.int32]:

@@ -206,8 +206,8 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def observe(self) -> Any:
-        """Return the current observations of all envs."""
+    def observe(self) -> tuple[Any, NDArray[np.int32]]:
+        """Return the current observations of all envs and their elapsed steps, as in their last rows."""
 
     @abstractmethod
     def get_state(self, env_id: int) -> bytes:
@@ -272,7 +272,7 @@ class Executor(ABC):
 
     @abstractmethod
     def stats(self) -> PoolStats:
-        """Return the counters since the envs were made."""
+        """Return the counters since the envs were made. For any thread at any time; raises in a forked child."""
 
     # --- life cycle ------------------------------------------------------------------------
 

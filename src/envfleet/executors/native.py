@@ -179,13 +179,13 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             fault = Fault(env_id, "__init__", str(error))
             raise EnvError((fault,), None, "its constructor must not throw") from error
 
-    def observe(self) -> Any:
+    def observe(self) -> tuple[Any, NDArray[np.int32]]:
         rows = self._native.observe()
         if type(rows) is Batch:
-            return rows.obs
+            return rows.obs, rows.elapsed_step
         if rows.faults is not None:
             raise EnvError(_faults(rows.faults), None, "reset the env, which rebuilds it")
-        return self._obs_of(rows.obs)
+        return self._obs_of(rows.obs), rows.elapsed_step
 
     def get_state(self, env_id: int) -> bytes:
         try:

@@ -22,6 +22,7 @@ from envfleet.making.native_envs import NativeEntry, find_entry, load_entry, nat
 from envfleet.making.options import Options, parse_options, pool_options
 from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.making.registry import family_of
+from envfleet.option_checks import flag_option
 from envfleet.pool import Pool
 from envfleet.rendering import check_screen
 from envfleet.seeding import seeds_for
@@ -231,7 +232,8 @@ def make_gym(task_id: Env, gym_reset_return_info: bool = False, **options: Any) 
     """Make a pool with the old gym's API: obs = reset(); obs, rew, done, info = step(action). Options: see make()."""
     from envfleet.apis.gym import GymPool
 
-    return GymPool(make_gymnasium(task_id, **options), gym_reset_return_info)
+    returns_info = flag_option("gym_reset_return_info", gym_reset_return_info)  # before anything is built
+    return GymPool(make_gymnasium(task_id, **options), returns_info)
 
 
 @with_pool_options(pool_options)

@@ -19,6 +19,7 @@ from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.statistics import PoolStats
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import VectorEnvBuilder
 from envfleet.vector.infos import VectorInfos
@@ -124,6 +125,10 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
         self.pool.mark_running()  # Gymnasium steps envs that were not reset
         self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
         self._infos = VectorInfos(self.single_observation_space, self.num_envs)
+
+    def stats(self) -> PoolStats:
+        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
+        return self.pool.stats()
 
     # --- stepping ----------------------------------------------------------------------------
 

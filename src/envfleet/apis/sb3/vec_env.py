@@ -18,6 +18,7 @@ from stable_baselines3.common.vec_env import VecEnv
 
 from envfleet import _native
 from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
@@ -36,7 +37,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 _FINISH_TIMEOUT_S = 1.0  # how long an interrupted step may take to finish
 
 
-class PoolVecEnv(VecEnv):
+class PoolVecEnv(HasStats, VecEnv):
     """The parts that EnvFleetVecEnv and the drop-ins share: stepping, set_attr(), infos as lists of dicts."""
 
     pool: Pool

@@ -22,6 +22,7 @@ from torchrl.envs.utils import ExplorationType, set_exploration_type
 from envfleet.apis.torch import transfer_for
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for, zip_flags
+from envfleet.apis.view import HasStats
 from envfleet.errors import CallOrderError, ConfigError, EnvIdError
 from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
@@ -31,7 +32,7 @@ from envfleet.seeding import Seed, seeds_for
 ENV_INDEX = "env_index"
 
 
-class AsyncEnvFleetEnv:
+class AsyncEnvFleetEnv(HasStats):
     """num_envs envs; recv() returns the first batch_size that finish.
 
     The specs are of batch_size rows.

@@ -23,7 +23,7 @@ from torchrl.envs import EnvBase
 
 from envfleet.apis.torch import Transfer, transfer_for
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
-from envfleet.apis.view import PoolView
+from envfleet.apis.view import HasStats, PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
 from envfleet.making.make import make_pool, make_spec
@@ -32,7 +32,7 @@ from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for
 
 
-class EnvFleetEnv(EnvBase):  # type: ignore[misc]  # torchrl ships no types
+class EnvFleetEnv(HasStats, EnvBase):  # type: ignore[misc]  # torchrl ships no types
     """num_envs envs as one EnvBase.
 
     Args:

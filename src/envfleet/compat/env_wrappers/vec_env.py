@@ -17,6 +17,7 @@ from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 from envfleet.rendering import tile
 from envfleet.spaces import row_getter
+from envfleet.statistics import PoolStats
 
 VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]
 
@@ -157,6 +158,10 @@ class PoolVecEnv(VecEnv):
                 f"seed() expected an int or a list of {self.num_envs} ints, one per env, got {len(seeds)}"
             )
         self._seeds = seeds
+
+    def stats(self) -> PoolStats:
+        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
+        return self.pool.stats()
 
     def reset(self) -> Any:
         """Reset all envs and return their observations."""

@@ -269,8 +269,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         broken[list(self._lost)] = True
         return broken
 
-    def observe(self) -> Any:
-        return self._obs(self._native.observe(), self._last_objects)
+    def observe(self) -> tuple[Any, NDArray[np.int32]]:
+        return self._obs(self._native.observe(), self._last_objects), self._native.elapsed_steps()
 
     def get_state(self, env_id: int) -> bytes:
         try:

@@ -46,6 +46,10 @@ from envfleet.spaces import split
 from envfleet.statistics import PoolStats
 from envfleet.validation import LeafColumns
 
+# How often a response carries the counts of stats(), for threads that must not disturb the caller's: every second, and
+# less often if that took more than a hundredth of the time.
+_STATS_NS = 1_000_000_000
+_STATS_SHARE = 100
 # Ray returns smaller values inside its own message. A larger array is read from the object store without a copy.
 _INLINE_BYTES = 96_000
 
@@ -62,6 +66,7 @@ class EnvActor:
         self._failure = ""
         self._last_command = 0
         self._last_stopped_serve = 0
+        self._next_stats_ns = 0
         self._listener: Listener | None = None
         self._connection: ActorConnection | None = None
 
@@ -246,8 +251,9 @@ class EnvActor:
                 for column in (*obs, batch.reward, batch.terminated, batch.truncated):
                     column[row] = 0
         extras = b""
-        if info or final_info or pickled or faults:
-            extras = pickle.dumps((info, final_info, pickled, faults), protocol=pickle.HIGHEST_PROTOCOL)
+        stats = self._due_stats()
+        if info or final_info or pickled or faults or stats:
+            extras = pickle.dumps((info, final_info, pickled, faults, stats), protocol=pickle.HIGHEST_PROTOCOL)
         columns = ResponseColumns(
             obs,
             batch.reward,
@@ -298,6 +304,16 @@ class EnvActor:
             return encode_error(error.with_env_id(self._first_env + error.env_id), self._first_env)
         except BaseException as error:
             return encode_error(error, self._first_env)
+
+    def _due_stats(self) -> bytes:
+        """Return the pickled statistics if some time has passed since the last ones, else nothing."""
+        start_ns = time.monotonic_ns()
+        if start_ns < self._next_stats_ns:
+            return b""
+        data = pickle.dumps(self._stats(), protocol=pickle.HIGHEST_PROTOCOL)
+        end_ns = time.monotonic_ns()
+        self._next_stats_ns = end_ns + max(_STATS_NS, _STATS_SHARE * (end_ns - start_ns))
+        return data
 
     def _stats(self) -> tuple[PoolStats, int]:
         """Return the statistics of the envs and their age in nanoseconds."""

@@ -33,7 +33,8 @@ Rows = slice | NDArray[np.intp]
 class Response:
     """The rows that a worker returned for a request. columns: None if they were lost with the worker.
 
-    objects: by row, the parts without a column ("obs", "info", "final_obs", "final_info"). faults: by row.
+    objects: by row, the parts without a column ("obs", "info", "final_obs", "final_info"). faults: by row. stats: the
+    worker's pickled statistics and their age in nanoseconds, if it sent them.
     """
 
     env_ids: NDArray[np.int32]
@@ -42,13 +43,14 @@ class Response:
     final_info: InfoColumns = field(default_factory=dict)
     objects: dict[int, dict[str, Any]] = field(default_factory=dict)
     faults: dict[int, Fault] = field(default_factory=dict)
+    stats: bytes = b""
 
 
 def response_from_columns(env_ids: NDArray[np.int32], method: str, columns: ResponseColumns) -> Response:
     """Unpickle the extras of a response. Objects that cannot be unpickled here are the fault of their own env."""
     response = Response(env_ids, columns)
     if columns.extras:
-        response.info, response.final_info, pickled_objects, records = pickle.loads(columns.extras)
+        response.info, response.final_info, pickled_objects, records, response.stats = pickle.loads(columns.extras)
         response.faults = {row: fault_from_record(record) for row, record in records}
         for row, data in pickled_objects.items():
             try:

@@ -9,9 +9,10 @@ completes it, and everything around those can be repeated: the next call goes on
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -29,6 +30,7 @@ from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
 from envfleet.spec import PoolConfig
+from envfleet.statistics import PoolStats
 from envfleet.validation import LeafColumns
 
 # How long to wait on connections while other messages go through Ray, as they do after a connection was lost: nothing
@@ -95,7 +97,9 @@ class Dispatcher:
         responses: ResponseCodec,
         config: PoolConfig,
         guard: _native.CallGuard,
+        on_stats: Callable[[Worker, PoolStats, int], None],
     ) -> None:
+        """on_stats is called with the statistics that a response carries, and their age in nanoseconds."""
         num_envs = len(table.all_ids)
         self.phases: NDArray[np.uint8] = np.full(num_envs, int(Phase.UNSTARTED), dtype=np.uint8)
         self.is_lost: NDArray[np.bool_] = np.zeros(num_envs, dtype=np.bool_)
@@ -109,6 +113,7 @@ class Dispatcher:
         self._is_async = config.is_async
         self._step_timeout_s = config.step_timeout
         self._guard = guard
+        self._on_stats = on_stats
         # A batch in order, with the batch rows of each request.
         self._ordered: tuple[NDArray[np.int32], list[tuple[PendingRequest, Rows]]] | None = None
         # Asynchronous requests, and the rows of their responses that are not part of a batch yet, oldest first.
@@ -469,6 +474,8 @@ class Dispatcher:
                 self.phases[fault.env_id] = Phase.BROKEN
                 worker.defer("phase", fault.env_id - worker.envs.start, int(Phase.BROKEN))
         self._complete(request, response)
+        if response.stats:
+            self._on_stats(worker, *pickle.loads(response.stats))
         current = worker.current
         if current is not None:
             current.started_at = time.monotonic()

@@ -7,7 +7,9 @@ each worker concerned, and a batch holds the rows of the responses that arrived 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +23,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import Phase, StepRule, step_rule
 from envfleet.batch import Batch, Fault
-from envfleet.errors import EnvError
+from envfleet.errors import CallOrderError, EnvError, PoolClosedError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
 from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
 from envfleet.executors.native import check_native_options
@@ -102,6 +104,7 @@ class RayExecutor(Executor):
         self._connections = Connections(session.ray, config.ray.direct)
         self._table = WorkerTable(self._workers)
         self._stats = StatsHistory(worker_envs)
+        self._last_caller = threading.get_ident()
         self._dispatcher = Dispatcher(
             session.ray,
             self._table,
@@ -111,6 +114,7 @@ class RayExecutor(Executor):
             self._responses,
             config,
             guard,
+            lambda worker, stats, age_ns: self._stats.update(self._workers.index(worker), stats, age_ns),
         )
         self._connections.connect(self._workers)
         self.call_guard = guard
@@ -119,6 +123,7 @@ class RayExecutor(Executor):
 
     def _enter(self) -> _native.PartOfCall:
         """Return the context of a call. Raises, here or on entry, if the call is not allowed now."""
+        self._last_caller = threading.get_ident()
         # A forked child must not touch Ray's connections, which belong to its parent.
         if not self.call_guard.is_forked and not self.call_guard.is_closing:
             self._session.check()
@@ -217,7 +222,7 @@ class RayExecutor(Executor):
                 self._call_one(env_id, "rebuild", (phase,), "__init__", BUILD_REMEDY)
             self._dispatcher.phases[env_id] = phase
 
-    def observe(self) -> Any:
+    def observe(self) -> tuple[Any, NDArray[np.int32]]:
         with self._enter():
             return self._observe()
 
@@ -326,8 +331,8 @@ class RayExecutor(Executor):
             raise EnvError.of(tuple(faults), None, call_remedy(faults[0], remedy)) from faults[0].cause
         return results
 
-    def _observe(self) -> Any:
-        """Return the present observations; zeros for envs that died with their worker."""
+    def _observe(self) -> tuple[Any, NDArray[np.int32]]:
+        """Return the present observations and elapsed steps; zeros for envs that died with their worker."""
         is_lost = self._dispatcher.is_lost
         # The new actor of a worker that died may hold envs that were reset beside envs that are still lost.
         asked: dict[Worker, list[int]] = {}
@@ -341,7 +346,7 @@ class RayExecutor(Executor):
 
         def columns_of(worker: Worker) -> Sequence[Any]:
             if worker in results:
-                return split_obs(results[worker])
+                return split_obs(results[worker][0])
             count = len(worker.envs)
             return [
                 np.zeros((count, *leaf.shape), leaf.dtype) if leaf.kind == "array" else (None,) * count
@@ -358,7 +363,11 @@ class RayExecutor(Executor):
             else:
                 values = (value for part in parts for value in part)
                 joined.append(tuple(None if lost else value for value, lost in zip(values, is_lost, strict=True)))
-        return join(self.spec.observation_space)(joined)
+        elapsed_step = np.zeros(self.num_envs, np.int32)
+        for worker, (_, own_steps) in results.items():
+            elapsed_step[list(worker.envs)] = own_steps
+        elapsed_step[is_lost] = 0
+        return join(self.spec.observation_space)(joined), elapsed_step
 
     # --- status ----------------------------------------------------------------------------
 
@@ -388,7 +397,21 @@ class RayExecutor(Executor):
             return broken
 
     def stats(self) -> PoolStats:
-        """Return the statistics of all envs. Of an actor that died, those it had when it was last asked."""
+        """Return the statistics of all envs. Of an actor that died, those it had when it was last asked.
+
+        Asking the actors is a call like any other. So only the thread that calls the pool asks them, between its calls;
+        others get what the actors sent along with their responses.
+        """
+        caller = self._last_caller
+        is_callers = caller == threading.get_ident() or all(own.ident != caller for own in threading.enumerate())
+        if is_callers and not self.call_guard.is_closing:
+            with contextlib.suppress(CallOrderError, PoolClosedError):  # from a signal handler in the midst of a call
+                self.call_guard.run(self._ask_for_stats)
+        elif self.call_guard.is_forked:
+            self.call_guard.run(lambda: None)  # raises
+        return self._stats.total()
+
+    def _ask_for_stats(self) -> None:
         with self._enter():
             refs = {worker: worker.call("call", [], "stats", b"", []) for worker in self._workers if not worker.is_dead}
             for worker, ref in refs.items():
@@ -397,7 +420,6 @@ class RayExecutor(Executor):
                     self._stats.update(self._workers.index(worker), stats, age_ns)
                 except self._session.ray.exceptions.RayError as error:
                     self._dispatcher.check_alive(worker, error)
-            return self._stats.total()
 
     @property
     def worker_pids(self) -> list[int]:
