@@ -637,6 +637,7 @@ void bind_native_pool(nb::module_& module) {
                  .read("thread_affinity_offset", options.thread_affinity_offset)
                  .read("max_episode_steps", options.max_episode_steps)
                  .read("autoreset", autoreset)
+                 .read("keeps_last_obs", options.keeps_last_obs)
                  .read("configs", configs)
                  .read("all_ids", all_ids)
                  .read("batch_type", batch_type)

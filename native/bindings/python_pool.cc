@@ -110,6 +110,7 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
   for (nb::handle column : options.obs) obs_.emplace_back(column);
   copies_early_ = is_worth_copying_early();
   for (nb::handle column : options.final_obs) final_obs_.emplace_back(column);
+  kept_ = KeptColumn::read(options.kept);
 }
 
 // Waits until missing() is not positive. Returns false after timeout_ns (negative: no limit). is_watched: workers that
@@ -276,6 +277,7 @@ PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
 nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count,
                                   const EarlyRows& early) {
   count_in_flight(-count);
+  for (std::int64_t row = 0; row < count; ++row) settle_obs(env_of(env_ids, row));
   nb::object replies = replies_of(env_ids, count);
   const bool has_replies = replies.is_valid();
   nb::object rows = rows_of(env_ids, count, std::move(replies), early).release();
@@ -395,7 +397,9 @@ bool PythonPool::abandon(double timeout_s) {
   const auto missing = [&] { return queue_.num_in_flight() - queue_.num_collected(); };
   if (!wait_for(missing, to_ns(timeout_s))) return false;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (queue_.is_in_flight(env_id)) queue_.take(env_id);
+    if (!queue_.is_in_flight(env_id)) continue;
+    settle_obs(env_id);
+    queue_.take(env_id);
   }
   ordered_.clear();
   num_in_flight_.store(0, std::memory_order_relaxed);
@@ -434,7 +438,20 @@ Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::ob
   return rows;
 }
 
-// A list of Reply; invalid if there are none. Also clears the observations of envs whose worker died.
+// Settles what the row of an env that was collected shows: its new observation, which is its last one from now on, or, if
+// it raised or died with its worker, the last one; without kept columns zeros, which an env that raised has already.
+void PythonPool::settle_obs(std::int32_t env_id) {
+  Slot& slot = queue_.slot(env_id);
+  if (slot.kind == shm::kGoodRow) {
+    if (!kept_.empty()) slot.last_copy = 1 - slot.last_copy % 2;
+  } else if (!kept_.empty()) {
+    for (const KeptColumn& column : kept_) column.restore(slot, env_id);
+  } else if (slot.kind == shm::kLostRow) {
+    for (const Column& column : obs_) column.clear_row(env_id);
+  }
+}
+
+// A list of Reply; invalid if there are none.
 nb::object PythonPool::replies_of(const std::int32_t* env_ids, std::int64_t count) const {
   nb::object replies;
   for (std::int64_t row = 0; row < count; ++row) {
@@ -442,9 +459,6 @@ nb::object PythonPool::replies_of(const std::int32_t* env_ids, std::int64_t coun
     const Slot& slot = queue_.slot(env_id);
     if (slot.kind == shm::kGoodRow && slot.reply_bytes == 0) continue;
     const bool is_lost = slot.kind == shm::kLostRow;
-    if (is_lost) {
-      for (const Column& column : obs_) column.clear_row(env_id);
-    }
     if (!replies.is_valid()) replies = nb::list();
     nb::borrow<nb::list>(replies).append(Reply{row, env_id, is_lost, slot.reply_bytes});
   }
@@ -522,6 +536,20 @@ void PythonPool::seed(nb::handle env_ids, nb::handle words) {
     slot.has_seed = 1;
     next += 4;
   }
+}
+
+void PythonPool::restore_last_obs(std::int32_t env_id, bool is_rejected) {
+  const Part part(*this);
+  Slot& slot = slot_of(env_id);
+  if (is_rejected) slot.last_copy = 1 - slot.last_copy % 2;
+  for (const KeptColumn& column : kept_) column.restore(slot, env_id);
+}
+
+void PythonPool::keep_obs(std::int32_t env_id) {
+  const Part part(*this);
+  Slot& slot = slot_of(env_id);
+  for (const KeptColumn& column : kept_) column.keep(slot, env_id);
+  slot.last_copy = 1 - slot.last_copy % 2;
 }
 
 void PythonPool::set_request_bytes(std::int32_t env_id, std::uint64_t count) {
@@ -660,6 +688,7 @@ void bind_python_pool(nb::module_& module) {
                  .read("step_timeout_s", options.step_timeout_s)
                  .read("obs", options.obs)
                  .read("final_obs", options.final_obs)
+                 .read("kept", options.kept)
                  .read("action", options.action)
                  .read("action_space", options.action_space)
                  .read("info", options.info)
@@ -687,6 +716,8 @@ void bind_python_pool(nb::module_& module) {
       .def("abandon", &PythonPool::abandon, nb::arg("timeout_s"))
       .def("finish_abandoned_call", [](PythonPool& self) { const PoolCall<PartialCall> call(self); })
       .def("seed", &PythonPool::seed, nb::arg("env_ids").none(), nb::arg("words"))
+      .def("restore_last_obs", &PythonPool::restore_last_obs, nb::arg("env_id"), nb::arg("is_rejected"))
+      .def("keep_obs", &PythonPool::keep_obs, nb::arg("env_id"))
       .def("set_request_bytes", &PythonPool::set_request_bytes, nb::arg("env_id"), nb::arg("count"))
       .def("set_phase", &PythonPool::set_phase, nb::arg("env_id"), nb::arg("phase"))
       .def("get_episode", &PythonPool::get_episode, nb::arg("env_id"))

@@ -22,6 +22,7 @@
 
 #include "bindings/call_scope.h"
 #include "bindings/info_schema.h"
+#include "bindings/kept_column.h"
 #include "bindings/numpy_arrays.h"
 #include "bindings/rows.h"
 #include "engine/call_guard.h"
@@ -37,6 +38,7 @@ struct PythonPoolOptions {
   bool may_spin = false;          // before the caller sleeps
   double step_timeout_s = -1;     // negative: none
   nanobind::list obs, final_obs;  // arrays over the buffer, one per stored leaf of an observation
+  nanobind::list kept;            // see KeptColumn; empty for pools that do not restart envs
   nanobind::object action;        // the array of the actions, if they are one; otherwise None
   nanobind::object action_space;  // a dict of executors/python/layout.py; None: Python stores actions
   nanobind::object info;          // the array of the info columns
@@ -122,6 +124,11 @@ class PythonPool {
   // --- between batches -------------------------------------------------------------------
 
   void seed(nanobind::handle env_ids, nanobind::handle words);
+  // With kept columns: makes the last observation that the env delivered its row again; is_rejected: the row that was
+  // just collected does not count as delivered.
+  void restore_last_obs(std::int32_t env_id, bool is_rejected);
+  // Makes the row of an env its last observation.
+  void keep_obs(std::int32_t env_id);
   void set_request_bytes(std::int32_t env_id, std::uint64_t count);
   void set_phase(std::int32_t env_id, std::uint8_t phase);
   // What a slot holds of the episode in progress: phase, elapsed_step, seed (pending; or None), current_return.
@@ -205,6 +212,7 @@ class PythonPool {
   Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies, const EarlyRows& early) const;
   nanobind::object obs_rows(std::size_t column, const std::int32_t* env_ids, std::int64_t count,
                             const EarlyRows& early) const;
+  void settle_obs(std::int32_t env_id);
   nanobind::object replies_of(const std::int32_t* env_ids, std::int64_t count) const;
   void set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
   void set_final_rows(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
@@ -215,6 +223,7 @@ class PythonPool {
   const std::int32_t num_envs_, batch_size_, autoreset_;
   std::optional<ActionColumnStore> actions_;  // empty: the Python layer stores them
   std::vector<Column> obs_, final_obs_;
+  std::vector<KeptColumn> kept_;
   Column info_;
   InfoSchema schema_;
   nanobind::object all_ids_;

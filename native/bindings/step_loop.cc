@@ -178,6 +178,7 @@ StepLoop::StepLoop(const StepLoopOptions& options)
       obs_(options.obs),
       action_(options.action),
       info_(options.info),
+      kept_(KeptColumn::read(options.kept)),
       runner_(options.runner),
       env_(end_env_ - first_env_),
       step_(end_env_ - first_env_),
@@ -293,6 +294,9 @@ void StepLoop::run_next() {
   } catch (nb::python_error& error) {
     // Nothing that an env's objects do may leave its row unfinished: Ctrl-C can come anywhere, a key's hash may raise.
     interrupt = fail_row(env_id, slot, error);
+  }
+  if (slot.kind == shm::kGoodRow && slot.op != shm::kCall) {
+    for (const KeptColumn& column : kept_) column.keep(slot, env_id);
   }
   const std::int64_t now = clock_ns_ = engine::now_ns();
   state.busy_ns += now - start;
@@ -477,6 +481,7 @@ void bind_step_loop(nb::module_& module) {
                  .read("obs", options.obs)
                  .read("action", options.action)
                  .read("info", options.info)
+                 .read("kept", options.kept)
                  .read("runner", options.runner)
                  .finish();
              new (self) StepLoop(options);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "bindings/info_schema.h"
+#include "bindings/kept_column.h"
 #include "bindings/numpy_arrays.h"
 #include "shm/slot_updates.h"
 #include "shm/worker_queue.h"
@@ -76,6 +77,7 @@ struct StepLoopOptions {
   nanobind::object obs;                // see ObsColumns
   nanobind::object action;             // the column, if actions are one array; otherwise None
   nanobind::object info;               // the array of the info columns
+  nanobind::list kept;                 // see KeptColumn; empty for pools that do not restart envs
   nanobind::object runner;
 };
 
@@ -137,6 +139,7 @@ class StepLoop {
   ObsColumns obs_;
   ActionColumn action_;
   Column info_;
+  std::vector<KeptColumn> kept_;
   nanobind::object runner_;
   std::vector<nanobind::object> env_, step_, reset_;
   std::uint32_t num_forks_;    // of this process when the loop was made

@@ -38,6 +38,13 @@ struct BatchLayout {
   std::vector<ColumnLayout> columns;
   std::int64_t total_bytes = 0;
 
+  // The bytes of one observation.
+  std::int64_t obs_bytes() const {
+    std::int64_t bytes = 0;
+    for (std::int64_t k = 0; k < num_obs; ++k) bytes += columns[obs(k)].row_bytes;
+    return bytes;
+  }
+
   // Indices into columns.
   std::int64_t obs(std::int64_t k) const { return k; }
   std::int64_t reward() const { return num_obs; }

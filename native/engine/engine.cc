@@ -5,6 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 #include "engine/cores.h"
 #include "engine/numpy_host.h"
@@ -28,6 +29,9 @@ constexpr double kStoredBlockNs = 1'000;  // the actions of a block: at most so 
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
 constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
+constexpr std::int64_t kKeptBytes = 16 * 1024;  // the same for observations that are kept
+// The end of a state that holds the env's last observation before it.
+constexpr std::string_view kLastObsMark = "envfleet.last_observation";
 constexpr int kAllParts = -1;               // all threads of a batch measure what its rows cost
 constexpr int kCallerShard = 0;             // of the counters; worker i has shard i + 1
 
@@ -71,6 +75,10 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
 
   const bool with_finals = has_final_rows(options.autoreset);
   sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
+  if (options.keeps_last_obs) {
+    last_obs_.emplace(sync_layout(), options.num_envs);
+    max_kept_rows_ = std::clamp<std::int64_t>(kKeptBytes / std::max<std::int64_t>(sync_layout().obs_bytes(), 1), 1, kCountedRows);
+  }
   if (!is_async()) return;
   async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));
   posted_options_.resize(options.num_envs);
@@ -223,21 +231,43 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
   switch (request) {
     case Request::step:
       for (std::int64_t next = begin; begin < end; begin = next) {
-        next = std::min(begin + kCountedRows, end);
+        next = std::min(begin + (last_obs_ ? max_kept_rows_ : kCountedRows), end);
         if (actions.store != nullptr) actions.store(actions.context, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
+        if (last_obs_) keep_last_obs(rows, begin, next);
         counters_.count_steps(shard, rows, begin, next);
       }
       break;
     case Request::reset:
       type.reset_range(fleet_->raw(), &rows, begin, end);
+      if (last_obs_) keep_last_obs(rows, begin, end);
       counters_.count_resets(shard, rows, begin, end);
       break;
     case Request::observe:
       // An env that was built with an earlier header leaves this column as it was.
       std::fill(rows.elapsed_step + begin, rows.elapsed_step + end, 0);
       type.observe_range(fleet_->raw(), &rows, begin, end);
+      // An env that was rebuilt after it threw shows its last observation until its next episode starts.
+      for (std::int64_t row = begin; last_obs_ && row < end; ++row) {
+        const std::int32_t env_id = detail::env_of(rows, row);
+        if (phases_[env_id] == EF_ENDED) last_obs_->restore(rows, row, env_id);
+      }
       break;
+  }
+}
+
+void Engine::keep_last_obs(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
+  if (!has_faults()) [[likely]] {
+    last_obs_->keep(rows, begin, end);
+    return;
+  }
+  for (std::int64_t row = begin; row < end; ++row) {
+    const std::int32_t env_id = detail::env_of(rows, row);
+    if (phases_[env_id] == EF_BROKEN) {
+      last_obs_->restore(rows, row, env_id);
+    } else {
+      last_obs_->keep(rows, row, row + 1);
+    }
   }
 }
 
@@ -382,12 +412,52 @@ void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   counters_.begin_episode(env_id, phase, false);
 }
 
+std::string Engine::get_state(std::int32_t env_id) {
+  std::string state = fleet_->get_state(env_id);
+  if (!last_obs_) return state;
+  last_obs_->append_to(state, env_id);
+  return state.append(kLastObsMark);
+}
+
 void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size) {
+  std::string_view state(static_cast<const char*>(data), static_cast<std::size_t>(size)), last_obs;
+  const std::size_t obs_bytes = static_cast<std::size_t>(sync_layout().obs_bytes());
+  if (state.ends_with(kLastObsMark) && state.size() >= obs_bytes + kLastObsMark.size()) {
+    state.remove_suffix(kLastObsMark.size());
+    last_obs = state.substr(state.size() - obs_bytes);
+    state.remove_suffix(obs_bytes);
+  }
   ef_error error{};
   set_attention(true);
-  const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, data, size, &error) == 0;
+  const auto num_bytes = static_cast<std::int64_t>(state.size());
+  const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, state.data(), num_bytes, &error) == 0;
   counters_.begin_episode(env_id, phases_[env_id], true);  // also after a state that was loaded only in part
   if (!is_set) throw FleetError(error.message);
+  if (!last_obs_) return;
+  if (last_obs.data() != nullptr) {
+    last_obs_->load(env_id, last_obs);
+  } else {
+    keep_observed(env_id);
+  }
+}
+
+void Engine::keep_observed(std::int32_t env_id) {
+  last_obs_->clear(env_id);
+  const std::uint8_t phase = phases_[env_id];
+  if (phase != EF_RUNNING && phase != EF_ENDED) return;
+  const std::unique_ptr<BatchBuffer, decltype(&BufferPool::release)> buffer(sync_buffers_->acquire(), BufferPool::release);
+  ef_rows& rows = buffer->rows();
+  buffer->env_ids()[0] = env_id;
+  rows.env_ids = buffer->env_ids();
+  fill_in(rows, Request::observe, nullptr);
+  bool has_thrown = false;
+  rows.fault_context = &has_thrown;
+  rows.on_fault = [](void* context, std::int64_t, std::int32_t, std::int32_t, const char*) noexcept {
+    *static_cast<bool*>(context) = true;
+  };
+  fleet_->type().observe_range(fleet_->raw(), &rows, 0, 1);
+  phases_[env_id] = phase;  // that its observation cannot be seen now does not break it
+  if (!has_thrown) last_obs_->keep(rows, 0, 1);
 }
 
 void Engine::mark_broken(std::int32_t env_id) {

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@
 #include "engine/cost_meter.h"
 #include "engine/counters.h"
 #include "engine/fleet_handle.h"
+#include "engine/last_observations.h"
 #include "engine/sync_job.h"
 #include "engine/thread_count.h"
 #include "engine/thread_pool.h"
@@ -37,6 +39,7 @@ struct EngineOptions {
   std::int32_t thread_affinity_offset = -1;  // below 0: not pinned
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
+  bool keeps_last_obs = false;  // the row of an env that throws has its last observation; otherwise zeros
 };
 
 struct Fault {
@@ -94,7 +97,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
   // Leaves the env in this phase; with ENDED, the next step starts its episode (step_rule.h).
   void rebuild(std::int32_t env_id, std::uint8_t phase);
-  std::string get_state(std::int32_t env_id) { return fleet_->get_state(env_id); }
+  std::string get_state(std::int32_t env_id);
   // A state that the env refuses leaves it broken.
   void set_state(std::int32_t env_id, const void* data, std::int64_t size);
   // The env may not be stepped until it is rebuilt.
@@ -155,6 +158,10 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // shard: the thread's shard of the counters.
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
                  const GivenActions& actions = {});
+  // Keeps the observations of these rows, which were run just now, and writes the last ones into those that failed.
+  void keep_last_obs(const ef_rows& rows, std::int64_t begin, std::int64_t end);
+  // Keeps what an env shows now, whose state was set.
+  void keep_observed(std::int32_t env_id);
   void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard);
   // Runs blocks of the started batch, or stores their actions, those of this part first; see SyncJob::run_blocks().
   // Returns true if there were any.
@@ -176,6 +183,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<std::uint8_t> phases_;
   std::unique_ptr<FleetHandle> fleet_;
   Counters counters_;
+  std::optional<LastObservations> last_obs_;  // with keeps_last_obs
+  std::int64_t max_kept_rows_ = 1;            // so many are kept while they are still in the first-level cache
 
   // Used by the caller's thread only.
   std::int64_t action_bytes_ = 0;

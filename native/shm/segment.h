@@ -122,6 +122,9 @@ struct alignas(64) Slot {
   std::uint8_t terminated, truncated;
   std::uint8_t kind;  // RowKind
   std::uint8_t has_final;
+  // Which of the two copies of observations holds the env's last one, where they are kept. Written by the caller alone,
+  // when it collects the row: the worker writes the next observation into the other copy, and may die in the middle of it.
+  std::uint8_t last_copy;
   std::uint64_t reply_bytes;            // of the env's reply in the side channel, 0: none
   std::uint64_t info_mask, final_mask;  // which info columns hold a value
   SlotStatistics statistics;

@@ -129,6 +129,7 @@ class NativePool:
         thread_affinity_offset: int,
         max_episode_steps: int,
         autoreset: int,
+        keeps_last_obs: bool,
         configs: list[dict[str, Any]],
         all_ids: NDArray[np.int32],
         batch_type: type[Batch] | None,
@@ -193,6 +194,7 @@ class PythonPool:
         step_timeout_s: float,
         obs: list[NDArray[Any]],
         final_obs: list[NDArray[Any]],
+        kept: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]],  # with on_error="restart"
         action: NDArray[Any] | None,
         action_space: Mapping[str, Any] | None,
         info: NDArray[np.uint8],
@@ -217,6 +219,8 @@ class PythonPool:
     def abandon(self, timeout_s: float) -> bool: ...
     def finish_abandoned_call(self) -> None: ...
     def seed(self, env_ids: NDArray[np.int32] | None, words: NDArray[np.uint32]) -> None: ...
+    def restore_last_obs(self, env_id: int, is_rejected: bool) -> None: ...
+    def keep_obs(self, env_id: int) -> None: ...
     def set_request_bytes(self, env_id: int, count: int) -> None: ...
     def set_phase(self, env_id: int, phase: int) -> None: ...
     def get_episode(self, env_id: int) -> dict[str, Any]: ...
@@ -258,6 +262,7 @@ class StepLoop:
         obs: Any,  # nested as the observation space, a list [column, is_text] per leaf; or None
         action: NDArray[Any] | None,
         info: NDArray[np.uint8],
+        kept: list[tuple[NDArray[Any], NDArray[Any], NDArray[Any]]],
         runner: Any,
     ) -> None: ...
     def set_env(

@@ -90,10 +90,17 @@ class Restarts:
             self._rebuild_in(batch, fault.env_id, phase)
             row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             errors[row], has_error[row] = RestartMessage(f"{fault.method}(): {fault.message}"), True
+        rows = np.flatnonzero(has_error)
+        if not was_reset and batch.final is not None:
+            # The executor has completed the row with the env's last observation, which is the final one.
+            batch.final.obs = self._with_rows(batch.final.obs, rows, self._rows_of(batch.obs, rows))
+            batch.final.elapsed_step[rows] = batch.elapsed_step[rows]
         if has_first_rows:
-            self._fill_first_rows(batch, np.flatnonzero(has_error))
+            self._fill_first_rows(batch, rows)
         if not was_reset:
-            batch.truncated[has_error] = True
+            batch.reward[rows] = 0
+            batch.terminated[rows] = False
+            batch.truncated[rows] = True
         merge([{"error": text} if text is not None else None for text in errors], batch.info)
         return batch
 
@@ -129,6 +136,15 @@ class Restarts:
     def _exhausted(self, faults: tuple[Fault, ...]) -> tuple[Fault, ...]:
         """Return the faults of envs that have reached max_restarts."""
         return tuple(fault for fault in faults if self._totals[fault.env_id] >= self._config.max_restarts)
+
+    def _rows_of(self, obs: Any, rows: NDArray[np.intp]) -> Any:
+        """Return these rows of an observation."""
+        space = self._executor.spec.observation_space
+        columns = [
+            tuple(column[row] for row in rows) if isinstance(column, tuple) else column[rows]
+            for column in split(space)(obs)
+        ]
+        return join(space)(columns)
 
     def _with_rows(self, obs: Any, rows: NDArray[np.intp], fresh: Any) -> Any:
         """Return an observation with these rows replaced."""

@@ -180,6 +180,11 @@ class PoolConfig:
         """Whether batches hold fewer rows than there are envs."""
         return self.batch_size < self.num_envs
 
+    @property
+    def restarts_envs(self) -> bool:
+        """Whether an env that fails is restarted, and its row shows its last observation."""
+        return self.on_error == "restart"
+
 
 @dataclass
 class EnvSpec(GymnasiumSpec):

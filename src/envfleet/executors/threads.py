@@ -45,6 +45,7 @@ class ThreadsExecutor(PythonExecutor):
                 config.num_envs,
                 num_workers,
                 config.autoreset_mode,
+                config.restarts_envs,
             )
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)

@@ -22,6 +22,7 @@ from envfleet.executors.python.info_schema import InfoSchema
 from envfleet.executors.python.layout import Layout, native_action_space, read_text
 from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
+from envfleet.executors.python.snapshots import snapshot
 from envfleet.infos import merge
 from envfleet.seeding import Words
 from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
@@ -69,6 +70,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             step_timeout_s=NO_TIMEOUT if config.step_timeout is None else config.step_timeout,
             obs=[column for column in self._columns.obs if column is not None],
             final_obs=[column for column in self._columns.final if column is not None],
+            kept=self._columns.kept,
             action=self._columns.action[0] if len(self._columns.action) == 1 else None,
             action_space=native_action_space(layout.action_leaves) if config.check_actions else None,
             info=self._columns.info,
@@ -81,7 +83,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         # Without a reference to this executor: if Ctrl-C keeps it from reaching a pool, it ends when it is dropped.
         self._info_schema = InfoSchema(partial(_publish, self._native, side_channel))
         self._join_obs = join(layout.observation_space)
-        # The leaves without a column of each env's last observation, for observe().
+        # The leaves without a column of each env's last observation, for observe() and for rows of envs that fail.
+        self._keeps_last_obs = config.restarts_envs
         self._last_objects: list[Sequence[Any] | None] = [None] * config.num_envs
         # Envs that died with their worker and that the restarted worker has not built yet.
         self._lost: set[int] = set()
@@ -206,11 +209,13 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             final_info = merge(messages.final_infos, rows.final_info or {})
             self._info_schema.learn(messages.final_infos)
             final = FinalRows(self._obs(rows.final_obs, messages.final_objects), rows.final_elapsed_step, final_info)
+        faults = tuple(messages.faults)
         for row, objects in enumerate(messages.obs_objects):
             if objects is not None:
-                self._last_objects[rows.env_id[row]] = objects
+                self._last_objects[rows.env_id[row]] = self._own(objects)
+        if self._keeps_last_obs and faults:
+            self._restore_last_obs(rows, messages)
         obs = self._obs(rows.obs, messages.obs_objects)
-        faults = tuple(messages.faults)
         return Batch(
             obs, rows.reward, rows.terminated, rows.truncated, rows.env_id, rows.elapsed_step, info, final, faults
         )
@@ -223,6 +228,23 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         columns = [None if leaf.kind == "object" else _read(leaf, next(remaining)) for leaf in self._layout.obs_leaves]
         return self._join_obs(leaf_columns(self._layout.obs_leaves, columns, objects))
 
+    def _restore_last_obs(self, rows: _native.Rows, messages: _Messages) -> None:
+        """Complete the rows of envs that failed with their last observations; most have the columns already."""
+        for fault in messages.faults:
+            row = int(np.flatnonzero(rows.env_id == fault.env_id)[0])
+            messages.obs_objects[row] = self._own(self._last_objects[fault.env_id])
+            if row in messages.unreadable:
+                self._native.restore_last_obs(fault.env_id, is_rejected=True)
+                stored = [column for column in self._columns.obs if column is not None]
+                for column, own in zip(rows.obs, stored, strict=True):
+                    column[row] = own[fault.env_id]
+
+    def _own(self, objects: Sequence[Any] | None) -> Sequence[Any] | None:
+        """Return the objects of an observation, or copies if they may not change when the caller changes its own."""
+        if objects is None or not self._keeps_last_obs:
+            return objects
+        return [snapshot(value, copies_objects=True) for value in objects]
+
     def take_reply(self, env_id: int, num_bytes: int) -> dict[str, Any]:
         """Return the message that came with an env's row. If it cannot be read, that is a fault of this env alone."""
         try:
@@ -231,7 +253,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         except (Exception, SystemExit) as error:  # what unpickling calls may exit
             self._native.set_phase(env_id, int(Phase.BROKEN))
             what = f"its infos or results cannot be unpickled here: {message_of(error)}; return plain values"
-            return {"fault": (ExceptionReport(self.method_of(env_id), what, ""), error)}
+            return {"fault": (ExceptionReport(self.method_of(env_id), what, ""), error), "is_unreadable": True}
 
     def method_of(self, env_id: int) -> str:
         """Return the method that was last requested of an env."""
@@ -252,6 +274,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             self.seed(np.array([env_id], dtype=np.int32), words)  # kept until the next reset
         self._ask([env_id], ("rebuild", phase), "__init__", BUILD_REMEDY)
         self._lost.discard(env_id)
+        # An env that observes into its row has cleared it, and the row may be part of a batch.
+        self._native.restore_last_obs(env_id, is_rejected=False)
 
     def set_phase(self, env_id: int, phase: int) -> None:
         self._native.set_phase(env_id, phase)
@@ -270,7 +294,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         return broken
 
     def observe(self) -> tuple[Any, NDArray[np.int32]]:
-        return self._obs(self._native.observe(), self._last_objects), self._native.elapsed_steps()
+        obs = self._obs(self._native.observe(), [self._own(objects) for objects in self._last_objects])
+        return obs, self._native.elapsed_steps()
 
     def get_state(self, env_id: int) -> bytes:
         try:
@@ -306,6 +331,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         for column, row in zip(self._columns.obs, rows, strict=True):
             if column is not None:
                 column[env_id] = row
+        self._native.keep_obs(env_id)
         self._last_objects[env_id] = objects
         self._native.set_episode(env_id, **episode)
 
@@ -402,6 +428,7 @@ class _Messages:
         self.obs_objects: list[Sequence[Any] | None] = [None] * num_rows
         self.final_objects: list[Sequence[Any] | None] = [None] * num_rows
         self.faults: list[Fault] = []
+        self.unreadable: list[int] = []  # rows that the worker finished and that are faults all the same
         for reply in replies:
             row, env_id = reply.row, reply.env_id
             message = None if reply.is_lost else executor.take_reply(env_id, reply.num_bytes)
@@ -415,3 +442,5 @@ class _Messages:
             if "fault" in message:
                 report, cause = message["fault"]
                 self.faults.append(report.fault(env_id, cause))
+            if "is_unreadable" in message:
+                self.unreadable.append(row)

@@ -9,7 +9,7 @@ import mmap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -34,6 +34,8 @@ _DTYPES = {
     )
 }
 
+KeptViews = tuple["NDArray[Any]", "NDArray[Any]", "NDArray[Any]"]
+
 
 def align_up(offset: int, alignment: int) -> int:
     """Return the first multiple of the alignment from this offset on."""
@@ -49,6 +51,7 @@ class Layout:
     num_envs: int
     num_workers: int
     autoreset_mode: AutoresetMode
+    keeps_last_obs: bool  # on_error="restart": the row of an env that fails has its last observation
 
     @cached_property
     def obs_leaves(self) -> tuple[Leaf, ...]:
@@ -78,6 +81,8 @@ class Layout:
         sections = [("obs", self.obs_leaves), ("action", self.action_leaves)]
         if self.has_finals:
             sections.append(("final", self.obs_leaves))
+        if self.keeps_last_obs:
+            sections += [("last 0", self.obs_leaves), ("last 1", self.obs_leaves)]
         for name, leaves in sections:
             for position, leaf in enumerate(leaves):
                 if leaf.kind == "object":
@@ -100,6 +105,10 @@ class Layout:
             count = int(np.prod(shape, dtype=np.int64))
             return np.frombuffer(buffer, dtype=dtype, count=count, offset=offset).reshape(shape)
 
+        def kept_views(position: int) -> KeptViews | None:
+            views = view("obs", position), view("last 0", position), view("last 1", position)
+            return None if any(own is None for own in views) else cast(KeptViews, views)
+
         num_obs = len(self.obs_leaves)
         info = view("info", 0)
         assert info is not None
@@ -108,17 +117,23 @@ class Layout:
             final=tuple(view("final", k) for k in range(num_obs)) if self.has_finals else (),
             action=tuple(view("action", k) for k in range(len(self.action_leaves))),
             info=info,
+            kept=[kept for k in range(num_obs) if (kept := kept_views(k)) is not None],
         )
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Arrays in shared memory, row i for env i; None for a leaf that goes through the side channel."""
+    """Arrays in shared memory, row i for env i; None for a leaf that goes through the side channel.
+
+    kept: each column of obs with two copies of it, of which one holds the last observation of each env
+    (native/bindings/kept_column.h).
+    """
 
     obs: tuple[NDArray[Any] | None, ...]
     final: tuple[NDArray[Any] | None, ...]
     action: tuple[NDArray[Any] | None, ...]
     info: NDArray[np.uint8]
+    kept: list[KeptViews]
 
 
 def anonymous_memory(num_bytes: int) -> NDArray[np.uint8]:

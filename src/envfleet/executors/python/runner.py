@@ -104,6 +104,7 @@ class EnvRunner(_native.StepLoop):
             obs=self._native_columns(),
             action=self._columns.action[0] if is_plain_action else None,
             info=self._columns.info,
+            kept=self._columns.kept,
             runner=self,
         )
         for env_id, env in envs.items():
