@@ -28,12 +28,12 @@ constexpr std::int64_t kSharedCheckBytes = 256 * 1024;
 constexpr double kStoredBlockNs = 1'000;  // the actions of a block: at most so long
 constexpr std::int64_t kStagingBytes = 1 << 20;
 constexpr std::int64_t kMaxAsyncBlock = 1024;
-constexpr std::int64_t kCountedRows = 512;  // rows are counted while they are still in the first-level cache
+constexpr std::int64_t kCountedRows = 512;      // rows are counted while they are still in the first-level cache
 constexpr std::int64_t kKeptBytes = 16 * 1024;  // the same for observations that are kept
 // The end of a state that holds the env's last observation before it.
 constexpr std::string_view kLastObsMark = "envfleet.last_observation";
-constexpr int kAllParts = -1;               // all threads of a batch measure what its rows cost
-constexpr int kCallerShard = 0;             // of the counters; worker i has shard i + 1
+constexpr int kAllParts = -1;    // all threads of a batch measure what its rows cost
+constexpr int kCallerShard = 0;  // of the counters; worker i has shard i + 1
 
 // Writes only what differs: a line that is written leaves the caches of all threads that read it.
 template <class T>
@@ -77,7 +77,8 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
   sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
   if (options.keeps_last_obs) {
     last_obs_.emplace(sync_layout(), options.num_envs);
-    max_kept_rows_ = std::clamp<std::int64_t>(kKeptBytes / std::max<std::int64_t>(sync_layout().obs_bytes(), 1), 1, kCountedRows);
+    max_kept_rows_ =
+        std::clamp<std::int64_t>(kKeptBytes / std::max<std::int64_t>(sync_layout().obs_bytes(), 1), 1, kCountedRows);
   }
   if (!is_async()) return;
   async_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.batch_size));

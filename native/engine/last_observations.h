@@ -33,7 +33,8 @@ class LastObservations {
   void keep(const ef_rows& rows, std::int64_t begin, std::int64_t end) {
     for (; begin < end; begin += detail::kGroupRows) {
       // Without ids, all rows are consecutive envs.
-      const std::int64_t count = rows.env_ids == nullptr ? end - begin : std::min<std::int64_t>(end - begin, detail::kGroupRows);
+      const std::int64_t count =
+          rows.env_ids == nullptr ? end - begin : std::min<std::int64_t>(end - begin, detail::kGroupRows);
       if (rows.env_ids == nullptr || detail::is_consecutive(rows.env_ids + begin, count)) {
         copy(rows, begin, detail::env_of(rows, begin), count);
       } else {

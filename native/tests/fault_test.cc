@@ -1,4 +1,4 @@
-// What an env throws: a fault and a completed, cleared row; the others go on.
+// What an env throws: a fault and a completed row, cleared or with the env's last observation; the others go on.
 #include <algorithm>
 
 #include "tests/test_envs.h"
@@ -89,7 +89,9 @@ TEST(random_faults_complete_their_rows_asynchronously) {
   std::minstd_rand random(9);
   for (const int num_threads : {1, 3}) {
     for (const int batch_size : {1, 5, 18}) {
-      Bench<Thrower> bench(options_of(19, batch_size, num_threads), {.burn_ns = 20'000, .chance = 0.05});
+      const bool keeps_last_obs = (num_threads + batch_size) % 2 == 0;
+      const EngineOptions options = options_of(19, batch_size, num_threads, EF_NEXT_STEP, keeps_last_obs);
+      Bench<Thrower> bench(options, {.burn_ns = 20'000, .chance = 0.05});
       bench.expect(Request::reset, bench.all());
       bench.engine->post(Request::reset, bench.all().data(), 19);
       std::int64_t num_faults = 0;
@@ -123,7 +125,8 @@ TEST(random_faults_complete_their_rows_asynchronously) {
 
 TEST(random_faults_complete_their_rows_in_order) {
   for (int num_threads = 1; num_threads <= 4; ++num_threads) {
-    Bench<Thrower> bench(options_of(21, 21, num_threads), {.burn_ns = 10'000, .chance = 0.1});
+    const EngineOptions options = options_of(21, 21, num_threads, EF_NEXT_STEP, num_threads % 2 == 0);
+    Bench<Thrower> bench(options, {.burn_ns = 10'000, .chance = 0.1});
     std::vector<std::int32_t> to_reset = bench.all(), well;
     const auto run = [&](Request request, const std::vector<std::int32_t>& ids, std::vector<std::int32_t>& failed) {
       if (ids.empty()) return;

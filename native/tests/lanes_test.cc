@@ -154,7 +154,7 @@ struct SumInColumns {
 };
 
 template <class Env>
-std::shared_ptr<Engine> make(int num_envs, ef_autoreset mode) {
+std::shared_ptr<Engine> make(int num_envs, ef_autoreset mode, bool keeps_last_obs = false) {
   std::vector<ef_value> values(num_envs);
   std::vector<const ef_value*> configs;
   for (int id = 0; id < num_envs; ++id) {
@@ -162,7 +162,7 @@ std::shared_ptr<Engine> make(int num_envs, ef_autoreset mode) {
     values[id].integer = id;
     configs.push_back(&values[id]);
   }
-  EngineOptions options = options_of(num_envs, num_envs, 1, mode);
+  EngineOptions options = options_of(num_envs, num_envs, 1, mode, keeps_last_obs);
   options.max_episode_steps = 9;
   const auto engine = Engine::make(type_of<Env>(), options, configs);
   for (int id = 0; id < num_envs; ++id) {
@@ -210,8 +210,8 @@ void reset_all(Engine& engine, const std::vector<std::pair<std::int32_t, std::st
 // Steps both kinds of env with the same actions, all of them or some in this order.
 template <class Env>
 void compare(int num_envs, ef_autoreset mode, bool throws) {
-  const auto in_lanes = make<Env>(num_envs, mode);
-  const auto alone = make<Sum>(num_envs, mode);
+  const auto in_lanes = make<Env>(num_envs, mode, throws);
+  const auto alone = make<Sum>(num_envs, mode, throws);
   CHECK(see(*in_lanes, Request::reset, nullptr, num_envs) == see(*alone, Request::reset, nullptr, num_envs));
   std::minstd_rand random(num_envs + 1);
   std::vector<std::int32_t> all(num_envs);

@@ -52,11 +52,12 @@ struct OpaqueWalker : private Walker {
 constexpr int kNumEnvs = 5;
 
 template <class Env>
-std::shared_ptr<Engine> make_walkers() {
+std::shared_ptr<Engine> make_walkers(bool keeps_last_obs = false) {
   EngineOptions options;
   options.num_envs = options.batch_size = kNumEnvs;
   options.num_threads = 2;
   options.max_episode_steps = 15;
+  options.keeps_last_obs = keeps_last_obs;
   auto engine = Engine::make(type_of<Env>(), options, {nullptr});
   for (int env = 0; env < kNumEnvs; ++env) {
     const std::uint32_t words[4] = {static_cast<std::uint32_t>(env), 0, 0, 0};
@@ -121,4 +122,30 @@ TEST(env_without_state_says_so) {
   const auto engine = make_engine<Marked>(EngineOptions{});
   CHECK_EQUAL(engine->spec().has_state, 0);
   CHECK_THROWS(engine->get_state(0), FleetError, "neither fields() nor save() and load()");
+}
+
+TEST(the_last_observation_belongs_to_the_state) {
+  const auto engine = make_walkers<Walker>(true), other = make_walkers<Walker>(true), plain = make_walkers<Walker>();
+  const auto last_of = [](Engine& from) {
+    Batch batch(from.run(Request::observe, nullptr, kNumEnvs));
+    return static_cast<const double*>(batch->rows().obs[0])[2];
+  };
+  for (Engine* own : {engine.get(), plain.get()}) trace(*own, 5, 0);
+  const double shown = last_of(*engine);
+  // As after a fault: the env is new, and shows its last observation until its next episode.
+  engine->rebuild(1, EF_ENDED);
+  CHECK_EQUAL(last_of(*engine), shown);
+  const std::string state = engine->get_state(1);
+  CHECK(last_of(*other) != shown);
+  other->set_state(1, state.data(), state.size());
+  CHECK_EQUAL(last_of(*other), shown);
+  CHECK(other->get_state(1) == state);
+  // An engine that keeps none takes the state too, and one that keeps them takes its states.
+  const std::string plain_state = plain->get_state(1);
+  plain->set_state(1, state.data(), state.size());
+  CHECK_EQUAL(plain->phases()[1], EF_ENDED);
+  other->set_state(1, plain_state.data(), plain_state.size());
+  other->rebuild(1, EF_ENDED);
+  CHECK_EQUAL(last_of(*other), shown);
+  for (Engine* own : {engine.get(), other.get(), plain.get()}) CHECK(own->close(-1));
 }

@@ -184,12 +184,14 @@ struct EnvSettings {
   double chance = 0.0;
 };
 
-inline EngineOptions options_of(int num_envs, int batch_size, int num_threads, ef_autoreset autoreset = EF_NEXT_STEP) {
+inline EngineOptions options_of(int num_envs, int batch_size, int num_threads, ef_autoreset autoreset = EF_NEXT_STEP,
+                                bool keeps_last_obs = false) {
   EngineOptions options;
   options.num_envs = num_envs;
   options.batch_size = batch_size;
   options.num_threads = num_threads;
   options.autoreset = autoreset;
+  options.keeps_last_obs = keeps_last_obs;
   return options;
 }
 
@@ -280,15 +282,26 @@ class Bench {
     CHECK_EQUAL(batch.rows().terminated[row], model.has_ended ? 1 : 0);
     CHECK_EQUAL(batch.rows().truncated[row], 0);
     CHECK_EQUAL(batch.rows().elapsed_step[row], model.count);
+    model.last = {true, model.count, action};
+    // The rows are the caller's, who may write to them.
+    for (int i = 0; i < 3; ++i) obs<std::int32_t>(batch, 0)[3 * row + i] = -7;
+    for (int i = 0; i < kPixels; ++i) obs<std::uint8_t>(batch, 1)[kPixels * row + i] = 77;
   }
 
-  // The row of an env that threw: nothing of what it wrote; it is to be reset.
+  // The row of an env that threw: nothing of what it wrote, but its last observation if the engine keeps that; it is to be
+  // reset.
   void check_failed_row(BatchBuffer& batch, std::int64_t row, std::int32_t id) {
     Model& model = models_.at(id);
     CHECK(model.is_in_flight);
+    const auto last = model.last;
     model = {};
-    for (int i = 0; i < 3; ++i) CHECK_EQUAL(obs<std::int32_t>(batch, 0)[3 * row + i], 0);
-    for (int i = 0; i < kPixels; ++i) CHECK_EQUAL(obs<std::uint8_t>(batch, 1)[kPixels * row + i], 0);
+    model.last = last;
+    const bool is_kept = engine->options().keeps_last_obs && last.exists;
+    const std::int32_t words[] = {is_kept ? id : 0, is_kept ? last.count : 0, is_kept ? last.action : 0};
+    for (int i = 0; i < 3; ++i) CHECK_EQUAL(obs<std::int32_t>(batch, 0)[3 * row + i], words[i]);
+    for (int i = 0; i < kPixels; ++i) {
+      CHECK_EQUAL(obs<std::uint8_t>(batch, 1)[kPixels * row + i], is_kept ? Marked::pixel(id, last.count, i) : 0);
+    }
     CHECK_EQUAL(static_cast<std::int64_t*>(batch.rows().info[0])[row], 0);
     CHECK_EQUAL(batch.rows().reward[row], 0.0);
     CHECK_EQUAL(batch.rows().terminated[row], 0);
@@ -312,6 +325,10 @@ class Bench {
   struct Model {
     std::int32_t count = 0, action = 0;
     bool has_ended = false, is_in_flight = false, is_reset = false;
+    struct {
+      bool exists = false;
+      std::int32_t count = 0, action = 0;
+    } last;  // the last row that was checked
   };
 
   const EnvSettings settings_;

@@ -107,8 +107,6 @@ def test_a_restarted_env_truncates_its_players(backend, mode):
                 assert set(ended) <= set(before)
                 assert len(ended)
                 assert not reward[mine & truncated].any()
-                # Episodes of that env ended before: what they left must not be taken for this one's end.
-                assert not info.get("_final_obs", np.zeros_like(mine))[mine].any()
         assert failures > 1
 
 

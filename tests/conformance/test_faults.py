@@ -12,6 +12,8 @@ from types import FrameType
 
 import numpy as np
 import pytest
+from support.deliveries import Deliveries, assert_same_row, rows_of, run_with_faults
+from support.subjects import SUBJECTS
 
 import envfleet
 from envfleet import CallOrderError, EnvError, Pool
@@ -248,6 +250,70 @@ def test_a_row_that_failed_in_a_reset_is_a_first_row(make):
     with pytest.raises(EnvError) as caught:
         pool.step([STEP])
     assert caught.value.batch.elapsed_step.tolist() == [0]
+
+
+# --- the observation of a restarted env --------------------------------------------------------------
+
+
+@pytest.mark.ray_core(mode="next_step", copy=True)
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_a_restarted_row_has_the_last_observation(make, mode, copy):
+    """Never zeros, which the space does not contain, nor the half that was written; and whatever becomes of the arrays
+    that the caller got.
+    """
+    options = {"num_envs": 5, "on_error": "restart", "max_restarts": 10_000, "autoreset_mode": mode}
+    own = make("Halfway-v0", copy=copy, num_threads=2, **options)
+    with SUBJECTS["serial"]("Halfway-v0", **options) as reference:
+        expected = run_with_faults(reference, mode)
+    seen = run_with_faults(own, mode)
+    assert len(seen) == len(expected)
+    for (env_id, row, final), (other_id, other_row, other_final) in zip(seen, expected, strict=True):
+        assert env_id == other_id
+        assert_same_row(row, other_row)
+        if final is not None:
+            assert_same_row(final, other_final)
+
+
+@pytest.mark.ray_core(mode="same_step")
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_a_restarted_row_of_an_async_batch_has_the_last_observation(make, mode):
+    pool: Pool = make(
+        "Halfway-v0", num_envs=5, batch_size=2, num_threads=2, on_error="restart", max_restarts=10_000,
+        autoreset_mode=mode,
+    )  # fmt: skip
+    rng = np.random.default_rng(0)
+    deliveries = Deliveries(5)
+    deliveries.record(range(5), pool.reset(seed=3))
+    pool.send(np.zeros(5, dtype=np.int64))
+    for _ in range(150):
+        batch = pool.recv()
+        deliveries.check(batch)
+        pool.send(rng.choice(4, 2, p=[0.6, 0.15, 0.15, 0.1]), batch.env_id)
+    assert deliveries.num_restarts > 20
+
+
+@pytest.mark.ray_core
+def test_after_a_restored_state_the_last_observation_is_its_own(make):
+    pool: Pool = make("Halfway-v0", num_envs=2, on_error="restart")
+    pool.reset(seed=0)
+    batch = pool.step([STEP, STEP])
+    expected = rows_of(batch.obs, 2)
+    state = pool.get_state()
+    pool.step([STEP, STEP])
+    pool.set_state(state)
+    assert_same_row(rows_of(pool.step([THROW, STEP]).obs, 2)[0], expected[0])
+    # Its next episode has not begun when it is saved, and fails to begin when it is restored.
+    pool.reset()
+    pool.step([3, STEP])
+    ended = rows_of(pool.step([2, STEP]).obs, 2)[0]
+    state = pool.get_state()
+    batch = pool.step([STEP, STEP])
+    assert batch.info["error"][0].startswith("reset()")
+    assert_same_row(rows_of(batch.obs, 2)[0], ended)
+    pool.step([STEP, STEP])
+    pool.set_state(state)
+    assert_same_row(rows_of(pool.step([STEP, STEP]).obs, 2)[0], ended)
 
 
 # --- Ctrl-C during a restart -----------------------------------------------------------------------

@@ -6,11 +6,15 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import psutil
 import pytest
+from gymnasium import spaces
 from misbehaving_pools import (
     STEP,
     actions,
@@ -20,8 +24,9 @@ from misbehaving_pools import (
     on_two_workers,
     worker_pids,
 )
+from support.deliveries import Deliveries, run_with_faults
 from support.faulty_env import MisbehavingEnv, Misbehavior
-from support.python_probes import FaultyEnv, SleepyEnv
+from support.python_probes import FaultyEnv, HalfwayEnv, SleepyEnv
 from support.traces import alive, is_alive, wait_until
 
 import envfleet
@@ -275,3 +280,70 @@ def test_an_env_that_closes_every_descriptor():
             pool.step([STEP] * 2)
         pool.reset(seed=0)  # in a new worker
         assert pool.step([STEP] * 2).info["text"].tolist() == ["which is no number"] * 2
+
+
+# --- the observation of a restarted env ----------------------------------------------------------------
+
+
+class TornEnv(HalfwayEnv):
+    """Writes half of its observation into shared memory, as envs of ours do, and then it dies or hangs."""
+
+    HANG = 4
+
+    action_space = spaces.Discrete(5)
+
+    def envfleet_observe_into(self, row: dict[str, np.ndarray]) -> None:
+        self.row = row
+
+    def step(self, action: int) -> Any:
+        if action in (self.THROW, self.HANG):
+            self._tear()
+            time.sleep(60 if action == self.HANG else 0)
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(action)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.throw_at_reset:
+            self._tear()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().reset(seed=seed, options=options)
+
+    def _tear(self) -> None:
+        self.row["first"][:] = -3
+        self.row["second"][:1] = -3
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_a_row_that_a_worker_died_in_has_the_last_observation(mode, copy):
+    with envfleet.make_pool(
+        TornEnv, num_envs=5, num_workers=3, backend="processes", on_error="restart", max_restarts=10_000,
+        autoreset_mode=mode, copy=copy,
+    ) as pool:  # fmt: skip
+        run_with_faults(pool, mode, num_steps=10)
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_a_row_of_an_env_that_exceeded_step_timeout_has_the_last_observation(mode):
+    with envfleet.make_pool(
+        TornEnv, num_envs=2, num_workers=2, backend="processes", on_error="restart", step_timeout=1.0,
+        autoreset_mode=mode,
+    ) as pool:  # fmt: skip
+        deliveries = Deliveries(2)
+        deliveries.record(range(2), pool.reset(seed=0))
+        for action in (TornEnv.STEP, TornEnv.HANG, TornEnv.STEP):
+            deliveries.check(pool.step([action, TornEnv.STEP]))
+        assert deliveries.num_restarts == 1
+
+
+def test_an_env_that_dies_before_its_first_row_shows_zeros():
+    with envfleet.make_pool(
+        [partial(TornEnv, throw_at_reset=first) for first in (True, False)], num_workers=2, backend="processes",
+        on_error="restart", max_restarts=2,
+    ) as pool:  # fmt: skip
+        pool.async_reset()
+        batch = pool.recv()
+        assert batch.truncated.tolist() == [True, False]
+        assert not batch.obs["first"][0].any()
+        assert not batch.obs["second"][0].any()
+        assert (batch.obs["first"][1] >= 100).all()

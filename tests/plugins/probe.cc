@@ -314,9 +314,41 @@ class Confused {
   void step(int, Out&) {}
 };
 
+// Raises when half of its observation is written, of a space without zeros.
+class Halfway {
+ public:
+  enum Action { kStep, kThrow, kEnd, kThrowAtNextReset, kNumActions };
+
+  static void spec(const Config&, Spec& spec) {
+    spec.observation("first", envfleet::box<double>({3}, 100, 200));
+    spec.observation("second", envfleet::box<double>({2}, 100, 200));
+    spec.action(envfleet::discrete(kNumActions));
+  }
+  void reset(Rng& rng, Out& out) { write(rng, out, throw_at_reset_); }
+  void step(int action, Rng& rng, Out& out) {
+    if (action == kThrowAtNextReset) throw_at_reset_ = true;
+    write(rng, out, action == kThrow);
+    out.reward = 1.0;
+    out.terminated = action == kEnd;
+  }
+  template <class Visitor>
+  void fields(Visitor& visit) {
+    visit("throw_at_reset", throw_at_reset_);
+  }
+
+ private:
+  static void write(Rng& rng, Out& out, bool throws) {
+    for (int i = 0; i < 3; ++i) out.obs<double>(0)[i] = rng.uniform(100, 200);
+    if (throws) throw std::runtime_error("lost on the way");
+    for (int i = 0; i < 2; ++i) out.obs<double>(1)[i] = rng.uniform(100, 200);
+  }
+  bool throw_at_reset_ = false;
+};
+
 }  // namespace
 
 ENVFLEET_ENV("Faulty-v0", Faulty)
+ENVFLEET_ENV("Halfway-v0", Halfway)
 ENVFLEET_ENV("Sleepy-v0", Sleepy)
 ENVFLEET_ENV("SlowReset-v0", SlowReset)
 ENVFLEET_ENV("SlowObserve-v0", SlowObserve)

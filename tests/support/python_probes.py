@@ -80,6 +80,32 @@ class FaultyEnv(gymnasium.Env[Any, Any]):
         return np.array([self.start, self.count], dtype=np.int64)
 
 
+class HalfwayEnv(gymnasium.Env[Any, Any]):
+    """Returns an observation of which only the first half can be written, of a space without zeros."""
+
+    STEP, THROW, END, THROW_AT_RESET = range(4)
+
+    observation_space = spaces.Dict(
+        {"first": spaces.Box(100, 200, (3,), np.float64), "second": spaces.Box(100, 200, (2,), np.float64)}
+    )
+    action_space = spaces.Discrete(4)
+
+    def __init__(self, throw_at_reset: bool = False) -> None:
+        self.throw_at_reset = throw_at_reset
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return self._obs(self.throw_at_reset), {}
+
+    def step(self, action: Any) -> Any:
+        self.throw_at_reset |= bool(action == self.THROW_AT_RESET)
+        return self._obs(bool(action == self.THROW)), 1.0, bool(action == self.END), False, {}
+
+    def _obs(self, throws: bool) -> dict[str, np.ndarray]:
+        first = self.np_random.uniform(100, 200, 3)
+        return {"first": first, "second": np.zeros(7) if throws else self.np_random.uniform(100, 200, 2)}
+
+
 class RefusingEnv(FaultyEnv):
     """Raises when its budget is set to a negative number."""
 

@@ -30,7 +30,12 @@ class SerialExecutor(PythonExecutor):
         with close_on_error(envs):
             description = describe_envs(envs)
             layout = Layout(
-                description.observation_space, description.action_space, config.num_envs, 1, config.autoreset_mode, config.restarts_envs
+                description.observation_space,
+                description.action_space,
+                config.num_envs,
+                1,
+                config.autoreset_mode,
+                config.restarts_envs,
             )
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)

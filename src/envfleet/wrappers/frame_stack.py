@@ -62,8 +62,10 @@ class FrameStackObservation(PoolWrapper):
         ids = rows.env_id
         finals = FinalObservations(info, self._split)
         if finals.rows.size:
-            self._finish(finals, ids[finals.rows])
-        started, continued = np.flatnonzero(rows.first), np.flatnonzero(rows.stepped & ~rows.first)
+            self._finish(finals, ids[finals.rows], rows.failed[finals.rows])
+        # A row of an env that failed repeats its last observation, so its stack stays as it is.
+        continued = np.flatnonzero(rows.stepped & ~rows.first & ~rows.failed)
+        started = np.flatnonzero(rows.first)
         continued_ids = ids[continued]
         newest = self._newest[continued_ids] = (self._newest[continued_ids] + 1) % self.stack_size
         for frames, zero, column in zip(self._frames, self._zeros, self._split(obs), strict=True):
@@ -81,12 +83,12 @@ class FrameStackObservation(PoolWrapper):
             frames[ids] = zero
             frames[ids, self._newest[ids]] = first
 
-    def _finish(self, finals: FinalObservations, ids: NDArray[np.int32]) -> None:
+    def _finish(self, finals: FinalObservations, ids: NDArray[np.int32], failed: NDArray[np.bool_]) -> None:
         """Write the final stacks of episodes that ended in a same_step batch, whose rows already show the next ones."""
-        self._newest[ids] = (self._newest[ids] + 1) % self.stack_size
+        self._newest[ids] = (self._newest[ids] + ~failed) % self.stack_size
         slots = self._slots(ids)
         for position, frames in enumerate(self._frames):
-            frames[ids, self._newest[ids]] = np.stack(finals.leaf(position))
+            frames[ids[~failed], self._newest[ids[~failed]]] = np.stack(finals.leaf(position))[~failed]
             finals.replace(position, _picked(frames, slots))
         finals.write(self._join)
 

@@ -127,7 +127,8 @@ class NormalizeObservation(_Normalizer):
         """Update the statistics with the rows, and normalize their observations."""
         columns = self._split(obs)
         finals = FinalObservations(info, self._split)
-        # The row of a failed env is zeros, or in same_step mode the next episode's first observation.
+        # The row of a failed env repeats its last observation, or is zeros; in same_step mode it is the next episode's
+        # first one.
         seen = rows.first | (rows.stepped & ~rows.failed)
         for name, moments in self._moments().items():
             position = self._positions[name]

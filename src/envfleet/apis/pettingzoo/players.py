@@ -208,24 +208,33 @@ def agent_rows_of(batch: Batch, num_agents: int, was_alive: Flags) -> AgentRows:
     ended = batch.terminated | batch.truncated
     slot = _slots(batch.obs["player"], num_agents)
     last_slot = np.full_like(slot, -1)
+    # The players of an env that raised and was restarted end here. Its row is the last one it delivered, whose rewards
+    # and flags they have seen, and so have players that ended in it.
+    restarted = restarted_rows(batch.info)
+    if restarted is None:
+        restarted = np.zeros_like(ended)
+    failed = restarted & batch.truncated
+    lost = was_alive & failed[:, None]
+    # An env that raised and was not restarted has no row.
+    raised = np.zeros_like(ended)
+    if batch.faults:
+        raised = np.isin(batch.env_id, [fault.env_id for fault in batch.faults]) & ~restarted
+    gone = raised[:, None] | (failed[:, None] & ~was_alive)
+    slot[gone & (raised[:, None] | (batch.final is None))] = -1
     reward, terminated, truncated = _values(batch.obs, slot)
     present = slot >= 0
-    # An env that raised and was restarted has no last row: its players end here, without an observation.
-    restarted = restarted_rows(batch.info)
-    failed = np.zeros_like(ended) if restarted is None else restarted & batch.truncated
-    lost = was_alive & failed[:, None]
     starts_next = np.zeros_like(present)
     if batch.final is not None and ended.any():
-        has_last = (ended & ~failed)[:, None]
-        last_slot = np.where(has_last, _slots(batch.final.obs["player"], num_agents), -1)
+        last_slot = np.where(ended[:, None] & ~gone, _slots(batch.final.obs["player"], num_agents), -1)
         last = _values(batch.final.obs, last_slot)
         reward, terminated, truncated = (
-            np.where(has_last, new, old) for new, old in zip(last, (reward, terminated, truncated), strict=True)
+            np.where(ended[:, None], new, old) for new, old in zip(last, (reward, terminated, truncated), strict=True)
         )
         starts_next = present & ended[:, None]
         played = np.where(ended[:, None], last_slot >= 0, present) | lost
     else:
         played = present | lost
+    reward[failed], terminated[failed], truncated[failed] = 0.0, False, False
     # The pool's time limit, or a restart, truncates the episode of players that were not done.
     truncated = truncated | (played & ended[:, None] & ~terminated)
     alive = (played & ~terminated & ~truncated) | starts_next

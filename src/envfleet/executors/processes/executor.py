@@ -61,7 +61,12 @@ class ProcessesExecutor(PythonExecutor):
         try:
             description = self._start_all()
             layout = Layout(
-                description.observation_space, description.action_space, num_envs, num_workers, config.autoreset_mode, config.restarts_envs
+                description.observation_space,
+                description.action_space,
+                num_envs,
+                num_workers,
+                config.autoreset_mode,
+                config.restarts_envs,
             )
             self._memory = shared_memory(layout.num_bytes)
             self._file_channel = FileSideChannel(self._memory.fileno(), layout.num_bytes, num_envs)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
+from envfleet.executors.python.snapshots import snapshot
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
 from envfleet.infos import merge, merge_nested, value_as_given, value_keys
 from envfleet.spaces import join, leaf_columns, plain_array_leaf
@@ -61,6 +62,54 @@ def response_from_columns(env_ids: NDArray[np.int32], method: str, columns: Resp
     return response
 
 
+class LastObservations:
+    """A copy of the last observation that each env delivered, for the rows of envs that fail or die with their worker.
+
+    Zeros, and None for objects, of an env that has delivered none.
+    """
+
+    def __init__(self, codec: ResponseCodec, num_envs: int) -> None:
+        self._codec = codec
+        self._arrays = [np.zeros((num_envs, *leaf.shape), leaf.dtype) for leaf in codec.arrays]
+        self._objects: list[Sequence[Any] | None] = [None] * num_envs
+
+    def keep(self, response: Response) -> None:
+        """Copy the observations of a response, except those of envs that failed."""
+        if response.columns is None:
+            return
+        rows: Rows = slice(None)
+        if response.faults:
+            rows = np.array([row for row in range(len(response.env_ids)) if row not in response.faults], dtype=np.intp)
+        for own, column in zip(self._arrays, response.columns.obs, strict=True):
+            own[response.env_ids[rows]] = column[rows]
+        for row, parts in response.objects.items():
+            if "obs" in parts and row not in response.faults:
+                self._objects[response.env_ids[row]] = _copies(parts["obs"])
+
+    def keep_observed(self, columns: Sequence[Any], env_ids: NDArray[np.intp]) -> None:
+        """Copy these envs' rows of what they show now, with a column per leaf."""
+        for own, column in zip(self._arrays, self._of_kind(columns, is_array=True), strict=True):
+            own[env_ids] = column[env_ids]
+        others = self._of_kind(columns, is_array=False)
+        for env_id in env_ids if others else ():
+            self._objects[env_id] = _copies([column[env_id] for column in others])
+
+    def restore(self, arrays: Sequence[NDArray[Any]], row: int, env_id: int) -> Sequence[Any] | None:
+        """Write the arrays of an env's last observation into its row; return its objects."""
+        for column, own in zip(arrays, self._arrays, strict=True):
+            column[row] = own[env_id]
+        objects = self._objects[env_id]
+        return None if objects is None else _copies(objects)
+
+    def _of_kind(self, columns: Sequence[Any], *, is_array: bool) -> list[Any]:
+        leaves = zip(self._codec.leaves, columns, strict=True)
+        return [column for leaf, column in leaves if (leaf.kind == "array") is is_array]
+
+
+def _copies(values: Sequence[Any]) -> list[Any]:
+    return [snapshot(value, copies_objects=True) for value in values]
+
+
 # Rows start to stop of a response go to these rows of a batch.
 Piece = tuple[Response, slice, Rows]
 
@@ -68,8 +117,11 @@ Piece = tuple[Response, slice, Rows]
 class BatchBuilder:
     """Builds batches from pieces of responses."""
 
-    def __init__(self, observation_space: gymnasium.Space[Any], codec: ResponseCodec) -> None:
+    def __init__(
+        self, observation_space: gymnasium.Space[Any], codec: ResponseCodec, last_obs: LastObservations | None
+    ) -> None:
         self._codec = codec
+        self._last_obs = last_obs
         # Large columns reuse the memory of earlier batches, which a copy to a GPU page-locks once.
         self._memory = [_native.ArrayMemory() for _ in codec.arrays]
         self._join: Callable[[Sequence[Any]], Any] = join(observation_space)
@@ -78,7 +130,7 @@ class BatchBuilder:
     def build(self, pieces: Sequence[Piece], env_ids: NDArray[np.int32]) -> Batch:
         """Return the batch of these pieces, with the rows of these envs."""
         num_rows = len(env_ids)
-        # Lost rows are zeros, since no response fills them.
+        # Lost rows are zeros, since no response fills them, or the last observation.
         is_complete = all(response.columns is not None for response, _, _ in pieces)
         new = np.empty if is_complete else np.zeros
         obs: list[NDArray[Any]] = [
@@ -105,6 +157,13 @@ class BatchBuilder:
         if is_plain and self._is_single_array:
             return Batch(obs[0], reward, terminated, truncated, env_ids, elapsed_step, {}, None, ())
         objects, faults = _by_batch_row(pieces)
+        if self._last_obs is not None and faults:
+            row_of = {int(env_id): row for row, env_id in enumerate(env_ids)}
+            for fault in faults:
+                row = row_of[fault.env_id]
+                last_objects = self._last_obs.restore(obs, row, fault.env_id)
+                if last_objects is not None:
+                    objects[row] = {**objects.get(row, {}), "obs": last_objects}
         infos = [(response.info, source, target) for response, source, target in pieces if response.info]
         return Batch(
             self._structured_obs(obs, _part(objects, "obs"), num_rows),

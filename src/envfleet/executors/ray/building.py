@@ -151,6 +151,7 @@ def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConf
         render_mode=config.render_mode,
         start_method=config.start_method,
         check_actions=config.check_actions,
+        on_error=config.on_error,  # its executor keeps last observations; the pool in the caller handles the faults
         copy=False,  # a row is read and sent before the next one is written
     )
 

@@ -25,7 +25,7 @@ from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch
 from envfleet.executors.python.exception_report import message_of
-from envfleet.executors.ray.batches import BatchBuilder, Response, Rows, response_from_columns
+from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Response, Rows, response_from_columns
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
@@ -108,7 +108,9 @@ class Dispatcher:
         self._connections = connections
         self._requests = requests
         self._responses = responses
-        self._batches = BatchBuilder(observation_space, responses)
+        # With on_error="restart".
+        self.last_obs = LastObservations(responses, num_envs) if config.restarts_envs else None
+        self._batches = BatchBuilder(observation_space, responses, self.last_obs)
         self._batch_size = config.batch_size
         self._is_async = config.is_async
         self._step_timeout_s = config.step_timeout
@@ -468,6 +470,8 @@ class Dispatcher:
 
     def _record(self, request: PendingRequest, response: Response, phases: NDArray[Any]) -> None:
         worker = request.worker
+        if self.last_obs is not None:
+            self.last_obs.keep(response)
         self.phases[request.env_ids] = phases
         for row, fault in response.faults.items():
             if phases[row] != Phase.BROKEN:  # it could not be unpickled here; the worker does not know about the fault
