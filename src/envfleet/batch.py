@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.spaces import batched_leaf, join, leaves_of
+from envfleet.tracebacks import pack, unpack
 
 if TYPE_CHECKING:
     from envfleet.spec import EnvSpec
@@ -27,12 +28,15 @@ class Fault:
     method: str
     message: str
     traceback: str = ""
-    cause: BaseException | None = field(default=None, compare=False)  # the exception itself, if it could be pickled
+    cause: BaseException | None = field(default=None, compare=False)  # the exception itself, with the env's frames
     exit_code: int | None = None  # of a worker that died; negative: the signal that killed it; or UNKNOWN_EXIT
 
     def __getstate__(self) -> dict[str, Any]:
-        # The exception may not be picklable; its text is in the message.
-        return {**self.__dict__, "cause": None}
+        return {**self.__dict__, "cause": None if self.cause is None else pack(self.cause)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        cause = state["cause"]
+        self.__dict__.update(state, cause=None if cause is None else unpack(cause))
 
 
 class FinalRows:

@@ -104,6 +104,7 @@ class UnsupportedVersionError(EnvfleetError, ImportError):
 class EnvError(EnvfleetError, RuntimeError):
     """One or more envs raised. `batch` has the rows of the others.
 
+    `__cause__` is what the first of them raised, with the env's own traceback, which `env_traceback` has as text.
     The pool remains usable: the envs that raised are rebuilt at their next reset.
     """
 
@@ -120,6 +121,8 @@ class EnvError(EnvfleetError, RuntimeError):
         self.env_id = first.env_id
         self.method = first.method
         self.env_traceback = first.traceback
+        if first.cause is not None:
+            self.__cause__ = first.cause  # its traceback, which is printed first, is the env's own
 
     @staticmethod
     def of(faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> EnvError:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import traceback
+
 import numpy as np
 import pytest
 from sb3_probes import Probe
+from support.failing_env import always_failing_env
+
+from envfleet import EnvError
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("stable_baselines3")
@@ -16,6 +21,21 @@ from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv, make_vec_env  # noqa: E402
 
 torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("make", [make_vec_env, SubprocVecEnv, DummyVecEnv])
+def test_an_env_that_raises_in_learn_shows_its_traceback(make):
+    if make is make_vec_env:
+        envs = make_vec_env(always_failing_env, n_envs=2, backend="processes")
+    else:
+        envs = make([always_failing_env] * 2)
+    with pytest.raises((EnvError, KeyError)) as caught:
+        PPO("MlpPolicy", envs, n_steps=8, batch_size=8, device="cpu").learn(16)
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.count("raise KeyError(name)") == 1
+    assert text.count("in look_up\n") == 1
+    assert text.count('self.look_up("step")') == 1
+    envs.close()
 
 
 @pytest.mark.parametrize("backend", ["native", "processes"])

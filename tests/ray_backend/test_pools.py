@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
+import traceback
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
 from ray_probes import UnevenEnv
+from support import failing_env
 from support.faulty_env import MisbehavingEnv, Misbehavior
 from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import ray_session
@@ -97,12 +100,36 @@ def test_values_that_cannot_travel_are_the_fault_of_their_env(make):
 
 
 def test_the_exception_and_traceback_of_an_env_travel(make):
+    pool = make(failing_env.failing_env, num_workers=2, num_envs=2)
+    pool.reset()
+    env = failing_env.failing_env()
+    env.reset()
+    for call, of_env in (
+        (lambda: pool.step([failing_env.STEP, failing_env.FAIL]), lambda: env.step(failing_env.FAIL)),
+        (lambda: pool.reset(options={"fail": True}), lambda: env.reset(options={"fail": True})),
+        (lambda: pool.get_attr("broken"), lambda: env.get_wrapper_attr("broken")),
+        (lambda: pool.call("look_up", "call"), lambda: env.unwrapped.look_up("call")),
+    ):
+        expected = failing_env.printed_by(of_env)
+        with pytest.raises(EnvError) as caught:
+            call()
+        pool.reset()
+        error = caught.value
+        assert type(error.__cause__) is KeyError
+        for own in (error, pickle.loads(pickle.dumps(error))):
+            text = "".join(traceback.format_exception(own))
+            assert text.startswith(expected)
+            assert text.count("raise KeyError(name)") == 1
+            assert own.env_traceback == expected
+    with pytest.raises(EnvError) as caught:
+        make(failing_env.failing_env, num_workers=2, num_envs=2, env_kwargs={"fails_at_start": True})
+    text = "".join(traceback.format_exception(caught.value))
+    assert text.startswith(failing_env.printed_by(lambda: failing_env.failing_env(fails_at_start=True)))
+
+
+def test_calls_of_an_env_that_raise(make):
     pool = make(MisbehavingEnv, num_workers=2, num_envs=2)
     pool.reset()
-    with pytest.raises(EnvError, match="env 1") as caught:
-        pool.step([Misbehavior.STEP, Misbehavior.RAISE])
-    assert type(caught.value.__cause__).__name__ == "JointError"
-    assert "in _raise" in caught.value.env_traceback
     assert pool.call("greet", "Ada", punctuation="?", env_ids=[0]) == ("hello Ada?",)
     with pytest.raises(EnvError, match=r"env 0.*trouble in greet"):
         pool.call("greet", "nobody", env_ids=[0])

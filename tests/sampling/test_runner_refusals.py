@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import traceback
 from functools import partial
 
 import pytest
@@ -104,6 +105,8 @@ def test_generators_that_do_not_get_ready(backend, generator, message):
         assert caught.value.generator == 1
         assert isinstance(caught.value.__cause__, KeyError)
         assert "fails_at_once" in caught.value.env_traceback
+        assert "envfleet/sampling" not in caught.value.env_traceback
+        assert "".join(traceback.format_exception(caught.value)).startswith(caught.value.env_traceback)
 
 
 def test_what_cannot_travel_is_told_before_anything_starts():

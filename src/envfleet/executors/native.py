@@ -224,7 +224,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         except EnvfleetError:  # a missing package, or a graphics stack that does not work
             raise
         except Exception as error:  # the renderer, Gymnasium's code, does not expect every value of an attribute
-            fault = report_exception(error, "render", pickled=False).fault(env_id, error)
+            fault = report_exception(error, "render", packed=False).fault(env_id, error)
             remedy = "set attributes that can be drawn, or reset the env"
             raise EnvError((fault,), None, remedy) from error
 

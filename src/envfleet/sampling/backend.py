@@ -156,4 +156,4 @@ class SerialBackend(Backend):
 
 
 def _fault(generator: int, error: BaseException, method: str) -> Fault:
-    return report_exception(error, method, pickled=False).fault(generator, cause=error)
+    return report_exception(error, method, packed=False).fault(generator, cause=error)

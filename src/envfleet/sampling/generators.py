@@ -20,7 +20,7 @@ GeneratorFactory = Callable[[], Any]
 class GeneratorError(EnvError):
     """A generator of a Runner raised. The others go on, and so does the iterator.
 
-    __cause__ is the exception itself, if it could be pickled.
+    __cause__ is the exception itself, with the generator's own traceback.
 
     Attributes:
         generator: Its position in gen_fns.
@@ -31,10 +31,7 @@ class GeneratorError(EnvError):
         super().__init__((fault,), None, remedy)
         self.generator = fault.env_id
         self._remedy = remedy
-        text = f"generator {self.generator} {self._event()} in {fault.method}: {fault.message}; {remedy}"
-        if fault.traceback:
-            text += f"\n\nThe generator's own traceback:\n{fault.traceback.rstrip()}"
-        self.args = (text,)
+        self.args = (f"generator {self.generator} {self._event()} in {fault.method}: {fault.message}; {remedy}",)
 
     def _event(self) -> str:
         return "raised"

@@ -556,7 +556,7 @@ class _Scheduler:
         try:
             received = ReceivedObject(header, fd)
         except Exception as error:
-            self._fail(worker, report_exception(error, TRAJS, pickled=False).fault(worker.generator, error), stream)
+            self._fail(worker, report_exception(error, TRAJS, packed=False).fault(worker.generator, error), stream)
             return
         worker.arrived_bytes += received.num_bytes
         event = Event(worker.generator, "trajectory", received.load, num_bytes=received.num_bytes)

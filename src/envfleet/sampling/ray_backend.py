@@ -88,7 +88,7 @@ class GeneratorActor:
             self._generator = RestartableGenerator(ray.cloudpickle.loads(factory))
             self._generator.start()
         except BaseException as error:
-            return "failed", report_exception(error, START, pickled=True)
+            return "failed", report_exception(error, START, packed=True)
         return "ready", None
 
     def restart(self, stream: int, weights: _WeightsRef | None) -> _Answer:
@@ -118,7 +118,7 @@ class GeneratorActor:
             self.start_stream(stream + 1)
             with contextlib.suppress(Exception):
                 self._generator.close()  # it is still open if its trajectory could not be pickled
-            return "raised", report_exception(error, method, pickled=True)
+            return "raised", report_exception(error, method, packed=True)
         finally:
             self._running_thread = None
 
@@ -128,7 +128,7 @@ class GeneratorActor:
             if self._generator is not None:
                 self._generator.close()
         except BaseException as error:
-            return report_exception(error, "close()", pickled=True)
+            return report_exception(error, "close()", packed=True)
         return None
 
     # --- control -------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class RayBackend(Backend):
             return self._lose(worker, "was lost with its node, before its trajectory was fetched")
         except Exception as error:
             worker.remove_first()
-            return self._halt(worker, report_exception(error, TRAJS, pickled=False).fault(worker.generator, error))
+            return self._halt(worker, report_exception(error, TRAJS, packed=False).fault(worker.generator, error))
         worker.remove_first()
         self._next_first = (worker.generator + 1) % len(self._workers)
         if kind == "placed":

@@ -385,7 +385,7 @@ class Trajectories(Iterator[Any]):
         try:
             return event.load()
         except Exception as error:
-            fault = report_exception(error, TRAJS, pickled=False).fault(event.generator, error)
+            fault = report_exception(error, TRAJS, packed=False).fault(event.generator, error)
             remedy = (
                 "its trajectory arrived, but could not be unpickled here; yield objects that this process can import"
             )
@@ -421,7 +421,10 @@ def _closed_error() -> PoolClosedError:
 
 
 def _warn(error: GeneratorError) -> None:
-    warnings.warn(str(error), RuntimeWarning, stacklevel=5)
+    text = str(error)
+    if error.env_traceback:  # a warning prints no cause
+        text += f"\n\nThe generator's own traceback:\n{error.env_traceback.rstrip()}"
+    warnings.warn(text, RuntimeWarning, stacklevel=5)
 
 
 # --- options -------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class _Worker:
                 raise
             except BaseException as error:
                 self._check_process()
-                self._tell("failed", 0, report_exception(error, START, pickled=True))
+                self._tell("failed", 0, report_exception(error, START, packed=True))
                 return
             self._check_process()
             self._tell("ready", 0)
@@ -101,12 +101,12 @@ class _Worker:
                 try:
                     generator.close()
                 except BaseException as error:
-                    report = report_exception(error, "close()", pickled=True)
+                    report = report_exception(error, "close()", packed=True)
             self._check_process()
             self._has_stopped.set()
             if self._reader_error is not None:
                 # No request can arrive without that thread: the caller is told, and starts another worker.
-                self._tell("failed", 0, report_exception(self._reader_error, TRAJS, pickled=True))
+                self._tell("failed", 0, report_exception(self._reader_error, TRAJS, packed=True))
             self._tell("closed", 0, report)
         if not was_asked:  # the signal came from elsewhere: it ends the process in the usual way
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -142,7 +142,7 @@ class _Worker:
                 self._check_process()
                 with contextlib.suppress(Exception):
                     generator.close()  # it is still open if its trajectory could not be pickled
-                self._halt("raised", stream, report_exception(error, method, pickled=True))
+                self._halt("raised", stream, report_exception(error, method, packed=True))
 
     def _check_process(self) -> None:
         """End a child that the generator has forked and that came back from it: two would answer for one worker."""

@@ -294,7 +294,11 @@ class AsyncVectorEnv(PoolVectorEnv):
             if fault.method in ("step", "reset"):
                 self._raised.add(fault.env_id)
         logger.error("Raising the last exception back to the main process.")
-        raise cause_of(error.faults[-1], error) from error
+        cause = cause_of(error.faults[-1], error)
+        if cause is error:
+            raise error
+        error.__cause__ = cause  # otherwise the traceback of the first env would be printed too
+        raise cause from error
 
     def __del__(self) -> None:
         if not self.closed and hasattr(self, "pool"):

@@ -20,6 +20,7 @@ from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
+from envfleet.tracebacks import UnpicklableError, origin_of
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import VectorEnvBuilder
 from envfleet.vector.infos import VectorInfos
@@ -120,7 +121,8 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, pool_config, [{}])
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
-            raise error.faults[-1].cause or error from None
+            cause = cause_of(error.faults[-1], error)
+            raise cause from origin_of(cause)
         self.pool = Pool(executor, pool_config)
         self.pool.mark_running()  # Gymnasium steps envs that were not reset
         self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
@@ -228,7 +230,7 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 
 def cause_of(fault: Fault, error: EnvError) -> BaseException:
     """Return what the env raised, if it could be pickled, else the EnvError."""
-    return error if fault.cause is None else fault.cause
+    return error if fault.cause is None or isinstance(fault.cause, UnpicklableError) else fault.cause
 
 
 def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.tracebacks import UnpicklableError, origin_of
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import ReadyEnvBuilder
 
@@ -103,7 +104,8 @@ class _DropIn(PoolVecEnv):
             return self._for_each(self._ids(indices), lambda ids: self.pool.apply(function, *args, env_ids=ids))
         except EnvError as error:
             # Such as the AttributeError for a method that the env lacks.
-            raise _raised_by_env(error) from None
+            cause = _raised_by_env(error)
+            raise cause from origin_of(cause)
 
 
 class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
@@ -137,14 +139,16 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         try:
             return super().step_wait()
         except EnvError as error:
-            raise self._keep_running(error) from None
+            cause = self._keep_running(error)
+            raise cause from origin_of(cause)
 
     def reset(self) -> Any:
         """Reset all envs. An env's exception is raised as it is."""
         try:
             return super().reset()
         except EnvError as error:
-            raise self._keep_running(error) from None
+            cause = self._keep_running(error)
+            raise cause from origin_of(cause)
 
     def _restart(self, env_ids: list[int]) -> None:
         self.pool.mark_running(env_ids)  # as SB3 does: go on with the envs as they are
@@ -205,7 +209,8 @@ def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:
 
 
 def _raised_by_env(error: EnvError) -> BaseException:
-    return error.faults[0].cause or error
+    cause = error.faults[0].cause
+    return error if cause is None or isinstance(cause, UnpicklableError) else cause
 
 
 def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:

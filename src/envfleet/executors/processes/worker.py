@@ -106,7 +106,7 @@ class WorkerEnvs:
         try:
             builders = pickle.loads(self.builders)
         except BaseException as error:
-            channel.send(dump(("failed", self.env_ids[0], report_exception(error, "__init__", pickled=True))))
+            channel.send(dump(("failed", self.env_ids[0], report_exception(error, "__init__", packed=True))))
             return
         envs: dict[int, Any] = {}
         check_process = partial(_exit_if_forked, os.getpid())
@@ -117,7 +117,7 @@ class WorkerEnvs:
                 faults = getattr(error, "faults", None)
                 env_id = faults[0].env_id if faults else self.env_ids[0]
                 cause = faults[0].cause if faults and faults[0].cause is not None else error
-                channel.send(dump(("failed", env_id, report_exception(cause, "__init__", pickled=True))))
+                channel.send(dump(("failed", env_id, report_exception(cause, "__init__", packed=True))))
                 return
         channel.send(dump(("built", _describe_all(envs))))
         message = channel.recv()

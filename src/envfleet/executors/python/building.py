@@ -125,7 +125,7 @@ def build_envs(
             except BaseException as error:
                 if is_interruptible and isinstance(error, KeyboardInterrupt):
                     raise
-                fault = report_exception(error, "__init__", pickled=False).fault(env_id, error)
+                fault = report_exception(error, "__init__", packed=False).fault(env_id, error)
                 raise EnvError((fault,), None, build_remedy(fault)) from error
             other_id = env_id_of.setdefault(id(env), env_id)
             if other_id != env_id:

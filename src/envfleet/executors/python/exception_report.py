@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import traceback
 from dataclasses import dataclass
 
 from envfleet.batch import Fault
-from envfleet.executors.python.side_channel import dump
+from envfleet.tracebacks import cut_own_frames, pack, unpack
 
 _MAX_TEXT = 20_000
 
@@ -22,39 +21,30 @@ class NoSuchAttributeError(AttributeError):
 
 @dataclass(frozen=True)
 class ExceptionReport:
-    """Texts of an exception, and its pickle if it has one."""
+    """Texts of an exception, and the packed exception for a report to another process."""
 
     method: str
     message: str
     traceback: str
-    pickled: bytes | None = None
+    packed: bytes | None = None
 
     @property
     def cause(self) -> BaseException | None:
-        """The exception, if it was pickled and can be unpickled here."""
-        if self.pickled is None:
-            return None
-        try:
-            cause = pickle.loads(self.pickled)
-        except Exception:  # a class that cannot be built from its args, or is not known here
-            return None
-        return cause if isinstance(cause, BaseException) else None
+        """The exception, if it was packed."""
+        return None if self.packed is None else unpack(self.packed)
 
     def fault(self, env_id: int, cause: BaseException | None = None) -> Fault:
         """Return the fault of this env. cause: the exception itself, if it was raised in this process."""
         return Fault(env_id, self.method, self.message, self.traceback, self.cause if cause is None else cause)
 
 
-def report_exception(error: BaseException, method: str, pickled: bool) -> ExceptionReport:
-    """Return the report of an exception. pickled: include its pickle, for a report to another process."""
-    data = None
-    if pickled:
-        try:
-            data = dump(error)
-            pickle.loads(data)
-        except BaseException:  # an exception may do anything when it is pickled
-            data = None
-    return ExceptionReport(method, message_of(error), _traceback_of(error), data)
+def report_exception(error: BaseException, method: str, packed: bool) -> ExceptionReport:
+    """Return the report of an exception, and remove envfleet's own frames from its traceback.
+
+    packed: include the exception, for a report to another process.
+    """
+    cut_own_frames(error)
+    return ExceptionReport(method, message_of(error), _traceback_of(error), pack(error) if packed else None)
 
 
 def message_of(error: BaseException) -> str:

@@ -172,7 +172,7 @@ class EnvRunner(_native.StepLoop):
         if method != "call":
             self.count_fault(env_id, method == "reset")
             self._clear_obs(env_id)
-        report = report_exception(error, method, pickled=not self._is_local)
+        report = report_exception(error, method, packed=not self._is_local)
         self._send(env_id, {"fault": (report, error if self._is_local else None)})
         return error if isinstance(error, KeyboardInterrupt) else None
 

@@ -339,7 +339,7 @@ class RayExecutor(Executor):
             except EnvError as error:
                 faults += [replace(fault, method=name) for fault in error.faults]
             except RemoteCallError as error:
-                faults.append(Fault(int(ids[0]), name, str(error), error.traceback))
+                faults.append(Fault(int(ids[0]), name, str(error), error.traceback, error.cause))
             except self._session.ray.exceptions.RayError as error:
                 if self._dispatcher.check_alive(worker, error):
                     message = f"the call may have run, but Ray lost its response: {message_of(error)}"

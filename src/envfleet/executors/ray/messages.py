@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
-from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
+from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.executors.python.side_channel import dump
 from envfleet.spaces import leaves_of
+from envfleet.tracebacks import pack, unpack
 
 STEP, RESET = 0, 1
 
@@ -171,28 +172,27 @@ def _column(data: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[in
 
 # --- faults --------------------------------------------------------------------------------------
 
-# (env_id, method, message, traceback, pickled exception, exit_code)
+# (env_id, method, message, traceback, packed exception, exit_code)
 FaultRecord = tuple[int, str, str, str, bytes | None, int | None]
 
 
 def fault_to_record(fault: Fault, first_env: int) -> FaultRecord:
     """Return a fault of an actor's env as plain values, under its id in the whole pool."""
-    pickled = None if fault.cause is None else report_exception(fault.cause, fault.method, pickled=True).pickled
-    return first_env + fault.env_id, fault.method, fault.message, fault.traceback, pickled, fault.exit_code
+    packed = None if fault.cause is None else pack(fault.cause)
+    return first_env + fault.env_id, fault.method, fault.message, fault.traceback, packed, fault.exit_code
 
 
 def fault_from_record(record: FaultRecord) -> Fault:
-    """Return the fault, with its exception if that can be unpickled here."""
-    env_id, method, message, traceback, pickled, exit_code = record
-    cause = ExceptionReport(method, message, traceback, pickled).cause
-    return Fault(env_id, method, message, traceback, cause, exit_code)
+    """Return the fault with its exception."""
+    env_id, method, message, traceback, packed, exit_code = record
+    return Fault(env_id, method, message, traceback, None if packed is None else unpack(packed), exit_code)
 
 
 # --- results of other calls ----------------------------------------------------------------------
 
 
 class RemoteCallError(Exception):
-    """A call that failed in an actor. cause: the exception, if it could be pickled and is known here."""
+    """A call that failed in an actor. cause: the exception, if there was one."""
 
     def __init__(self, message: str, traceback: str, cause: BaseException | None = None) -> None:
         super().__init__(message)
@@ -213,8 +213,8 @@ def encode_error(error: BaseException, first_env: int) -> bytes:
     """Encode the exception of a failed call."""
     if isinstance(error, EnvError):
         return dump(("faults", [fault_to_record(fault, first_env) for fault in error.faults]))
-    report = report_exception(error, "", pickled=True)
-    return dump(("error", (report.pickled, report.message, report.traceback)))
+    report = report_exception(error, "", packed=True)
+    return dump(("error", (report.packed, report.message, report.traceback)))
 
 
 def decode_result(data: bytes, remedy: str) -> Any:
@@ -230,8 +230,8 @@ def decode_result(data: bytes, remedy: str) -> Any:
     if kind == "faults":
         faults = tuple(fault_from_record(record) for record in content)
         raise EnvError.of(faults, None, remedy) from faults[0].cause
-    pickled, message, traceback = content
-    cause = ExceptionReport("", message, traceback, pickled).cause
+    packed, message, traceback = content
+    cause = None if packed is None else unpack(packed)
     if isinstance(cause, (EnvfleetError, AttributeError)):
         raise cause
     raise RemoteCallError(message, traceback, cause)

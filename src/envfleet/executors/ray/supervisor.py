@@ -362,7 +362,7 @@ def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
             description, worker.pid = decode_result(ray.get(ref), BUILD_REMEDY)
         except RemoteCallError as error:
             fault = Fault(worker.envs.start, "__init__", str(error), error.traceback, error.cause)
-            raise EnvError((fault,), None, build_remedy(fault)) from error
+            raise EnvError((fault,), None, build_remedy(fault)) from error.cause
         except ray.exceptions.RayError as error:
             raise _died_during_start(worker, error) from error
         descriptions.append(description)
