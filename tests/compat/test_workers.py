@@ -361,11 +361,20 @@ def test_ray_actors(project):
             print(envs.reset()[0].shape)
         with Runner([my_envs.trajectories], backend="ray") as runner:
             print(next(runner.trajs()) == [repr(gym), 2])
+
+        def make_without():
+            import RayEnvWrapper
+
+        envfleet.compat.ray_env_wrapper.uninstall()
+        try:
+            envfleet.make(make_without, num_envs=1, backend="ray")
+        except envfleet.EnvError as error:
+            print("call envfleet.compat.ray_env_wrapper.install()" in str(error))
     """
     files = {"my_envs.py": MY_ENVS, "main.py": main}
     # Ray's own warnings are not the subject.
     lines = project(files, "-W", "ignore", "-m", "envfleet.compat", "main.py")
-    assert lines == ["(2, 2)", "(2, 2)", "True"]
+    assert lines == ["(2, 2)", "(2, 2)", "True", "True"]
 
 
 def test_a_missing_alias_is_named_with_its_install(project):
