@@ -31,8 +31,13 @@ def import_remedy(fault: Fault) -> str | None:
 
 
 def call_remedy(fault: Fault, remedy: str) -> str:
-    """Return the remedy for a call of an env that failed: a reset if the env died with its worker, else `remedy`."""
-    return remedy if fault.exit_code is None or fault.method == "__init__" else RESET_REMEDY
+    """Return the remedy for a call of an env that failed: a reset if the env died with its worker, else `remedy`.
+
+    A constructor may have failed because a package is missing.
+    """
+    if fault.method == "__init__":
+        return import_remedy(fault) or remedy
+    return remedy if fault.exit_code is None else RESET_REMEDY
 
 
 class EnvStateError(StateError):

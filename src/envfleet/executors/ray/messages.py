@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
+from envfleet.executors.env_reports import call_remedy
 from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.executors.python.side_channel import dump
 from envfleet.spaces import leaves_of
@@ -229,7 +230,7 @@ def decode_result(data: bytes, remedy: str) -> Any:
         return content
     if kind == "faults":
         faults = tuple(fault_from_record(record) for record in content)
-        raise EnvError.of(faults, None, remedy) from faults[0].cause
+        raise EnvError.of(faults, None, call_remedy(faults[0], remedy)) from faults[0].cause
     packed, message, traceback = content
     cause = None if packed is None else unpack(packed)
     if isinstance(cause, (EnvfleetError, AttributeError)):
