@@ -9,8 +9,9 @@ import warnings
 import numpy as np
 import pytest
 from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
+from support.deliveries import Deliveries
 from support.faulty_env import JointError, Misbehavior
-from support.python_probes import FaultyEnv
+from support.python_probes import FaultyEnv, HalfwayEnv, TrailEnv, scribble_on_trails, trail_row
 
 import envfleet
 from envfleet import CallOrderError, ConfigError, EnvError
@@ -72,8 +73,9 @@ def test_a_fault_in_step_names_the_env_and_keeps_the_other_rows(make, trouble, m
 @pytest.mark.parametrize(("trouble", "message"), FAULTS.items(), ids=[trouble.name for trouble in FAULTS])
 def test_a_fault_is_restarted_on_request(make, trouble, message):
     pool = make(on_error="restart")
-    pool.reset(seed=0)
+    start = pool.reset(seed=0).obs[2].tolist()
     batch = pool.step(actions(trouble, 2))
+    assert batch.obs[2].tolist() == start
     assert batch.truncated.tolist() == [False, False, True, False]
     assert batch.info["_error"].tolist() == [False, False, True, False]
     with pytest.raises(AssertionError, match=message):
@@ -81,6 +83,53 @@ def test_a_fault_is_restarted_on_request(make, trouble, message):
     assert pool.step([STEP] * 4).elapsed_step.tolist() == [2, 2, 0, 2]
     assert pool.step([STEP] * 4).obs[:, 1].tolist() == [3, 3, 1, 3]
     assert_usable(pool)
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes"])
+def test_a_restarted_row_has_the_last_objects(backend, mode):
+    with envfleet.make_pool(
+        TrailEnv, num_envs=3, num_workers=2 if backend != "serial" else None, backend=backend, on_error="restart",
+        autoreset_mode=mode,
+    ) as pool:  # fmt: skip
+        pool.reset(seed=0)
+        for failing in (1, 2, 1):
+            batch = pool.step([0, 0, 0])
+            expected = trail_row(batch.obs, failing)
+            scribble_on_trails(batch.obs)
+            scribble_on_trails(pool.observe())
+            batch = pool.step([int(env_id == failing) for env_id in range(3)])
+            assert trail_row(batch.obs if batch.final is None else batch.final.obs, failing) == expected
+            assert trail_row(batch.obs, 0)[0][-1] != [-1, -1]
+            if mode == "next_step":
+                pool.step([0, 0, 0])
+
+
+class Unreadable:
+    """Can be pickled, but not unpickled."""
+
+    def __reduce__(self):
+        return str.encode, ("surrogate \udc80",)
+
+
+class UnreadableEnv(HalfwayEnv):
+    def step(self, action):
+        obs, reward, terminated, truncated, info = super().step(self.STEP)
+        return obs, reward, terminated, truncated, {"note": Unreadable()} if action == self.THROW else info
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_a_row_that_cannot_be_read_was_not_delivered(mode, copy):
+    with envfleet.make_pool(
+        UnreadableEnv, num_envs=2, num_workers=1, backend="processes", on_error="restart", autoreset_mode=mode,
+        copy=copy,
+    ) as pool:  # fmt: skip
+        deliveries = Deliveries(2)
+        deliveries.record(range(2), pool.reset(seed=0))
+        for action in (0, 1, 0, 1):
+            deliveries.check(pool.step([action, 0]))
+        assert deliveries.num_restarts == 2
 
 
 @pytest.mark.parametrize("batch_size", [4, 2])

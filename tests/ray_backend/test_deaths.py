@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from ray_probes import LargeEnv, LargeSleepyEnv, PlacedEnv, StuckEnv, TalkativeEnv, leave
-from support.python_probes import FaultyEnv, SleepyEnv
+from support.python_probes import FaultyEnv, SleepyEnv, TrailEnv, scribble_on_trails, trail_row
 from support.ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
 from support.traces import alive, is_alive, wait_until
 
@@ -82,12 +82,39 @@ def test_a_restart_reports_truncated_rows_and_reseeds(make):
     kill_by_signal(pool, 0)
     batch = pool.step([STEP] * 4)
     assert batch.truncated.tolist() == [True, True, False, False]
-    assert batch.obs[2:, 1].tolist() == [2, 2]
+    assert batch.obs[:, 1].tolist() == [1, 1, 2, 2]
     assert ["Ray actor" in (text or "") for text in batch.info["error"]] == [True, True, False, False]
     batch = pool.step([STEP] * 4)
     assert batch.elapsed_step.tolist() == [0, 0, 3, 3]
     assert batch.obs[:2, 0].tolist() == [first_draw(restart_seed(5 + env_id, 1)) for env_id in (0, 1)]
     assert "error" not in batch.info
+
+
+def test_a_restarted_row_has_the_last_observation(make):
+    """Whether the env raised, or its actor was killed; and after a state was restored."""
+    pool = make(TrailEnv, num_workers=2, envs_per_worker=2, on_error="restart")
+    pool.reset(seed=5)
+    for failing in ([1], [0, 1]):
+        batch = pool.step([0] * 4)
+        expected = [trail_row(batch.obs, env_id) for env_id in failing]
+        scribble_on_trails(batch.obs)
+        if len(failing) == 1:
+            batch = pool.step([0, 1, 0, 0])
+        else:
+            kill_by_signal(pool, 0)
+            batch = pool.step([0] * 4)
+        assert np.flatnonzero(batch.truncated).tolist() == failing
+        assert not batch.reward[failing].any()
+        assert [trail_row(batch.obs, env_id) for env_id in failing] == expected
+        pool.step([0] * 4)
+    batch = pool.step([0] * 4)
+    expected = [trail_row(batch.obs, env_id) for env_id in range(4)]
+    state = pool.get_state()
+    pool.step([0] * 4)
+    pool.set_state(state)
+    kill_by_signal(pool, 1)
+    batch = pool.step([0] * 4)
+    assert [trail_row(batch.obs, env_id) for env_id in (2, 3)] == expected[2:]
 
 
 @pytest.mark.parametrize("mode", ["same_step", pytest.param("disabled", marks=pytest.mark.soak)])
@@ -97,6 +124,7 @@ def test_a_restart_in_other_modes(make, mode):
     kill_by_ray(pool, 0)
     batch = pool.step([STEP] * 2)
     assert batch.truncated.tolist() == [True, False]
+    assert (batch.obs if batch.final is None else batch.final.obs)[0].tolist() == [first_draw(5), 0]
     if mode == "disabled":
         pool.reset([0])
     assert pool.step([STEP] * 2).obs[:, 1].tolist() == [1, 2]

@@ -106,6 +106,47 @@ class HalfwayEnv(gymnasium.Env[Any, Any]):
         return {"first": first, "second": np.zeros(7) if throws else self.np_random.uniform(100, 200, 2)}
 
 
+class TrailEnv(gymnasium.Env[Any, Any]):
+    """Observes all of its episode so far: arrays, a text and objects of no fixed size. Raises on action 1."""
+
+    observation_space = spaces.Dict(
+        {
+            "trail": spaces.Sequence(spaces.Box(0, 1000, (2,), np.int64)),
+            "image": spaces.Box(0, 255, (4,), np.uint8),
+            "note": spaces.Text(12),
+        }
+    )
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.trail = [self.np_random.integers(1, 1000, 2)]
+        return self._obs(), {}
+
+    def step(self, action: Any) -> Any:
+        self.trail.append(self.np_random.integers(1, 1000, 2))
+        if action == 1:
+            raise RuntimeError("the trail goes cold")
+        return self._obs(), 1.0, False, False, {}
+
+    def _obs(self) -> dict[str, Any]:
+        image = np.full(4, 1 + len(self.trail), dtype=np.uint8)
+        return {"trail": tuple(self.trail), "image": image, "note": f"step {len(self.trail)}"}
+
+
+def trail_row(obs: dict[str, Any], row: int) -> tuple[Any, ...]:
+    """A row of a batch of TrailEnv's as plain values."""
+    return [step.tolist() for step in obs["trail"][row]], obs["image"][row].tolist(), obs["note"][row]
+
+
+def scribble_on_trails(obs: dict[str, Any]) -> None:
+    """What a caller may do with the rows that are its own."""
+    obs["image"][...] = 0
+    for trail in obs["trail"]:
+        for step in trail:
+            step[...] = -1
+
+
 class RefusingEnv(FaultyEnv):
     """Raises when its budget is set to a negative number."""
 

@@ -140,9 +140,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             infos = zip(self._info_names, rows.final_info, strict=True)
             # Final rows are always written by a step.
             final_info = {name: column for name, column in infos if self._partial.get(name, True)}
-            for column in final_info.values() if rows.faults is not None else ():
-                # An env that failed has no final row, and the buffer may hold that of an earlier batch.
-                column[np.isin(rows.env_id, [env_id for env_id, _, _ in rows.faults])] = 0
+            if rows.faults is not None:
+                # An env that failed has no final infos, and the buffer may hold those of an earlier batch.
+                failed = np.isin(rows.env_id, [env_id for env_id, _, _ in rows.faults])
+                for column in final_info.values():
+                    column[failed] = 0
             final = FinalRows(self._obs_of(rows.final_obs), rows.final_elapsed_step, final_info)
         return Batch(
             self._obs_of(rows.obs),

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch, Fault
+from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.python.exception_report import message_of
@@ -298,7 +299,13 @@ class EnvActor:
         assert executor is not None
         try:
             self._apply(commands)
-            value = self._stats() if method == "stats" else getattr(executor, method)(*pickle.loads(arguments))
+            value: Any
+            if method == "stats":
+                value = self._stats()
+            else:
+                value = getattr(executor, method)(*pickle.loads(arguments))
+                if method == "set_state":
+                    value = self._observe_one(executor, env_ids[0])
             return encode_value((value, executor.phases()[list(env_ids)].tolist()))
         except EnvStateError as error:
             return encode_error(error.with_env_id(self._first_env + error.env_id), self._first_env)
@@ -314,6 +321,13 @@ class EnvActor:
         end_ns = time.monotonic_ns()
         self._next_stats_ns = end_ns + max(_STATS_NS, _STATS_SHARE * (end_ns - start_ns))
         return data
+
+    def _observe_one(self, executor: Executor, local_id: int) -> list[Any] | None:
+        """Return what an env shows now, a value per leaf; None if that cannot be seen."""
+        try:
+            return [column[local_id] for column in self._split_obs(executor.observe()[0])]
+        except EnvError:
+            return None
 
     def _stats(self) -> tuple[PoolStats, int]:
         """Return the statistics of the envs and their age in nanoseconds."""

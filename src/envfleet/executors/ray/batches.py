@@ -86,13 +86,15 @@ class LastObservations:
             if "obs" in parts and row not in response.faults:
                 self._objects[response.env_ids[row]] = _copies(parts["obs"])
 
-    def keep_observed(self, columns: Sequence[Any], env_ids: NDArray[np.intp]) -> None:
-        """Copy these envs' rows of what they show now, with a column per leaf."""
-        for own, column in zip(self._arrays, self._of_kind(columns, is_array=True), strict=True):
-            own[env_ids] = column[env_ids]
-        others = self._of_kind(columns, is_array=False)
-        for env_id in env_ids if others else ():
-            self._objects[env_id] = _copies([column[env_id] for column in others])
+    def keep_observed(self, env_id: int, values: Sequence[Any] | None) -> None:
+        """Copy what one env shows now, a value per leaf. None: it has delivered nothing."""
+        leaves = self._codec.leaves
+        of_leaves = [0 if leaf.kind == "array" else None for leaf in leaves] if values is None else values
+        arrays = [value for leaf, value in zip(leaves, of_leaves, strict=True) if leaf.kind == "array"]
+        for own, value in zip(self._arrays, arrays, strict=True):
+            own[env_id] = value
+        objects = [value for leaf, value in zip(leaves, of_leaves, strict=True) if leaf.kind != "array"]
+        self._objects[env_id] = None if values is None or not objects else _copies(objects)
 
     def restore(self, arrays: Sequence[NDArray[Any]], row: int, env_id: int) -> Sequence[Any] | None:
         """Write the arrays of an env's last observation into its row; return its objects."""
@@ -100,10 +102,6 @@ class LastObservations:
             column[row] = own[env_id]
         objects = self._objects[env_id]
         return None if objects is None else _copies(objects)
-
-    def _of_kind(self, columns: Sequence[Any], *, is_array: bool) -> list[Any]:
-        leaves = zip(self._codec.leaves, columns, strict=True)
-        return [column for leaf, column in leaves if (leaf.kind == "array") is is_array]
 
 
 def _copies(values: Sequence[Any]) -> list[Any]:

@@ -7,7 +7,6 @@ each worker concerned, and a batch holds the rows of the responses that arrived 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import functools
 import threading
 import weakref
@@ -105,7 +104,6 @@ class RayExecutor(Executor):
         self._table = WorkerTable(self._workers)
         self._stats = StatsHistory(worker_envs)
         self._last_caller = threading.get_ident()
-        self._has_new_states = False  # since the last observations were kept
         self._dispatcher = Dispatcher(
             session.ray,
             self._table,
@@ -138,7 +136,6 @@ class RayExecutor(Executor):
                 actions = LeafColumns([actions])
             if type(actions) is not LeafColumns or self._dispatcher.num_in_flight:
                 return REFUSED
-            self._keep_new_states()
             self._dispatcher.send_ordered(STEP, env_ids, actions, None)
             return self._dispatcher.recv_ordered(timeout_s)
 
@@ -146,22 +143,8 @@ class RayExecutor(Executor):
         with self._enter():
             if type(actions) is not LeafColumns or (self._dispatcher.num_in_flight and not self._config.is_async):
                 return False
-            self._keep_new_states()
             self._dispatcher.send(STEP, env_ids, actions, None)
             return True
-
-    def _keep_new_states(self) -> None:
-        """Keep the observations of envs whose states were set as their last ones, before any env moves on."""
-        if not self._has_new_states or self._dispatcher.num_in_flight:
-            return
-        self._has_new_states = False
-        if self._dispatcher.last_obs is None:
-            return
-        started = np.isin(self._dispatcher.phases, (Phase.RUNNING, Phase.ENDED)) & ~self._dispatcher.is_lost
-        with contextlib.suppress(EnvError):  # of a worker that has just died, or of an env that cannot be observed
-            obs, _ = self._observe()
-            columns = split(self.spec.observation_space)(obs)
-            self._dispatcher.last_obs.keep_observed(columns, np.flatnonzero(started))
 
     def _takes_unchecked(self, actions: Any, env_ids: Any) -> bool:
         """Return whether check_actions=False allows these actions: the right form, whatever their values.
@@ -199,13 +182,11 @@ class RayExecutor(Executor):
         with self._enter():
             if not self._dispatcher.num_in_flight:
                 self._connections.connect(self._workers)  # those that have lost their connection
-            self._keep_new_states()
             self._dispatcher.send_ordered(RESET, env_ids, None, options)
             return self._dispatcher.recv_ordered(timeout_s)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         with self._enter():
-            self._keep_new_states()
             self._dispatcher.send(RESET, env_ids, None, options)
 
     def drop_pending(self, timeout_s: float) -> bool:
@@ -251,8 +232,10 @@ class RayExecutor(Executor):
 
     def set_state(self, env_id: int, state: bytes) -> None:
         with self._enter():
-            self._call_state(env_id, "set_state", (state,), "cannot take this state")
-            self._has_new_states = True
+            observed = self._call_state(env_id, "set_state", (state,), "cannot take this state")
+            if self._dispatcher.last_obs is not None:
+                is_started = self._dispatcher.phases[env_id] in (Phase.RUNNING, Phase.ENDED)
+                self._dispatcher.last_obs.keep_observed(env_id, observed if is_started else None)
 
     def render(self, env_ids: Sequence[int]) -> list[Any]:
         with self._enter():
