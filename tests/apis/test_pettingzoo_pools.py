@@ -87,6 +87,10 @@ def test_what_is_asked_of_the_envs():
 # --- faults -------------------------------------------------------------------------------------------
 
 
+def player_row(obs, row):
+    return obs["spot"][row].tolist(), int(obs["mood"][row])
+
+
 @pytest.mark.parametrize("mode", ["next_step", "same_step"])
 @pytest.mark.parametrize("backend", ["serial", "processes"])
 def test_a_restarted_env_truncates_its_players(backend, mode):
@@ -94,12 +98,16 @@ def test_a_restarted_env_truncates_its_players(backend, mode):
         Lodge, layout="rows", num_envs=2, backend=backend, autoreset_mode=mode, on_error="restart", seed=1,
         env_kwargs=[{}, {"fail_at": 9, "length": 4}],
     ) as envs:  # fmt: skip
-        _, info = envs.reset()
+        obs, info = envs.reset()
         failures = 0
         for _ in range(40):
             before = info["players.id"][info["players.env_id"] == 1]
+            last = {
+                int(info["players.id"][row]): player_row(obs, row)
+                for row in np.flatnonzero(info["players.env_id"] == 1)
+            }
             ones = np.ones(len(info["players.id"]), dtype=int)
-            _, reward, _, truncated, info = envs.step(ones)
+            obs, reward, _, truncated, info = envs.step(ones)
             if "env.error" in info and info["_env.error"][1]:
                 failures += 1
                 mine = info["players.env_id"] == 1
@@ -107,6 +115,9 @@ def test_a_restarted_env_truncates_its_players(backend, mode):
                 assert set(ended) <= set(before)
                 assert len(ended)
                 assert not reward[mine & truncated].any()
+                finals = info["final_obs"] if mode == "same_step" else obs
+                for row in np.flatnonzero(mine & truncated):
+                    assert player_row(finals, row) == last[int(info["players.id"][row])]
         assert failures > 1
 
 

@@ -239,12 +239,14 @@ def test_an_env_that_raises(make):
 def test_a_restarted_env_is_a_truncated_row_with_its_error():
     pool = envfleet.make_pool(factories(), backend="serial", autoreset_mode="same_step", on_error="restart")
     envs = EnvFleetVecEnv(pool)
-    envs.reset()
-    _, _, dones, infos = envs.step(np.array([0, 4, 0]))
+    last = envs.reset().copy()
+    last[:] = envs.step(np.ones(N, int))[0]
+    _, rewards, dones, infos = envs.step(np.array([0, 4, 0]))
     assert dones.tolist() == [False, True, False]
+    assert rewards[1] == 0
     assert "asked for" in infos[1]["error"]
     assert infos[1]["TimeLimit.truncated"] is True
-    assert infos[1]["terminal_observation"].shape == (2,)
+    assert infos[1]["terminal_observation"].tolist() == last[1].tolist()
     assert "error" not in envs.reset_infos[1]
     envs.close()
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sb3_probes import Probe
 from support.failing_env import always_failing_env
+from support.python_probes import HalfwayEnv
 
 from envfleet import EnvError
 
@@ -16,6 +17,7 @@ pytest.importorskip("stable_baselines3")
 
 from stable_baselines3 import A2C, DQN, PPO, SAC  # noqa: E402 (after importorskip)
 from stable_baselines3.common import vec_env as sb3  # noqa: E402
+from stable_baselines3.common.callbacks import BaseCallback  # noqa: E402
 from stable_baselines3.common.evaluation import evaluate_policy  # noqa: E402
 
 from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv, make_vec_env  # noqa: E402
@@ -89,3 +91,38 @@ def test_training_is_the_same_with_every_vec_env():
         envs.close()
     for other in weights[1:]:
         np.testing.assert_array_equal(other, weights[0])
+
+
+class RolloutReader(BaseCallback):
+    """Compares the rewards of a rollout with what PPO should have made of rows of restarted envs."""
+
+    def __init__(self):
+        super().__init__()
+        self.failed, self.dones = [], []
+
+    def _on_step(self):
+        self.failed.append([info.get("error") is not None for info in self.locals["infos"]])
+        self.dones.append(self.locals["dones"])
+        return True
+
+    def _on_rollout_end(self):
+        buffer = self.model.rollout_buffer
+        failed, dones = np.array(self.failed), np.array(self.dones)
+        assert failed.sum() > 5
+        assert dones[failed].all()
+        # No reward, and the value of the last observation: that at which the action was chosen.
+        obs = {key: torch.as_tensor(column[failed]) for key, column in buffer.observations.items()}
+        assert all((column >= 100).all() for column in obs.values())
+        with torch.no_grad():
+            values = self.model.policy.predict_values(obs).numpy().ravel()
+        np.testing.assert_allclose(buffer.rewards[failed], self.model.gamma * values, rtol=1e-5)
+        assert (buffer.rewards[~failed & ~dones] == 1).all()
+
+
+@pytest.mark.parametrize("backend", ["native", "serial", "processes"])
+def test_ppo_bootstraps_a_restarted_env_from_its_last_observation(backend):
+    env = "Halfway-v0" if backend == "native" else HalfwayEnv
+    envs = make_vec_env(env, n_envs=4, seed=0, backend=backend, on_error="restart", max_restarts=1000)
+    model = PPO("MultiInputPolicy", envs, n_steps=32, batch_size=64, n_epochs=1, device="cpu", seed=0)
+    model.learn(128, callback=RolloutReader())
+    envs.close()

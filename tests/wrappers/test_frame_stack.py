@@ -134,6 +134,21 @@ def test_a_state_that_does_not_fit_changes_nothing():
             same(envs.step([0, 1])[0], twin.step([0, 1])[0])
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_the_stack_of_a_restarted_env_stays_as_it_is(mode):
+    with FrameStackObservation(
+        envfleet.make(FaultyEnv, num_envs=2, backend="serial", autoreset_mode=mode, on_error="restart", seed=0), SIZE
+    ) as envs:
+        envs.reset()
+        for _ in range(3):
+            stacks = envs.step([FaultyEnv.STEP] * 2)[0]
+        obs, _, _, truncated, info = envs.step([FaultyEnv.THROW, FaultyEnv.STEP])
+        assert truncated.tolist() == [True, False]
+        shown = info["final_obs"][0] if mode == "same_step" else obs[0]
+        assert shown.tolist() == stacks[0].tolist()
+        assert obs[1][:, 1].tolist() == [1, 2, 3, 4]
+
+
 def test_discrete_observations_and_tuples():
     with FrameStackObservation(envfleet.make("Blackjack-v1", num_envs=3, seed=0), 2) as envs:
         obs, _ = envs.reset()

@@ -7,6 +7,7 @@ each worker concerned, and a batch holds the rows of the responses that arrived 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import threading
 import weakref
