@@ -172,9 +172,12 @@ def test_an_env_that_raises_can_be_restarted():
     envs.reset()
     still = np.zeros((1, 2), dtype=int)
     envs.step(still)
-    envs.step(still)
-    _, _, terminals, truncations, infos = envs.step(still)
+    last = envs.step(still)[0].copy()
+    obs, rewards, terminals, truncations, infos = envs.step(still)
     assert (terminals.tolist(), truncations.tolist()) == ([False], [True])
+    assert obs.tolist() == last.tolist()
+    assert last.any()
+    assert rewards.tolist() == [0]
     assert "the env broke" in str(infos)
     envs.close()
 

@@ -347,3 +347,28 @@ def test_an_env_that_dies_before_its_first_row_shows_zeros():
         assert not batch.obs["first"][0].any()
         assert not batch.obs["second"][0].any()
         assert (batch.obs["first"][1] >= 100).all()
+
+
+@pytest.mark.parametrize("copy", [True, False])
+@pytest.mark.parametrize("mode", ["next_step", "same_step"])
+def test_an_image_that_an_env_keeps_in_shared_memory_outlives_its_worker(mode, copy):
+    """The stack of frames of the new env lies in the same row, which may be part of the batch."""
+    pytest.importorskip("ale_py")
+    with envfleet.make_pool(
+        "Pong-v5", num_envs=2, num_workers=2, seed=0, on_error="restart", autoreset_mode=mode, copy=copy
+    ) as pool:
+        pool.reset()
+        for _ in range(3):
+            last = pool.step([2, 3]).obs[0].copy()
+        assert last.any()
+        pid = worker_pids(pool)[0]
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: not is_alive(pid))
+        batch = pool.step([2, 3])
+        assert batch.truncated.tolist() == [True, False]
+        shown = batch.obs if batch.final is None else batch.final.obs
+        np.testing.assert_array_equal(shown[0], last)
+        np.testing.assert_array_equal(pool.observe()[1], batch.obs[1])
+        first = pool.step([2, 3]).obs[0] if mode == "next_step" else batch.obs[0]
+        assert (first[0] == first[-1]).all()  # one screen, repeated
+        assert first.any()

@@ -3,7 +3,7 @@
 //
 // Thread safety: as in abi.h; a slot is used by one thread at a time.
 // Invariant: every row of a range is complete when the range function returns, also the row of an env that threw: it is
-// zero, and on_fault was called for it.
+// zero, and on_fault was called for it. (The engine may put the env's last observation there.)
 #pragma once
 
 #include <algorithm>

@@ -174,13 +174,16 @@ class _VecEnv:
         rows = batch.obs
         count = len(batch) * self.agents_per_env
         is_reset = self._is_reset(block, batch)
-        truncations = rows["truncations"]
-        if batch.truncated.any():  # an env that raised and was restarted: its row is zeros
-            truncations = truncations | batch.truncated[:, None]
+        rewards, terminals, truncations = rows["rewards"], rows["terminals"], rows["truncations"]
+        if batch.truncated.any():  # an env that raised and was restarted: its row is its last one
+            restarted = batch.truncated[:, None]
+            rewards = np.where(restarted, np.zeros_like(rewards), rewards)
+            terminals = np.where(restarted, np.zeros_like(terminals), terminals)
+            truncations = truncations | restarted
         return (
             rows["observations"].reshape(count, *self.single_observation_space.shape),
-            rows["rewards"].reshape(count),
-            rows["terminals"].reshape(count).view(np.bool_),
+            rewards.reshape(count),
+            terminals.reshape(count).view(np.bool_),
             truncations.reshape(count).astype(np.bool_, copy=False),
             self._infos(batch, is_reset),
             self.agent_ids[batch.env_id + block * self._block_size].reshape(count),
