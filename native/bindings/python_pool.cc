@@ -728,6 +728,7 @@ void bind_python_pool(nb::module_& module) {
       .def("mark_dead", &PythonPool::mark_dead, nb::arg("worker"))
       .def("revive", &PythonPool::revive, nb::arg("worker"))
       .def("is_dead", &PythonPool::is_dead, nb::arg("worker"))
+      .def("is_at_prompt", &PythonPool::is_at_prompt, nb::arg("worker"))
       .def("worker_of", &PythonPool::worker_of, nb::arg("env_id"))
       .def("current_env", &PythonPool::current_env, nb::arg("worker"))
       .def("phases", &PythonPool::phases)

@@ -141,6 +141,7 @@ class PythonPool {
   void mark_dead(std::int32_t worker) { queue_.mark_dead(worker); }
   void revive(std::int32_t worker);
   bool is_dead(std::int32_t worker) const { return queue_.is_dead(worker); }
+  bool is_at_prompt(std::int32_t worker) const { return queue_.is_at_prompt(worker); }
   std::int32_t worker_of(std::int32_t env_id) const { return queue_.layout().worker_of(env_id); }
   std::int32_t current_env(std::int32_t worker) const { return queue_.worker(worker).current_env.load(); }
 

@@ -257,6 +257,18 @@ nb::object StepLoop::pack_info(std::int32_t env_id, nb::dict info, bool is_final
   return extras == nullptr ? nb::none() : nb::steal(extras);
 }
 
+std::int32_t StepLoop::begin_prompt() {
+  has_prompt_ = true;
+  queue_.state().progress_ns.store(engine::now_ns() + shm::kPromptNs, std::memory_order_relaxed);
+  return queue_.state().current_env.load(std::memory_order_relaxed);
+}
+
+void StepLoop::end_prompt() {
+  has_prompt_ = false;
+  Py_XDECREF(python([&] { return PyObject_CallMethod(runner_.ptr(), "end_prompt", nullptr); }));
+  PyErr_Clear();  // of Ctrl-C, which the caller gets as well
+}
+
 void StepLoop::wait() {
   const std::int64_t start = engine::now_ns();
   shm::WorkerState& state = queue_.state();
@@ -298,6 +310,8 @@ void StepLoop::run_next() {
   if (slot.kind == shm::kGoodRow && slot.op != shm::kCall) {
     for (const KeptColumn& column : kept_) column.keep(slot, env_id);
   }
+  if (has_prompt_) [[unlikely]]
+    end_prompt();
   const std::int64_t now = clock_ns_ = engine::now_ns();
   state.busy_ns += now - start;
   slot.statistics.busy_ns += now - start;
@@ -491,6 +505,7 @@ void bind_step_loop(nb::module_& module) {
       .def("detach", &StepLoop::detach)
       .def("serve", &StepLoop::serve)
       .def("run_pending", &StepLoop::run_pending, nb::arg("deadline_ns"))
+      .def("begin_prompt", &StepLoop::begin_prompt)
       .def("check_process", &StepLoop::check_process)
       .def("count_step", &StepLoop::count_step)
       .def("count_reset", &StepLoop::count_reset)

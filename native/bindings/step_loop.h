@@ -116,12 +116,16 @@ class StepLoop {
   std::uint64_t request_bytes(std::int32_t env_id) const { return queue_.slot(env_id).request_bytes; }
   void set_reply_bytes(std::int32_t env_id, std::uint64_t count) { queue_.slot(env_id).reply_bytes = count; }
   std::uint64_t schema_bytes(std::uint32_t version) const { return queue_.header().schema_bytes[version]; }
+  // An env waits for input at a debugger's prompt: until its call ends it has no time limit, however many prompts open. The
+  // runner's end_prompt() is called when it has ended. Returns the env's id.
+  std::int32_t begin_prompt();
   // Packs the keys that the schema knows; returns the rest as a dict, or None.
   nanobind::object pack_info(std::int32_t env_id, nanobind::dict info, bool is_final);
 
  private:
   void wait();
   void run_next();
+  void end_prompt();
   void load_schema();
   PyObject* run(std::int32_t env_id, shm::Slot& slot);
   PyObject* run_step(std::int32_t env_id, shm::Slot& slot, const nanobind::object& step);
@@ -145,6 +149,7 @@ class StepLoop {
   std::uint32_t num_forks_;    // of this process when the loop was made
   std::int64_t clock_ns_ = 0;  // 0: not read since the last wait
   bool is_inline_ = false;
+  bool has_prompt_ = false;
   std::uint32_t schema_version_ = 0;
   InfoSchema schema_;
 };

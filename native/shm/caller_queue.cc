@@ -261,11 +261,15 @@ void CallerQueue::revive(std::int32_t worker) {
   dead_[worker].store(0, std::memory_order_release);
 }
 
+bool CallerQueue::is_at_prompt(std::int32_t worker) const {
+  return layout_.worker(base_, worker).progress_ns.load() > engine::now_ns();
+}
+
 std::vector<std::int32_t> CallerQueue::overdue() {
   std::vector<std::int32_t> late;
   if (step_timeout_ns_ <= 0) return late;
   const std::int64_t now = engine::now_ns();
-  // A worker's deadline only moves away while it works, so until the nearest one there is nothing to find.
+  // A worker's deadline moves away while it works, so until the nearest one there is nothing to find.
   if (now < next_deadline_ns_) return late;
   next_deadline_ns_ = std::numeric_limits<std::int64_t>::max();
   for (std::int32_t worker = 0; worker < layout_.num_workers; ++worker) {
@@ -275,7 +279,8 @@ std::vector<std::int32_t> CallerQueue::overdue() {
     if (state.done_head.load() == posted_[worker]) continue;
     const std::int64_t deadline = std::max(state.progress_ns.load(), state.posted_ns.load()) + step_timeout_ns_;
     if (now < deadline) {
-      next_deadline_ns_ = std::min(next_deadline_ns_, deadline);
+      // A debugger's prompt puts the deadline off, and its end brings it nearer again.
+      next_deadline_ns_ = std::min({next_deadline_ns_, deadline, now + step_timeout_ns_});
       continue;
     }
     is_timed_out_[worker] = 1;

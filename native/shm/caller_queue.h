@@ -40,6 +40,8 @@ class CallerQueue {
   void mark_dead(std::int32_t worker);
   void revive(std::int32_t worker);
   bool is_dead(std::int32_t worker) const { return dead_[worker].load(std::memory_order_acquire) != 0; }
+  // Whether an env of this worker waits at a debugger's prompt.
+  bool is_at_prompt(std::int32_t worker) const;
   // Workers that have spent longer than the step timeout on one request; empty without a timeout. Each is reported
   // once: the caller kills it, and mark_dead() follows.
   std::vector<std::int32_t> overdue();

@@ -61,6 +61,9 @@ class Published {
   std::atomic<T> value_;
 };
 
+// Added to progress_ns while an env waits at a debugger's prompt: ten years, in which no time limit ends.
+constexpr std::int64_t kPromptNs = 315'360'000'000'000'000;
+
 struct alignas(64) WorkerState {
   // Written by the caller.
   std::atomic<std::uint32_t> request_head;
@@ -72,7 +75,7 @@ struct alignas(64) WorkerState {
   std::atomic<std::uint32_t> done_head;
   std::atomic<std::int32_t> core;         // where it went to sleep; -1: unknown
   std::atomic<std::int32_t> current_env;  // -1: none
-  std::atomic<std::int64_t> progress_ns;  // when it last began or finished something
+  std::atomic<std::int64_t> progress_ns;  // when it last began or finished something; see kPromptNs
   Published<std::int64_t> busy_ns;        // inside envs
   Published<std::int64_t> wait_ns;        // for requests
 };

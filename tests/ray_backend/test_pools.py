@@ -127,6 +127,15 @@ def test_the_exception_and_traceback_of_an_env_travel(make):
     assert text.startswith(failing_env.printed_by(lambda: failing_env.failing_env(fails_at_start=True)))
 
 
+@pytest.mark.parametrize("name", ["stop", "stop_in_pdb"])
+def test_a_breakpoint_says_where_to_debug(make, name):
+    pool = make(failing_env.failing_env, num_workers=1, num_envs=1)
+    pool.reset()
+    with pytest.raises(EnvError, match=r"got an actor on Ray.*backend='serial'"):
+        pool.call(name)
+    pool.step([failing_env.STEP])
+
+
 def test_calls_of_an_env_that_raise(make):
     pool = make(MisbehavingEnv, num_workers=2, num_envs=2)
     pool.reset()

@@ -33,6 +33,14 @@ class FailingEnv(gymnasium.Env[Any, Any]):
     def look_up(self, name: str) -> NoReturn:
         raise KeyError(name)
 
+    def stop(self) -> None:
+        breakpoint()
+
+    def stop_in_pdb(self) -> None:
+        import pdb
+
+        pdb.set_trace()
+
     @property
     def broken(self) -> NoReturn:
         self.look_up("an attribute")

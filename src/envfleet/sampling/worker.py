@@ -19,6 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.exception_report import ExceptionReport, report_exception
 from envfleet.executors.python.side_channel import dump
@@ -150,6 +151,7 @@ class _Worker:
             os._exit(1)
 
     def _next_request(self) -> tuple[int, ReceivedObject] | None:
+        debugger.end_prompt()
         with self._changed:
             while not self._is_stopping:
                 has_room = self._ahead_bytes == 0 or self._ahead_bytes < self._max_ahead_bytes

@@ -218,6 +218,9 @@ class ProcessesExecutor(PythonExecutor):
         if self._kills_at_close:
             self._kill_all()
             return []
+        for worker, process in enumerate(self._workers):
+            if self._native.is_at_prompt(worker):  # its answer is not awaited
+                process.kill()
         try:
             return self._await_exits(CLOSE_TIMEOUT_S)
         finally:

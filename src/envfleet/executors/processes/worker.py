@@ -27,6 +27,7 @@ from envfleet import _native
 from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
+from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.executors.python.exception_report import report_exception
@@ -50,6 +51,7 @@ class ProcessContext:
     authkey: bytes  # for factories that hold the proxy of a multiprocessing manager
     aliases: InstalledAliases
     registered: bytes  # envs registered with Gymnasium
+    terminal: str | None  # for breakpoint(); None: there is none
 
     @staticmethod
     def capture() -> ProcessContext:
@@ -68,6 +70,7 @@ class ProcessContext:
             authkey,
             installed_aliases(),
             registered_envs(),
+            debugger.terminal_of_this_process(),
         )
 
     def apply(self) -> None:
@@ -85,6 +88,7 @@ class ProcessContext:
                 os.sched_setaffinity(0, self.affinity)
         install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
         adopt_registered(self.registered)
+        debugger.install(self.terminal)
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,10 @@ class WorkerEnvs:
         check_process = partial(_exit_if_forked, os.getpid())
         if self.build_now:
             try:
-                envs = build_envs(builders, self.env_ids, check_process, is_interruptible=False)
+                try:
+                    envs = build_envs(builders, self.env_ids, check_process, is_interruptible=False)
+                finally:
+                    debugger.end_prompt()
             except EnvfleetError as error:
                 faults = getattr(error, "faults", None)
                 env_id = faults[0].env_id if faults else self.env_ids[0]
@@ -139,6 +146,7 @@ class WorkerEnvs:
             options.max_episode_steps,
             options.num_cores,
         )
+        debugger.call_when_it_opens(runner.begin_prompt)
         channel.send(dump(("ready", None)))
         runner.serve()
         close_faults = runner.close()

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
 from envfleet.errors import PoolClosedError, StateError, short_repr
+from envfleet.executors import debugger
 from envfleet.executors.base import split_envs
 from envfleet.executors.python.exception_report import (
     NoSuchAttributeError,
@@ -206,6 +207,10 @@ class EnvRunner(_native.StepLoop):
     def send_extras(self, env_id: int, extras: dict[str, Any]) -> None:
         """Send the infos that fit no column."""
         self._send(env_id, {"info": _checked_depth(extras)})
+
+    def end_prompt(self) -> None:
+        """Hand the terminal back, at the end of a call in which an env opened a debugger's prompt."""
+        debugger.end_prompt()
 
     def schema(self, version: int) -> list[Any]:
         """Return a version of the info columns' schema that the caller has published."""

@@ -16,6 +16,7 @@ from envfleet import _native
 from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.envs.families import native_family
 from envfleet.errors import CompileError
+from envfleet.executors import debugger
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
@@ -178,6 +179,7 @@ class ActorContext:
         sys.path.extend(path for path in self.sys_path if path not in sys.path and os.path.isdir(path or "."))
         install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
         adopt_registered(self.registered)
+        debugger.install(None, debugger.ON_RAY)
 
 
 _CACHE_VARIABLE = "runtime_env={'env_vars': {'ENVFLEET_CACHE': ...}}"
