@@ -9,11 +9,14 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import AutoresetMode
+from gymnasium.utils.env_checker import check_env
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
 from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.envs.native_env import SingleNativeEnv
 from envfleet.making.builders import registered_envs
+from envfleet.making.registry import family_of
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -33,6 +36,148 @@ def test_make_vec_takes_native_ids():
     assert (again.num_envs, again.pool.spec.id) == (4, "CartPole-v1")
     for own in (envs, again):
         own.close()
+
+
+NATIVE_IDS = ["CartPole-v1", "FrozenLake-v1", "Taxi-v4", "NChain-v0", "Catch-v0", "MiniGrid-Empty-5x5-v0", "Ant-v5"]
+
+
+def skip_without_package(env_id):
+    package = family_of(env_id).package
+    if package:
+        pytest.importorskip(package)
+
+
+@pytest.mark.parametrize("env_id", NATIVE_IDS)
+def test_gymnasium_makes_one_native_env(env_id):
+    skip_without_package(env_id)
+    env = gymnasium.make(f"envfleet/{env_id}")
+    assert isinstance(env.unwrapped, SingleNativeEnv)
+    with envfleet.make(env_id, num_envs=1) as envs:
+        assert (env.spec.id, env.spec.max_episode_steps) == (f"envfleet/{env_id}", envs.spec.max_episode_steps)
+        assert env.spec.reward_threshold == envs.spec.reward_threshold
+        assert env.observation_space == envs.single_observation_space
+        pairs = [(env.reset(seed=5)[0], envs.reset(seed=5)[0])]
+        env.action_space.seed(0)
+        ended = False
+        while not ended and len(pairs) < 1100:
+            action = env.action_space.sample()
+            obs, reward, terminated, truncated, _ = env.step(action)
+            rows = envs.step(np.asarray(action)[np.newaxis])
+            pairs.append((obs, rows[0]))
+            assert (reward, terminated, truncated) == tuple(column[0] for column in rows[1:4])
+            ended = terminated or truncated
+        for own, row in pairs:
+            for leaf, other in zip(*([*x.values()] if isinstance(x, dict) else [x] for x in (own, row)), strict=True):
+                np.testing.assert_array_equal(leaf, other[0])
+    env.close()
+
+
+def test_one_native_env_passes_gymnasiums_checker_and_renders(monkeypatch):
+    pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    monkeypatch.setattr("envfleet.rendering._USER_DRIVER", "dummy")
+    env = gymnasium.make("envfleet/FrozenLake-v1", render_mode="rgb_array")
+    check_env(env.unwrapped)
+    env.reset(seed=0)
+    frame = env.render()
+    assert (frame.shape, frame.dtype) == ((256, 256, 3), np.uint8)
+    shown = gymnasium.make("envfleet/FrozenLake-v1", render_mode="human")
+    shown.reset(seed=0)
+    surface = sys.modules["pygame"].display.get_surface()
+    assert (np.swapaxes(sys.modules["pygame"].surfarray.array3d(surface), 0, 1) == frame).all()
+    assert shown.render() is None
+    for own in (env, shown):
+        own.close()
+
+
+def test_the_time_limit_of_one_native_env():
+    def length(env_id="MiniGrid-Empty-5x5-v0", action=0, **options):
+        env = gymnasium.make(f"envfleet/{env_id}", **options)
+        env.reset(seed=0)
+        for step in range(1, 202):
+            *_, truncated, _ = env.step(action)
+            if truncated:
+                return step
+        return None
+
+    assert (length(), length(max_episode_steps=7)) == (100, 7)
+    pendulum = ("Pendulum-v1", np.zeros(1, np.float32))
+    assert (length(*pendulum), length(*pendulum, max_episode_steps=-1)) == (200, None)
+    assert (length(max_steps=30), length(max_steps=150, max_episode_steps=120)) == (30, 120)
+    envs = gymnasium.make_vec("envfleet/MiniGrid-Empty-5x5-v0", num_envs=2, max_steps=30)
+    assert envs.pool.config.max_episode_steps == 30
+    envs.close()
+
+
+def test_attributes_of_one_native_env():
+    env = gymnasium.make("envfleet/CartPole-v1").unwrapped
+    env.reset(seed=0)
+    env.gravity = 5.0
+    assert (env.gravity, env.length) == (5.0, 0.5)
+    twin = gymnasium.make("envfleet/CartPole-v1").unwrapped
+    twin.reset(seed=0)
+    for _ in range(2):  # the first step changes the speed, the second the place
+        own, other = env.step(1)[0], twin.step(1)[0]
+    assert (own != other).any()
+    env.note = "of this object"
+    assert env.note == "of this object"
+    with pytest.raises(AttributeError, match="no attribute 'colour'"):
+        _ = env.colour
+
+
+def test_gymnasiums_own_vector_envs_take_native_ids():
+    envs = gymnasium.make_vec("envfleet/CartPole-v1", num_envs=3, vectorization_mode="sync")
+    assert type(envs) is SyncVectorEnv
+    own = envfleet.make("CartPole-v1", num_envs=3)
+    np.testing.assert_array_equal(envs.reset(seed=0)[0], own.reset(seed=0)[0])
+    for one in (envs, own):
+        one.close()
+
+
+def test_compiled_and_python_ids_are_single_envs_too(tmp_path):
+    source = tmp_path / "probe.cc"
+    source.write_text(PROBE)
+    envfleet.compile(source)
+    env = gymnasium.make("envfleet/PublishedProbe-v0", start=3.5)
+    assert env.reset()[0].tolist() == [3.5]
+    assert [env.step(0)[3] for _ in range(4)] == [False, False, False, True]
+    pytest.importorskip("ale_py")
+    pong = gymnasium.make("envfleet/Pong-v5", max_episode_steps=3, stack_num=2)
+    assert pong.reset(seed=0)[0].shape == (2, 84, 84)
+    assert [pong.step(0)[3] for _ in range(3)] == [False, False, True]
+    assert gymnasium.spec("envfleet/Pong-v5").max_episode_steps == 27000
+    pong.close()
+
+
+PROBE = """
+#include "envfleet/env.h"
+
+struct PublishedProbe {
+  static void spec(const envfleet::Config&, envfleet::Spec& spec) {
+    spec.observation(envfleet::box<float>({1}, 0, 10));
+    spec.action(envfleet::discrete(2));
+    spec.max_episode_steps(4);
+  }
+  static envfleet::Params params() { return {{"start", 1.0, "the observation"}}; }
+  explicit PublishedProbe(const envfleet::Config& config) : start(config.real("start")) {}
+  void reset(envfleet::Rng&, envfleet::Out& out) { *out.obs<float>() = static_cast<float>(start); }
+  void step(int, envfleet::Out& out) { *out.obs<float>() = static_cast<float>(start); }
+  double start;
+};
+
+ENVFLEET_ENV("PublishedProbe-v0", PublishedProbe)
+"""
+
+
+def test_a_published_spec_travels_as_json():
+    spec = EnvSpec.from_json(gymnasium.spec("envfleet/CartPole-v1").to_json())
+    assert (spec.max_episode_steps, spec.reward_threshold) == (500, 475)
+    assert isinstance(gymnasium.make(spec).unwrapped, SingleNativeEnv)
+
+
+def test_make_takes_ids_without_the_namespace():
+    with pytest.raises(envfleet.UnknownEnvError, match="use 'CartPole-v1'"):
+        envfleet.make("envfleet/CartPole-v1")
 
 
 def test_options_reach_the_pool():

@@ -1,4 +1,6 @@
-"""envfleet's ids in Gymnasium's registry, in a namespace of their own: gymnasium.make_vec("envfleet/CartPole-v1").
+"""envfleet's ids in Gymnasium's registry, in a namespace of their own, for gymnasium.make() and gymnasium.make_vec().
+
+gymnasium.make("envfleet/CartPole-v1") makes one env, gymnasium.make_vec("envfleet/CartPole-v1", num_envs=8) a pool.
 
 Gymnasium's own ids do not change. An id that already has a namespace ("ALE/Pong-v5") cannot have a second one and is
 left out. Gymnasium before 1.0 calls register_ids() through the plug-in entry point; later versions have no plug-ins,
@@ -17,25 +19,109 @@ import functools
 import sys
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import gymnasium
 from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, EnvfleetError
+
+if TYPE_CHECKING:
+    from envfleet.apis.gymnasium import GymnasiumPool
 
 NAMESPACE = "envfleet"
 _PREFIX = f"{NAMESPACE}:"
 _FIND_SPEC = "_find_spec"  # private in Gymnasium
 
 
+class PublishedSpec(EnvSpec):
+    """The spec of an id, with its time limit and reward threshold.
+
+    They are looked up when they are first read: to do that for all ids would load every simulator at import.
+    """
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit; None if there is none, or if the env's package is not installed."""
+        return self._limits[0]
+
+    @max_episode_steps.setter
+    def max_episode_steps(self, value: int | None) -> None:
+        if value is not None:
+            self.__dict__["_found"] = (value, self._limits[1])
+
+    @property
+    def reward_threshold(self) -> float | None:
+        """The return from which the task counts as solved, or None."""
+        return self._limits[1]
+
+    @reward_threshold.setter
+    def reward_threshold(self, value: float | None) -> None:
+        if value is not None:
+            self.__dict__["_found"] = (self._limits[0], value)
+
+    @property
+    def _limits(self) -> tuple[int | None, float | None]:
+        if "_found" not in self.__dict__:
+            self.__dict__["_found"] = _limits_of(self.kwargs.get("task_id", self.id.removeprefix(f"{NAMESPACE}/")))
+        found: tuple[int | None, float | None] = self.__dict__["_found"]
+        return found
+
+
+def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
+    from envfleet.making.builders import gymnasium_spec
+    from envfleet.making.native_envs import find_entry, resolve
+    from envfleet.making.options import parse_options
+
+    entry = find_entry(env_id)
+    try:
+        spec: EnvSpec
+        spec = gymnasium_spec(env_id) if entry is None else resolve(env_id, entry, parse_options(params)).spec
+    except (EnvfleetError, ImportError):
+        return None, None
+    return spec.max_episode_steps, spec.reward_threshold
+
+
+def make_env(task_id: str, render_mode: str | None = None, **params: Any) -> gymnasium.Env[Any, Any]:
+    """Make one env, the native one if there is one, for gymnasium.make(), which applies the time limit of the spec."""
+    from envfleet.envs.native_env import SingleNativeEnv
+    from envfleet.making.builders import build_env
+    from envfleet.making.native_envs import find_entry, supports_params
+    from envfleet.option_checks import NO_LIMIT
+
+    entry = find_entry(task_id)
+    if entry is None or not supports_params(entry, [params]):
+        env: gymnasium.Env[Any, Any] = build_env(task_id, render_mode=render_mode, max_episode_steps=NO_LIMIT, **params)
+        return env
+    env = SingleNativeEnv(task_id, render_mode, **params)
+    limit = _limits_of(task_id, **params)[0] if params else None
+    if limit is not None and limit != _limits_of(task_id)[0]:
+        env = gymnasium.wrappers.TimeLimit(env, limit)  # the parameters change it, as MiniGrid's max_steps does
+    return env
+
+
+# As a class has it: gymnasium.make() looks for it before it calls an entry point.
+make_env.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 30}  # type: ignore[attr-defined]
+
+
+def make_vector_env(task_id: str, *, max_episode_steps: int | None = None, **options: Any) -> GymnasiumPool:
+    """Make a pool, for gymnasium.make_vec(), which passes the time limit of the spec if there is no other."""
+    from envfleet.making.make import make_gymnasium
+
+    if max_episode_steps == _limits_of(task_id)[0]:
+        max_episode_steps = None  # the parameters may change it
+    return make_gymnasium(task_id, max_episode_steps=max_episode_steps, **options)
+
+
 def publish(env_ids: Iterable[str]) -> None:
     """Add these ids to Gymnasium's registry, in envfleet's namespace."""
     for env_id in env_ids:
         if "/" not in env_id:
-            spec = EnvSpec(
+            spec = PublishedSpec(
                 f"{NAMESPACE}/{env_id}",
-                vector_entry_point="envfleet.making.make:make_gymnasium",
+                entry_point="envfleet.making.gymnasium_ids:make_env",
+                vector_entry_point="envfleet.making.gymnasium_ids:make_vector_env",
                 kwargs={"task_id": env_id},
             )
             # Not gymnasium.register(), which compares each id with all others.

@@ -21,7 +21,7 @@ from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
-from envfleet.making.gymnasium_ids import NAMESPACE
+from envfleet.making.gymnasium_ids import NAMESPACE, PublishedSpec
 from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
 from envfleet.making.options import POOL_OPTIONS, Options, misspelt_option, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
@@ -93,8 +93,7 @@ def check_known(env: Any, position: int | None = None) -> None:
         for i, own in enumerate(env):
             check_known(own, i)
     elif isinstance(env, str):
-        published = gymnasium.registry.get(env)
-        if published is not None and published.namespace == NAMESPACE and published.entry_point is None:
+        if isinstance(gymnasium.registry.get(env), PublishedSpec):
             name = env.removeprefix(f"{NAMESPACE}/")
             raise UnknownEnvError(f"make() expected an id without Gymnasium's namespace, got {env!r}; use {name!r}")
         if not _is_known(env):
