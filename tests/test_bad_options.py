@@ -172,6 +172,28 @@ def test_names_that_only_look_like_options(recwarn):
     assert not recwarn.list
 
 
+def test_options_of_worker_processes_name_the_backend_that_has_them():
+    for options in ({"step_timeout": 3}, {"start_method": "spawn"}):
+        with pytest.raises(ConfigError, match="pass backend='processes', which runs them in Python, or leave it out"):
+            envfleet.make("CartPole-v1", num_envs=2, **options)
+        with envfleet.make("NChain-v0", num_envs=2, backend="processes", **options) as envs:
+            envs.reset(seed=0)
+        with pytest.raises(ConfigError, match=r"run on threads in C\+\+; leave it out"):  # no worker has a plug-in
+            envfleet.make("Faulty-v0", num_envs=2, **options)
+
+
+def test_an_attribute_is_no_parameter():
+    with pytest.raises(ConfigError, match=r"'gravity', which is an attribute .* with set_attr\('gravity', value\)$"):
+        envfleet.make("CartPole-v1", num_envs=2, gravity=3)
+    with envfleet.make("CartPole-v1", num_envs=2) as envs:
+        envs.set_attr("gravity", 3)
+        assert envs.get_attr("gravity") == (3, 3)
+    for options in ({"friction": 3}, {"backend": "serial", "gravity": 3}):
+        with pytest.raises(ConfigError) as caught:
+            envfleet.make("CartPole-v1", num_envs=2, **options)
+        assert "did you mean" not in str(caught.value)
+
+
 def test_seeds_of_make():
     for seed in (-1, 2**128, 1.5, "7", [1, 2, 3], [1, "2"]):
         with pytest.raises(SeedError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,11 +15,11 @@ from envfleet import _native
 from envfleet.envs import families
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family, TextColumn
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, EnvfleetError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.making.options import POOL_OPTIONS, Options, parse_options, resolve_num_workers
-from envfleet.making.params import Param, parameter_values
+from envfleet.making.params import Param, parameter_values, unknown_option
 from envfleet.option_checks import NO_LIMIT
 from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
 
@@ -141,11 +141,12 @@ class ResolvedEnvs(NamedTuple):
 
 def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
     """Return what is known of a pool's envs before they are built. Raises ConfigError for options that do not fit."""
-    _check_options(env_id, options)
+    _check_options(env_id, entry, options)
     load_entry(entry)
     declared = [Param(**fields) for fields in _native.params_of(entry.native_id)]
     family = native_family(entry.native_id)
     translated = [family.translate({**entry.params, **own}) for own in options.params]
+    _check_names(env_id, entry, declared, translated)
     params = _complete_params(env_id, declared, translated, options.config.num_envs)
     described = [_describe(env_id, entry.native_id, own) for own in params]
     texts = [_text_columns(env_id, family, own) for own in params]
@@ -165,11 +166,15 @@ def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
     return ResolvedEnvs(spec, params, config)
 
 
-def _check_options(env_id: str, options: Options) -> None:
+def _check_options(env_id: str, entry: NativeEntry, options: Options) -> None:
     config = options.config
+    # A worker process does not have the user's plug-ins.
+    remedy = "" if entry.native_id in plugin_files else "pass backend='processes', which runs them in Python, or "
     for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
         if name in options.explicit and getattr(config, name) != getattr(PoolConfig(), name):
-            raise ConfigError(f"{name} needs worker processes, but {env_id} runs on threads in C++; leave it out")
+            raise ConfigError(
+                f"{name} needs worker processes, but envs of {env_id} run on threads in C++; {remedy}leave it out"
+            )
     if config.render_mode not in (None, "rgb_array", "human"):
         raise ConfigError(
             f"render_mode expected 'rgb_array', 'human' or None, got {config.render_mode!r}; "
@@ -230,13 +235,42 @@ def _make_spec(
     )
 
 
+def _check_names(
+    env_id: str, entry: NativeEntry, declared: Sequence[Param], params: Sequence[Mapping[str, Any]]
+) -> None:
+    """Raise ConfigError for a parameter that the env does not declare."""
+    names = {param.name for param in declared}
+    for name in (name for own in params for name in own):
+        if name in names:
+            continue
+        if name in _attributes(env_id, entry):
+            raise ConfigError(
+                f"{env_id} got the unknown option {name!r}, which is an attribute of the env; set it after make() with "
+                f"set_attr({name!r}, value)"
+            )
+        raise unknown_option(env_id, name, names, POOL_OPTIONS)
+
+
+def _attributes(env_id: str, entry: NativeEntry) -> Collection[str]:
+    """Return the names of the attributes of an env with default parameters; none if it cannot be built."""
+    try:
+        spec, params, config = resolve(env_id, entry, parse_options({}))
+        executor = NativeExecutor(entry.native_id, spec, config, params, None)
+    except EnvfleetError:
+        return ()
+    try:
+        return executor.get_attrs(0).keys()
+    finally:
+        executor.close()
+
+
 def _complete_params(
     env_id: str, declared: list[Param], params: list[dict[str, Any]], num_envs: int
 ) -> list[dict[str, Any]]:
     """Return the value of every declared parameter: one dict for all envs, or one per env."""
     if len(params) == 1:
-        return parameter_values(env_id, declared, params[0], num_envs, POOL_OPTIONS)
-    return [parameter_values(env_id, declared, own, 1, POOL_OPTIONS)[0] for own in params]
+        return parameter_values(env_id, declared, params[0], num_envs)
+    return [parameter_values(env_id, declared, own, 1)[0] for own in params]
 
 
 def _merged(params: list[dict[str, Any]]) -> dict[str, Any]:

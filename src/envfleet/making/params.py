@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.errors import ConfigError, short_repr
+from envfleet.making.options import misspelt_option
 
 
 @dataclass(frozen=True)
@@ -24,16 +25,13 @@ class Param:
 
 
 def parameter_values(
-    env_id: str, declared: Sequence[Param], params: Mapping[str, Any], num_envs: int, pool_options: Iterable[str]
+    env_id: str, declared: Sequence[Param], params: Mapping[str, Any], num_envs: int
 ) -> list[dict[str, Any]]:
     """Return the value of every parameter: one dict for all envs, or one per env if some parameter is a list.
 
-    pool_options: the other options of make(), listed in the error for an unknown one.
+    params: of declared names.
     """
     by_name = {param.name: param for param in declared}
-    for name in params:
-        if name not in by_name:
-            raise unknown_option(env_id, name, by_name, pool_options)
     shared = {param.name: param.default for param in declared}
     per_env: dict[str, list[Any]] = {}
     for name, value in params.items():
@@ -60,8 +58,9 @@ def convert_each(convert: Callable[[Any], Any], value: Any) -> Any:
 def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: Iterable[str]) -> ConfigError:
     """Return the error for an unknown option, with the closest match and the valid options."""
     own, common = sorted(params), sorted(pool_options)
-    nearest = difflib.get_close_matches(name, [*own, *common], n=1)
-    hint = f"; did you mean {nearest[0]!r}?" if nearest else ";"
+    # Nearer to an option of the pool than to one of the env: there are many of them, and short ones.
+    nearest = next(iter(difflib.get_close_matches(name, own, n=1)), None) or misspelt_option(name)
+    hint = f"; did you mean {nearest!r}?" if nearest else ";"
     return ConfigError(
         f"{env_id} got the unknown option {name!r}{hint} "
         f"expected parameters of the env ({', '.join(own) or 'it has none'}) "

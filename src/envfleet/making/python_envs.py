@@ -263,9 +263,9 @@ def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: O
     unexpected = _unexpected_options(text, env_name, options)
     if not unexpected:
         return
-    nearest = {name: difflib.get_close_matches(name, sorted(POOL_OPTIONS), n=1) for name in unexpected}
+    nearest = {name: misspelt_option(name) for name in unexpected}
     name = next((name for name in unexpected if nearest[name]), unexpected[0])
-    hint = f"did you mean {nearest[name][0]!r}?" if nearest[name] else "leave it out."
+    hint = f"did you mean {nearest[name]!r}?" if nearest[name] else "leave it out."
     raise ConfigError(
         f"{env_name} got the unknown option {name!r}; {hint} The pool's options are "
         f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which raised: {text}"
