@@ -50,7 +50,7 @@ def main() -> None:
             obs, *_ = envs.step(balance(obs))
         rate = args.num_envs * args.num_steps / (time.perf_counter() - started)
         print(f"{rate:,.0f} steps per second including the controller; the best possible return is near 200")
-        print(envs.pool.stats())
+        print(envs.stats())
     if args.video:
         with envfleet.make(env_id, num_envs=9, render_mode="rgb_array", **options) as envs:
             print(f"video: {record(envs, args.video, balance, num_frames=num_frames, fps=50).resolve()}")

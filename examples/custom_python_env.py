@@ -87,7 +87,7 @@ def main() -> None:
             obs, _, _, _, info = envs.step(drive(obs))
             if "error" in info:
                 errors.update(info["error"][info["_error"]])
-        print(envs.pool.stats())
+        print(envs.stats())
     print(f"{sum(errors.values())} restarts, and the run continued after each of them:")
     for message, count in errors.most_common():
         print(f"  {count:>4} x {message.splitlines()[0]}")

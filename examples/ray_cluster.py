@@ -53,7 +53,7 @@ def main(args: Args) -> None:
     seconds = time.perf_counter() - started
     envs.reset()  # discards the work in flight
     print(f"{num_rows:,} rows in {seconds:.1f} s, {num_errors} of them from envs that were lost and rebuilt")
-    print(envs.pool.stats())
+    print(envs.stats())
     envs.close()
 
 
