@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_page_runs(page, tmp_path):
         check=False,
     )
     assert result.returncode == 0, result.stderr
+
+
+REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+
+
+@pytest.mark.parametrize("page", REFERENCE, ids=lambda page: page.stem)
+def test_the_reference_says_what_the_docstrings_say(page):
+    tool = runpy.run_path(str(ROOT / "tools" / "write_reference.py"))
+    assert page.read_text() == tool["rewritten"](page.read_text()), "run python tools/write_reference.py"
+
+
+def test_the_reference_is_readable_without_the_site():
+    text = "\n".join(page.read_text() for page in REFERENCE)
+    assert "\n:::" not in text  # a directive of the site's generator
+    for name in ("num_envs", "drop_pending(timeout=None)", "return_mean", "make_vec_env(", "`EnvError`"):
+        assert name in text
 
 
 def anchors_of(page: Path) -> set[str]:

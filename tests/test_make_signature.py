@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 from dataclasses import fields
 
 import pytest
@@ -36,6 +37,15 @@ def test_every_option_is_in_the_signature_at_run_time(make):
     assert set(parameters) >= POOL_OPTIONS
     assert parameters["env_params"].kind is inspect.Parameter.VAR_KEYWORD
     assert parameters["backend"].default == "auto"
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
+def test_help_describes_every_option(make):
+    text = pydoc.render_doc(make, renderer=pydoc.plaintext)
+    for line in (pool_options.__doc__ or "").split("\n\n", 2)[2].strip().splitlines():
+        assert line.strip() in text
+    assert "seed: env i gets seed + i" in text
+    assert "pool_options" not in text  # what help() shows is complete
 
 
 def test_every_option_is_documented():

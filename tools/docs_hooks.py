@@ -36,6 +36,9 @@ PICTURE = re.compile(
     r'<img alt="([^"]+)" src="([^"]+)">\s*</picture>'
 )
 
+# What the site shows in full, and the table for readers of the repository: see tools/write_reference.py.
+REFERENCE = re.compile(r"<!-- reference: (\S+)(.*?)-->\n.*?<!-- end of reference -->", re.DOTALL)
+
 _shown: dict[str, str] = {}  # pages of this build that show a file: path in the site -> path in the repository
 
 
@@ -49,7 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in sorted((ROOT / "docs" / "notebooks").glob("*.ipynb")):
         files.append(File.generated(config, _notebook_uri(path), content=_notebook_page(path), inclusion=NOT_IN_NAV))
     for uri, path in list(sources.items()):
-        for _, target, _ in LINK.findall(path.read_text()):
+        for _, target, _ in LINK.findall(REFERENCE.sub("", path.read_text())):
             linked = _repository_path(uri, target)
             if linked is not None and linked not in PAGES and not linked.startswith("docs/"):
                 shown_uri = _uri_of(linked)
@@ -62,6 +65,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links to files of the repository at their pages of the site, and show pictures in the theme that is on."""
     uri = page.file.src_uri
+    markdown = REFERENCE.sub(r"::: \1\2", markdown)
     markdown = PICTURE.sub(r"![\2](\3#only-light)\n![\2](\1#only-dark)", markdown)
     if uri == "notebooks/index.md":
         markdown = markdown.replace(".ipynb)", ".md)")

@@ -3,12 +3,13 @@
 make(env, ...) -> Options -> EnvSpec -> Executor -> Pool -> the api that env_type names
 
 Every function here takes the options of making.options.pool_options(), which is where they are listed, typed and
-documented. with_pool_options() copies that signature, for type checkers, editors and help().
+documented. with_pool_options() copies that signature and the documentation, for type checkers, editors and help().
 """
 
 from __future__ import annotations
 
 import inspect
+import textwrap
 import warnings
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, overload
@@ -105,11 +106,14 @@ def _make_pettingzoo_with(options: Callable[P, object]) -> Callable[[Callable[..
 
 
 def _with_signature(function: Any, options: Callable[..., Any]) -> Any:
-    """Replace **options in the signature that help() and inspect.signature() show."""
+    """Replace **options in the signature that help() and inspect.signature() show, and add them to the docstring."""
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     added = inspect.signature(options).parameters.values()
     function.__signature__ = signature.replace(parameters=[*own, *added])
+    if function.__doc__ and options.__doc__:  # not with python -OO
+        _, _, described = inspect.cleandoc(options.__doc__).split("\n\n", 2)
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__)}\n\nOptions:\n{textwrap.indent(described, '    ')}"
     return function
 
 
@@ -206,9 +210,8 @@ def make(task_id: Env, env_type: str = "gymnasium", **options: Any) -> Gymnasium
     """Make a pool of num_envs envs behind the api that env_type names: "gymnasium", "gym" or "dm".
 
     task_id: a native id, any id of Gymnasium, a class, a factory, or a list with one factory per env.
-    Options: those that envfleet.making.options.pool_options() documents (num_envs, batch_size, num_workers, backend,
-    seed ...); all other keywords are parameters of the env. Native envs accept a list of num_envs values for each
-    parameter, Python envs a list of dicts as env_kwargs.
+    **options: those listed below; all other keywords are parameters of the env. Native envs accept a list of num_envs
+    values for each parameter, Python envs a list of dicts as env_kwargs.
     """
     if env_type == "gymnasium":
         return make_gymnasium(task_id, **options)
