@@ -60,9 +60,9 @@ class Executor(ABC):
     form: contiguous, of the space's dtype; int32 ids that are distinct and idle) and refuses the rest. It must accept
     everything that envfleet.validation has passed. env_ids=None stands for all envs.
 
-    An env that raises completes its row, and the batch has a Fault of it; it is BROKEN until rebuild(). The observation of
-    that row is zeros or, with on_error="restart", the last one that the env delivered, whatever the caller did to its
-    arrays.
+    An env that raises completes its row, and the batch has a Fault of it; it is BROKEN until rebuild(). The observation
+    of that row is zeros or, with on_error="restart", the last one that the env delivered, whatever the caller did to
+    its arrays.
 
     Methods under "Python envs only" have default implementations that raise ConfigError; an executor that has Python
     objects for envs overrides them.
