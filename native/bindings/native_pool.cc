@@ -638,6 +638,7 @@ void bind_native_pool(nb::module_& module) {
                  .read("max_episode_steps", options.max_episode_steps)
                  .read("autoreset", autoreset)
                  .read("keeps_last_obs", options.keeps_last_obs)
+                 .read("check_finite", options.check_finite)
                  .read("configs", configs)
                  .read("all_ids", all_ids)
                  .read("batch_type", batch_type)

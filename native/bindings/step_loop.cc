@@ -9,9 +9,12 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <functional>
+#include <numeric>
 
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
+#include "engine/finite.h"
 #include "engine/wait.h"
 #include "envfleet/abi.h"
 #include "envfleet/step_rule.h"
@@ -64,20 +67,20 @@ PyObject* check_interrupt(PyObject* answer) {
 
 // ---------------------------------------------------------------------------- columns
 
-ObsColumns::ObsColumns(nb::handle given) {
+ObsColumns::ObsColumns(nb::handle given, bool check_finite) {
   if (given.is_none()) return;
   if (nb::isinstance<nb::list>(given)) {
     kind_ = Kind::leaf;
-    column_.emplace(given[0], nb::cast<bool>(given[1]));
+    column_.emplace(given[0], nb::cast<bool>(given[1]), check_finite);
   } else if (nb::isinstance<nb::dict>(given)) {
     kind_ = Kind::dict;
     for (auto [key, part] : nb::borrow<nb::dict>(given)) {
       keys_.push_back(nb::borrow(key));
-      parts_.emplace_back(part);
+      parts_.emplace_back(part, check_finite);
     }
   } else {
     kind_ = Kind::tuple;
-    for (nb::handle part : nb::cast<nb::tuple>(given)) parts_.emplace_back(part);
+    for (nb::handle part : nb::cast<nb::tuple>(given)) parts_.emplace_back(part, check_finite);
   }
 }
 
@@ -109,6 +112,25 @@ bool ObsColumns::write(std::int32_t env_id, PyObject* obs) const {
   return true;
 }
 
+ObsColumn::ObsColumn(nb::handle array, bool holds_text, bool check_finite) : Column(array), is_text(holds_text) {
+  if (!check_finite || is_text || (!PyTypeNum_ISFLOAT(descriptor_->type_num) && !PyTypeNum_ISCOMPLEX(descriptor_->type_num)))
+    return;
+  num_elements_ = std::accumulate(row_shape_, row_shape_ + row_ndim_, std::int64_t{1}, std::multiplies<>());
+  switch (descriptor_->type_num) {
+    case NPY_HALF:
+      are_finite_ = engine::are_finite_halves;
+      break;
+    case NPY_FLOAT:
+      are_finite_ = engine::are_finite_floats;
+      break;
+    case NPY_DOUBLE:
+      are_finite_ = engine::are_finite_doubles;
+      break;
+    default:  // rare dtypes: the runner looks at every value
+      are_finite_ = [](const void*, std::int64_t) { return false; };
+  }
+}
+
 bool ObsColumn::write_text(std::int32_t env_id, PyObject* value) const {
   if (!PyUnicode_CheckExact(value)) return false;
   const Py_ssize_t length = PyUnicode_GetLength(value), capacity = row_bytes() / 4 - 1;
@@ -126,6 +148,7 @@ bool ObsColumn::write(std::int32_t env_id, PyObject* obs) const {
     if (PyArray_DESCR(array) != descriptor_ && !PyArray_EquivTypes(PyArray_DESCR(array), descriptor_)) return false;
     if (!PyArray_IS_C_CONTIGUOUS(array) || PyArray_NDIM(array) != row_ndim_) return false;
     if (!std::equal(row_shape_, row_shape_ + row_ndim_, PyArray_DIMS(array))) return false;
+    if (are_finite_ != nullptr && !are_finite_(PyArray_DATA(array), num_elements_)) return false;
     // An env may have written directly into its row.
     if (PyArray_DATA(array) != target) std::memcpy(target, PyArray_DATA(array), static_cast<std::size_t>(row_bytes_));
     return true;
@@ -175,7 +198,8 @@ StepLoop::StepLoop(const StepLoopOptions& options)
       end_env_(queue_.end_env()),
       autoreset_(options.autoreset),
       max_episode_steps_(options.max_episode_steps),
-      obs_(options.obs),
+      check_finite_(options.check_finite),
+      obs_(options.obs, options.check_finite),
       action_(options.action),
       info_(options.info),
       kept_(KeptColumn::read(options.kept)),
@@ -398,6 +422,7 @@ bool StepLoop::finish_plain_step(std::int32_t env_id, Slot& slot, PyObject* resu
   if (!obs_ || !PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) return false;
   PyObject* reward = PyTuple_GET_ITEM(result, 1);
   if (!PyFloat_Check(reward)) return false;  // numpy's float64 is one
+  if (check_finite_ && !engine::is_finite(PyFloat_AS_DOUBLE(reward))) return false;
   bool terminated, truncated;
   if (!read_flag(PyTuple_GET_ITEM(result, 2), &terminated)) return false;
   if (!read_flag(PyTuple_GET_ITEM(result, 3), &truncated)) return false;
@@ -492,6 +517,7 @@ void bind_step_loop(nb::module_& module) {
                  .read("autoreset", options.autoreset)
                  .read("max_episode_steps", options.max_episode_steps)
                  .read("num_cores", options.num_cores)
+                 .read("check_finite", options.check_finite)
                  .read("obs", options.obs)
                  .read("action", options.action)
                  .read("info", options.info)

@@ -26,22 +26,27 @@ namespace envfleet::bindings {
 // Observations, or a part of them, that are one array or one text.
 struct ObsColumn : Column {
   // holds_text: rows of uint32, the length of the text and its code points.
-  ObsColumn(nanobind::handle array, bool holds_text) : Column(array), is_text(holds_text) {}
+  ObsColumn(nanobind::handle array, bool holds_text, bool check_finite);
 
-  // Returns false if the value does not plainly have the space's dtype and shape; the row is undefined then.
+  // Returns false if the value does not plainly have the space's dtype and shape, or is not finite and must be; the row is
+  // undefined then.
   bool write(std::int32_t env_id, PyObject* value) const;
 
   bool is_text;
 
  private:
   bool write_text(std::int32_t env_id, PyObject* value) const;
+
+  // With check_finite: whether numbers of this dtype are finite. Null: every value is accepted.
+  bool (*are_finite_)(const void* numbers, std::int64_t count) = nullptr;
+  std::int64_t num_elements_ = 0;
 };
 
 // Observations as their space nests them. Empty for spaces with values of no fixed size.
 class ObsColumns {
  public:
   // None, or the structure of the space: a dict, a tuple, or for a leaf the list [array, is_text].
-  explicit ObsColumns(nanobind::handle given);
+  ObsColumns(nanobind::handle given, bool check_finite);
   explicit operator bool() const { return kind_ != Kind::none; }
 
   // As in ObsColumn.
@@ -74,6 +79,7 @@ struct StepLoopOptions {
   std::int32_t autoreset = 0;          // ef_autoreset
   std::int32_t max_episode_steps = 0;  // 0: no limit
   std::int32_t num_cores = 0;          // see WorkerQueue
+  bool check_finite = false;           // rewards and observations that are NaN or infinite are left to the runner
   nanobind::object obs;                // see ObsColumns
   nanobind::object action;             // the column, if actions are one array; otherwise None
   nanobind::object info;               // the array of the info columns
@@ -140,6 +146,7 @@ class StepLoop {
   nanobind::object buffer_;  // keeps the memory alive
   shm::WorkerQueue queue_;
   std::int32_t first_env_, end_env_, autoreset_, max_episode_steps_;
+  bool check_finite_;
   ObsColumns obs_;
   ActionColumn action_;
   Column info_;

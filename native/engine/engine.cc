@@ -11,6 +11,7 @@
 #include "engine/numpy_host.h"
 #include "engine/wait.h"
 #include "envfleet/action_type.h"
+#include "envfleet/rows.h"
 #include "envfleet/step_rule.h"
 
 namespace envfleet::engine {
@@ -74,6 +75,7 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
   fleet_ = std::make_unique<FleetHandle>(type, fleet_options);
 
   const bool with_finals = has_final_rows(options.autoreset);
+  if (options.check_finite) row_checks_.emplace(*spec_, with_finals);
   sync_buffers_ = std::make_shared<BufferPool>(BatchLayout(*spec_, with_finals, options.num_envs));
   if (options.keeps_last_obs) {
     last_obs_.emplace(sync_layout(), options.num_envs);
@@ -235,12 +237,14 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
         next = std::min(begin + (last_obs_ ? max_kept_rows_ : kCountedRows), end);
         if (actions.store != nullptr) actions.store(actions.context, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
+        if (row_checks_) refuse_non_finite(rows, begin, next);  // while the rows are in the first-level cache
         if (last_obs_) keep_last_obs(rows, begin, next);
         counters_.count_steps(shard, rows, begin, next);
       }
       break;
     case Request::reset:
       type.reset_range(fleet_->raw(), &rows, begin, end);
+      if (row_checks_) refuse_non_finite(rows, begin, end);
       if (last_obs_) keep_last_obs(rows, begin, end);
       counters_.count_resets(shard, rows, begin, end);
       break;
@@ -254,6 +258,21 @@ void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::
         if (phases_[env_id] == EF_ENDED) last_obs_->restore(rows, row, env_id);
       }
       break;
+  }
+}
+
+void Engine::refuse_non_finite(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept {
+  const bool are_accepted = row_checks_->accepts(rows, begin, end);
+  if (are_accepted && !row_checks_->has_finals()) return;
+  for (std::int64_t row = begin; row < end; ++row) {
+    if (are_accepted && !row_checks_->has_final(rows, row)) continue;
+    const RowChecks::Finding finding = row_checks_->find(rows, row);
+    const std::int32_t env_id = detail::env_of(rows, row);
+    // One that threw in this range has been reported.
+    if (finding.what[0] == '\0' || phases_[env_id] == EF_BROKEN) continue;
+    phases_[env_id] = EF_BROKEN;
+    row_checks_->clear(rows, row, finding.method);
+    rows.on_fault(rows.fault_context, row, env_id, finding.method, finding.what);
   }
 }
 

@@ -25,6 +25,7 @@
 #include "engine/counters.h"
 #include "engine/fleet_handle.h"
 #include "engine/last_observations.h"
+#include "engine/row_checks.h"
 #include "engine/sync_job.h"
 #include "engine/thread_count.h"
 #include "engine/thread_pool.h"
@@ -40,6 +41,7 @@ struct EngineOptions {
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
   bool keeps_last_obs = false;  // the row of an env that throws has its last observation; otherwise zeros
+  bool check_finite = false;  // rewards and observations that are NaN or infinite are faults of their envs
 };
 
 struct Fault {
@@ -162,6 +164,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void keep_last_obs(const ef_rows& rows, std::int64_t begin, std::int64_t end);
   // Keeps what an env shows now, whose state was set.
   void keep_observed(std::int32_t env_id);
+  // Breaks the envs of these rows whose rewards or observations are NaN or infinite.
+  void refuse_non_finite(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept;
   void run_measured(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard);
   // Runs blocks of the started batch, or stores their actions, those of this part first; see SyncJob::run_blocks().
   // Returns true if there were any.
@@ -182,6 +186,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<char> actions_;
   std::vector<std::uint8_t> phases_;
   std::unique_ptr<FleetHandle> fleet_;
+  std::optional<RowChecks> row_checks_;  // with check_finite
   Counters counters_;
   std::optional<LastObservations> last_obs_;  // with keeps_last_obs
   std::int64_t max_kept_rows_ = 1;            // so many are kept while they are still in the first-level cache

@@ -130,6 +130,7 @@ class NativePool:
         max_episode_steps: int,
         autoreset: int,
         keeps_last_obs: bool,
+        check_finite: bool,
         configs: list[dict[str, Any]],
         all_ids: NDArray[np.int32],
         batch_type: type[Batch] | None,
@@ -260,6 +261,7 @@ class StepLoop:
         autoreset: int,
         max_episode_steps: int,
         num_cores: int,
+        check_finite: bool,
         obs: Any,  # nested as the observation space, a list [column, is_text] per leaf; or None
         action: NDArray[Any] | None,
         info: NDArray[np.uint8],

@@ -143,6 +143,7 @@ class PoolConfig:
     step_timeout: float | None = None  # in seconds: a worker process that takes longer for a step is killed
     start_method: StartMethod = "forkserver"  # of worker processes
     check_actions: bool = True  # False: Python envs get actions unchecked, as long as they have the space's shape
+    check_finite: bool = False  # True: a reward or observation that is NaN or infinite is a fault of its env
     copy: bool = True  # False: whole batches are views that the next batch overwrites
     seed_envs: bool = True  # False: envs are seeded by reset(seed=...) only, as in gymnasium.vector
     ray: RayConfig = RayConfig()  # for backend="ray" only

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -303,6 +304,42 @@ class Lamp {
   std::int8_t lit_ = 0;
 };
 
+// Counts its steps; the action says which number is not finite.
+class Diverging {
+ public:
+  enum Action { kStep, kNanInPos, kInfReward, kNanReward, kEnd, kNanAtEnd, kInfAtNextReset, kNumActions };
+
+  static void spec(const Config&, Spec& spec) {
+    spec.observation("joint", envfleet::box<float>({4}));
+    spec.observation("pos", envfleet::box<double>({2, 3}));
+    spec.action(envfleet::discrete(kNumActions));
+  }
+  void reset(Rng&, Out& out) {
+    count_ = 0;
+    write(out);
+    if (inf_at_reset_) out.obs<float>(0)[1] = -std::numeric_limits<float>::infinity();
+    inf_at_reset_ = false;
+  }
+  void step(int action, Out& out) {
+    ++count_;
+    write(out);
+    out.reward = count_;
+    out.terminated = action == kEnd || action == kNanAtEnd;
+    inf_at_reset_ |= action == kInfAtNextReset;
+    if (action == kNanInPos || action == kNanAtEnd) out.obs<double>(1)[5] = std::numeric_limits<double>::quiet_NaN();
+    if (action == kInfReward) out.reward = std::numeric_limits<double>::infinity();
+    if (action == kNanReward) out.reward = std::numeric_limits<double>::quiet_NaN();
+  }
+
+ private:
+  void write(Out& out) const {
+    out.obs<float>(0)[0] = static_cast<float>(count_);
+    out.obs<double>(1)[0] = count_;
+  }
+  int count_ = 0;
+  bool inf_at_reset_ = false;
+};
+
 // Writes a float64 where it declared float32.
 class Confused {
  public:
@@ -356,3 +393,4 @@ ENVFLEET_ENV("Waiting-v0", Waiting)
 ENVFLEET_ENV("Sink-v0", Sink)
 ENVFLEET_ENV("Lamp-v0", Lamp)
 ENVFLEET_ENV("Confused-v0", Confused)
+ENVFLEET_ENV("Diverging-v0", Diverging)

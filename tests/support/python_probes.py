@@ -253,3 +253,38 @@ class SinkEnv(gymnasium.Env[Any, Any]):
             "flags": ((self.count + elements) % 2).astype(np.int8),
             "small": np.array([-self.count], dtype=np.int16),
         }
+
+
+class DivergingEnv(gymnasium.Env[Any, Any]):
+    """Counts its steps; the action says which number is not finite."""
+
+    STEP, NAN_IN_POS, INF_REWARD, NAN_REWARD, END, NAN_AT_END, INF_AT_NEXT_RESET = range(7)
+
+    observation_space = spaces.Dict(
+        joint=spaces.Box(-np.inf, np.inf, (4,), np.float32), pos=spaces.Box(-np.inf, np.inf, (2, 3), np.float64)
+    )
+    action_space = spaces.Discrete(7)
+    count, inf_at_reset = 0, False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.count = 0
+        obs = self._obs()
+        if self.inf_at_reset:
+            obs["joint"][1] = -np.inf
+        self.inf_at_reset = False
+        return obs, {}
+
+    def step(self, action: Any) -> Any:
+        self.count += 1
+        self.inf_at_reset |= bool(action == self.INF_AT_NEXT_RESET)
+        obs = self._obs()
+        if action in (self.NAN_IN_POS, self.NAN_AT_END):
+            obs["pos"][1, 2] = np.nan
+        reward = {self.INF_REWARD: np.inf, self.NAN_REWARD: np.nan}.get(int(action), float(self.count))
+        return obs, reward, bool(action in (self.END, self.NAN_AT_END)), False, {}
+
+    def _obs(self) -> dict[str, Any]:
+        obs = {"joint": np.zeros(4, np.float32), "pos": np.zeros((2, 3))}
+        obs["joint"][0] = obs["pos"][0, 0] = self.count
+        return obs

@@ -1,8 +1,8 @@
 """The executors under the conformance suite. A new one joins by adding its name.
 
-A subject makes pools of six envs that behave alike on every executor: "CartPole-v1",
-"Faulty-v0", "Halfway-v0", "Sleepy-v0", "SlowReset-v0" and "Sink-v0". tests/plugins/probe.cc says what they do in C++,
-tests/support/python_probes.py in Python; "Refusing-v0" exists in Python only.
+A subject makes pools of seven envs that behave alike on every executor: "CartPole-v1",
+"Faulty-v0", "Halfway-v0", "Sleepy-v0", "SlowReset-v0", "Sink-v0" and "Diverging-v0". tests/plugins/probe.cc says what they
+do in C++, tests/support/python_probes.py in Python; "Refusing-v0" exists in Python only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from support.python_probes import FaultyEnv, HalfwayEnv, RefusingEnv, SinkEnv, SleepyEnv, SlowResetEnv
+from support.python_probes import (
+    DivergingEnv,
+    FaultyEnv,
+    HalfwayEnv,
+    RefusingEnv,
+    SinkEnv,
+    SleepyEnv,
+    SlowResetEnv,
+)
 from support.ray_session import ray_session
 
 import envfleet
@@ -23,6 +31,7 @@ PYTHON_BACKENDS = ("serial", "threads", "processes")
 _PYTHON_PROBES: dict[str, tuple[type[Any], dict[str, Any]]] = {
     "Faulty-v0": (FaultyEnv, {}),
     "Halfway-v0": (HalfwayEnv, {}),
+    "Diverging-v0": (DivergingEnv, {}),
     "Refusing-v0": (RefusingEnv, {}),
     "Sleepy-v0": (SleepyEnv, {}),
     "SlowReset-v0": (SlowResetEnv, {}),

@@ -66,6 +66,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 max_episode_steps=config.max_episode_steps or 0,
                 autoreset=NATIVE_CODES[config.autoreset_mode],
                 keeps_last_obs=config.restarts_envs,
+                check_finite=config.check_finite,
                 configs=[dict(own) for own in params],
                 all_ids=all_env_ids(config.num_envs),
                 batch_type=Batch if is_plain else None,

@@ -36,6 +36,7 @@ class SerialExecutor(PythonExecutor):
                 1,
                 config.autoreset_mode,
                 config.restarts_envs,
+                config.check_finite,
             )
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)

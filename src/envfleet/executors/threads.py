@@ -46,6 +46,7 @@ class ThreadsExecutor(PythonExecutor):
                 num_workers,
                 config.autoreset_mode,
                 config.restarts_envs,
+                config.check_finite,
             )
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)

@@ -50,6 +50,7 @@ def pool_options(
     start_method: StartMethod = "forkserver",
     thread_affinity_offset: int = -1,
     check_actions: bool = True,
+    check_finite: bool = False,
     copy: bool = True,
     seed_envs: bool = True,
     ray: RayConfig | None = None,
@@ -87,6 +88,8 @@ def pool_options(
     start_method: how worker processes start, as in multiprocessing.
     thread_affinity_offset: pins worker i to core offset + i; -1 for no pinning.
     check_actions: False passes actions to Python envs unchecked, as long as they have the space's shape.
+    check_finite: True makes a reward or a float observation that is NaN or infinite a fault of its env: on_error says
+        what follows.
     copy: with False, whole batches are views that the next batch overwrites.
     seed_envs: False has Python envs seeded by reset(seed=...) only, as in gymnasium.vector.
     ray: the options of backend="ray". Each also has a flat name: envs_per_worker, inner_backend, inner_num_workers,

@@ -67,6 +67,7 @@ class ProcessesExecutor(PythonExecutor):
                 num_workers,
                 config.autoreset_mode,
                 config.restarts_envs,
+                config.check_finite,
             )
             self._memory = shared_memory(layout.num_bytes)
             self._file_channel = FileSideChannel(self._memory.fileno(), layout.num_bytes, num_envs)

@@ -44,7 +44,10 @@ def align_up(offset: int, alignment: int) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The shared memory of num_envs envs with these spaces on num_workers workers."""
+    """The shared memory of num_envs envs with these spaces on num_workers workers.
+
+    check_finite: workers write no rewards and observations into it that are NaN or infinite; PoolConfig says more.
+    """
 
     observation_space: gymnasium.Space[Any]
     action_space: gymnasium.Space[Any]
@@ -52,6 +55,7 @@ class Layout:
     num_workers: int
     autoreset_mode: AutoresetMode
     keeps_last_obs: bool  # on_error="restart": the row of an env that fails has its last observation
+    check_finite: bool = False
 
     @cached_property
     def obs_leaves(self) -> tuple[Leaf, ...]:

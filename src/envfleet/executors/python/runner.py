@@ -27,6 +27,7 @@ from envfleet.executors.python.exception_report import (
     message_of,
     report_exception,
 )
+from envfleet.executors.python.finite import check_observation, check_reward
 from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
@@ -102,6 +103,7 @@ class EnvRunner(_native.StepLoop):
             autoreset=NATIVE_CODES[layout.autoreset_mode],
             max_episode_steps=max_episode_steps or 0,
             num_cores=num_cores,
+            check_finite=layout.check_finite,
             obs=self._native_columns(),
             action=self._columns.action[0] if is_plain_action else None,
             info=self._columns.info,
@@ -147,6 +149,8 @@ class EnvRunner(_native.StepLoop):
         message: dict[str, Any] = {}
         try:
             obs, reward, terminated, truncated, info = _read_step(result)
+            if self._layout.check_finite:
+                check_reward(reward)
             leaves = self._checked(obs)
             ended = self.count_step(env_id, reward, terminated, truncated)
             is_last = ended and then_reset
@@ -369,6 +373,8 @@ class EnvRunner(_native.StepLoop):
         for i, (declared, value) in enumerate(zip(self._declared_arrays, values, strict=True)):
             if type(value) is not np.ndarray or (value.dtype, value.shape) != declared:
                 values[i] = _checked_leaf(self._layout.obs_leaves[i], value)
+        if self._layout.check_finite:
+            check_observation(self._layout.obs_leaves, values)
         return values
 
     def _write_obs(self, env_id: int, leaves: list[Any], message: dict[str, Any], name: str) -> None:

@@ -25,7 +25,7 @@ from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, 
 from envfleet.making.compile_cache import CachedLibrary, LibraryCache
 from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec, PoolConfig, RayConfig
 
 
 @dataclass(frozen=True)
@@ -140,20 +140,18 @@ def python_builders(
 
 
 def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConfig:
-    """Return the config of one worker's inner pool, synchronous. num_workers 0: one per core of its machine."""
-    return PoolConfig(
+    """Return the config of one worker's inner pool, synchronous. num_workers 0: one per core of its machine.
+
+    Its executor does what on_error says with rows; the pool in the caller handles the faults.
+    """
+    return replace(
+        config,
         num_envs=len(envs),
         batch_size=len(envs),
         num_workers=min(num_workers, len(envs)),
-        thread_affinity_offset=config.thread_affinity_offset,
-        autoreset_mode=config.autoreset_mode,
-        max_episode_steps=config.max_episode_steps,
-        reward_threshold=config.reward_threshold,
-        render_mode=config.render_mode,
-        start_method=config.start_method,
-        check_actions=config.check_actions,
-        on_error=config.on_error,  # its executor keeps last observations; the pool in the caller handles the faults
+        step_timeout=None,  # the caller's: it covers the way to the actor as well
         copy=False,  # a row is read and sent before the next one is written
+        ray=RayConfig(),
     )
 
 
