@@ -7,6 +7,7 @@ import functools
 import pickle
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -17,7 +18,7 @@ from envfleet.testing import EnvCheckError, check_env
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "Pendulum-v1", "Taxi-v4", "Blackjack-v1"])
 def test_gymnasiums_envs_are_clean(env_id: str) -> None:
-    report = check_env(env_id, strict=True)
+    report = check_env(gymnasium.spec(env_id), strict=True)
     assert report.ok
     assert report.findings == ()
     assert report.notes == ()

@@ -67,7 +67,7 @@ MIDDLE = np.zeros((2, 2), np.float32)
         ({"a": (1.5, MIDDLE)}, "error", "observation of another dtype", "obs['a'][0] of dtype int64, got float64"),
         ({"a": (3, MIDDLE)}, "error", "observation outside the space", "obs['a'][0] = 3, expected from 0 to 2"),
         ({"a": (1, MIDDLE + 2)}, "error", "observation outside the space", "obs['a'][1][0][0] = 2.0, expected from"),
-        ({"a": (1, MIDDLE * np.nan)}, "error", "observation outside the space", "obs['a'][1][0][0] = nan"),
+        ({"a": (1, MIDDLE * np.nan)}, "error", "observation is NaN", "obs['a'][1][0][0] = nan"),
         ({"a": (1, MIDDLE.astype(float))}, "warning", "observation of another dtype", "dtype float32, got float64"),
     ],
 )  # fmt: skip

@@ -11,7 +11,9 @@ from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, create_empty_array
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, reset_keywords
+from envfleet.making.native_envs import find_entry, supports_params
 from envfleet.testing.factories import EnvFactory, check_pickling, is_factory
+from envfleet.testing.native_checker import NativeCheck
 from envfleet.testing.report import EnvReport, Findings, describe_error, describe_error_of_env, short
 from envfleet.testing.rollouts import Rollout, RolloutStopped, Row, first_difference
 from envfleet.testing.shared_state import GlobalGenerators, SharedState
@@ -36,7 +38,8 @@ def check_env(
     """Report what would break an env in a pool, with a remedy for each finding.
 
     Six short rollouts with random actions run in this process: an env that crashes or hangs does so here. Exceptions of
-    the env are not raised but reported.
+    the env are not raised but reported. Of an id, the env that make() would choose is checked: for many ids, and those
+    of compile(), a native one. To check Gymnasium's Python env of such an id, pass its class.
 
     Args:
         env: An id, a Gymnasium EnvSpec, a class or a factory, as in make().
@@ -47,7 +50,11 @@ def check_env(
     """
     findings = Findings()
     name = short(env)
-    if is_factory(env, findings):
+    entry = find_entry(env)
+    if entry is not None and supports_params(entry, [dict(env_kwargs or {})]):
+        name = repr(env)
+        NativeCheck(env, env_kwargs or {}, num_steps, seed, findings).run()
+    elif is_factory(env, findings):
         factory = EnvFactory(env, dict(env_kwargs or {}))
         name = factory.name
         check_pickling(factory, findings)
@@ -137,7 +144,7 @@ class _Check:
             self.findings.error(
                 "unknown id",
                 f"expected an id that envfleet.make() knows, got {describe_error(error)}",
-                "import the package that registers it; native envs need no check",
+                "import the package that registers it, or build it with envfleet.compile()",
             )
         else:
             self.findings.error(

@@ -128,6 +128,16 @@ def _check_array(
     plain = array.ndim == 0 and isinstance(value, int | float)
     if not _check_dtype(dtype, array, plain, method, findings, where):
         return
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        index = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
+        findings.error(
+            "observation is NaN",
+            f"{method} returned {where}{''.join(f'[{i}]' for i in index)} = nan",
+            "look for 0/0, inf - inf, or a simulator that has diverged: np.clip() keeps a NaN, and no bounds contain "
+            "one; make(..., check_finite=True) raises at the first",
+            where,
+        )
+        return
     outside = ~((array >= low) & (array <= high))
     if outside.any():
         index = tuple(int(i) for i in np.argwhere(outside)[0])
