@@ -46,6 +46,16 @@ def write(folder: Path, name: str, *, env_id="Counter-v0", start="1", include=""
     return path
 
 
+@pytest.mark.parametrize("declared", ['observation("pos", ', "observation_member("])
+def test_an_observation_with_one_member_keeps_its_structure(tmp_path, declared):
+    source = write(tmp_path, "one.cc", env_id="OneMember-v0")
+    source.write_text(source.read_text().replace("observation(", declared))
+    envfleet.compile(source)
+    with envfleet.make_pool("OneMember-v0", num_envs=2) as pool:
+        for obs in (pool.reset().obs, pool.step([0, 1]).obs):
+            assert type(obs) is (dict if "pos" in declared else tuple)
+
+
 def first_obs(env_id: str) -> float:
     return float(envfleet.make(env_id).reset()[0][0, 0])
 

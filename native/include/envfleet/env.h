@@ -64,7 +64,7 @@
 //
 //   env_concepts.h  which optional members a struct has
 //   env_config.h    its parameters and spec;  action_type.h: its actions
-//   rows.h          the rows of a batch
+//   rows.h          the rows of a batch;  guarded_rows.h: those that one call may access, checked in debug builds
 //   step_rule.h     what a step does, given the autoreset mode and the env's phase
 //   env_slots.h     the envs of a pool, one by one;  lane_columns.h: their lane_state();  stepping.h: the inner loop
 //   exceptions.h    no exception crosses the ABI

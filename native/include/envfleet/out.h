@@ -109,7 +109,15 @@ struct Frame {
     width = new_width;
     rgb.assign(static_cast<std::size_t>(new_height) * new_width * 3, fill);
   }
-  std::uint8_t* pixel(std::int32_t y, std::int32_t x) { return &rgb[(static_cast<std::size_t>(y) * width + x) * 3]; }
+  std::uint8_t* pixel(std::int32_t y, std::int32_t x) {
+#ifdef ENVFLEET_DEBUG
+    if (y < 0 || y >= height || x < 0 || x >= width) {
+      throw std::out_of_range("Frame::pixel expected a pixel of " + std::to_string(height) + " x " + std::to_string(width) +
+                              ", got (" + std::to_string(y) + ", " + std::to_string(x) + ")");
+    }
+#endif
+    return &rgb[(static_cast<std::size_t>(y) * width + x) * 3];
+  }
 };
 
 namespace detail {

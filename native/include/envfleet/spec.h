@@ -258,6 +258,17 @@ class Spec {
   std::vector<const char*> options_;
 };
 
+namespace detail {
+template <class>
+inline constexpr bool kNever = false;  // for a static_assert in a template that must not be used
+
+// What Param has no constructor for. Without the test for it, the compiler would list every constructor.
+template <class T>
+concept NoParamValue =
+    !std::is_same_v<T, int> && !std::is_same_v<T, std::int64_t> && !std::is_same_v<T, double> && !std::is_same_v<T, float> &&
+    !std::is_same_v<T, bool> && !std::is_convertible_v<T, const char*> && !std::is_convertible_v<T, const double*>;
+}  // namespace detail
+
 // One parameter: a name, a default that also determines its type, and a line of documentation.
 struct Param : ef_param {
   Param(const char* name, int value, const char* doc = "") : ef_param{name, doc, {EF_INTEGER, value, 0, "", nullptr, 0}} {}
@@ -272,9 +283,39 @@ struct Param : ef_param {
   template <std::size_t N>
   Param(const char* name, const double (&values)[N], const char* doc = "")
       : ef_param{name, doc, {EF_REALS, 0, 0, "", values, static_cast<std::int64_t>(N)}} {}
+  template <detail::NoParamValue T>
+  Param(const char*, const T&, const char* = "") {
+    static_assert(detail::kNever<T>,
+                  "the default of a parameter is an int, std::int64_t, double, bool, const char* or static array of double; "
+                  "write \"text\" instead of std::string(\"text\")");
+  }
 };
 
 using Params = std::vector<Param>;
+
+// The value of a parameter that is a list of numbers. Debug builds check its index.
+#ifndef ENVFLEET_DEBUG
+using Reals = std::vector<double>;
+#else
+class Reals : public std::vector<double> {
+ public:
+  Reals() = default;
+  Reals(std::string name, const double* begin, const double* end)
+      : std::vector<double>(begin, end), name_(std::move(name)) {}
+
+  double& operator[](std::size_t index) { return data()[checked(index)]; }
+  const double& operator[](std::size_t index) const { return data()[checked(index)]; }
+
+ private:
+  std::size_t checked(std::size_t index) const {
+    if (index < size()) return index;
+    throw std::out_of_range("used index " + std::to_string(static_cast<std::int64_t>(index)) + " of parameter " + name_ +
+                            ", whose size is " + std::to_string(size()));
+  }
+
+  std::string name_;
+};
+#endif
 
 // The values of one env's parameters, by name.
 class Config {
@@ -286,9 +327,18 @@ class Config {
   double real(const char* name) const { return find(name, EF_REAL).real; }
   bool flag(const char* name) const { return find(name, EF_FLAG).integer != 0; }
   std::string text(const char* name) const { return find(name, EF_TEXT).text; }
-  std::vector<double> reals(const char* name) const {
+  Reals reals(const char* name) const {
     const ef_value& value = find(name, EF_REALS);
+#ifndef ENVFLEET_DEBUG
     return {value.reals, value.reals + value.num_reals};
+#else
+    return Reals(name, value.reals, value.reals + value.num_reals);
+#endif
+  }
+  template <class T = void>
+  std::string string(const char*) const {
+    static_assert(detail::kNever<T>, "Config has no string(): text() returns a parameter whose default is a const char*");
+    return {};
   }
 
  private:

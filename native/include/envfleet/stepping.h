@@ -20,6 +20,7 @@
 #include "envfleet/env_config.h"
 #include "envfleet/env_slots.h"
 #include "envfleet/exceptions.h"
+#include "envfleet/guarded_rows.h"
 #include "envfleet/lanes.h"
 #include "envfleet/out.h"
 #include "envfleet/rows.h"
@@ -94,8 +95,10 @@ class Fleet : public EnvSlots<Env> {
       if constexpr (HasObserve<Env>) {
         guard_rows(rows, row, 1, EF_IN_OBSERVE, [&] {
           clear_rows(obs_columns_, rows.obs, row, 1);
-          Out out(&rows, &obs_columns_, &info_columns_, row);
+          GuardedRows guarded(rows, obs_columns_, info_columns_, row, 1);
+          Out out(guarded.rows(), &obs_columns_, &info_columns_, row);
           this->built(env_id)->observe(out);
+          guarded.finish();
         });
       } else {
         for (std::size_t k = 0; k < obs_columns_.size(); ++k) {
@@ -115,8 +118,10 @@ class Fleet : public EnvSlots<Env> {
 
   void start_episode(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
     clear_outputs(rows, row);
-    Out out(&rows, &obs_columns_, &info_columns_, row);
+    GuardedRows guarded(rows, obs_columns_, info_columns_, row, 1);
+    Out out(guarded.rows(), &obs_columns_, &info_columns_, row);
     this->built(env_id)->reset(rngs_[env_id], out);
+    guarded.finish();
     elapsed_steps_[env_id] = 0;
     phases_[env_id] = EF_RUNNING;
     rows.elapsed_step[row] = 0;
@@ -125,8 +130,10 @@ class Fleet : public EnvSlots<Env> {
 
   void step_row(const ef_rows& rows, std::int64_t row, std::int32_t env_id) {
     clear_outputs(rows, row);
-    Out out(&rows, &obs_columns_, &info_columns_, row);
-    act(rows, env_id, out);
+    GuardedRows guarded(rows, obs_columns_, info_columns_, row, 1);
+    Out out(guarded.rows(), &obs_columns_, &info_columns_, row);
+    act(rows, env_id, out, guarded);
+    guarded.finish();
     finish_row(rows, row, env_id, out.reward, out.terminated, out.truncated);
   }
 
@@ -184,10 +191,12 @@ class Fleet : public EnvSlots<Env> {
       }
     }
     clear_outputs(rows, first_row, kLanes);
-    LaneOut<kLanes> out(Out(&rows, &obs_columns_, &info_columns_, first_row));
+    GuardedRows guarded(rows, obs_columns_, info_columns_, first_row, kLanes);
+    LaneOut<kLanes> out(Out(guarded.rows(), &obs_columns_, &info_columns_, first_row));
     bool are_stepped = false;
     // It is not known which of the envs threw, or how far the others got: all of them are broken.
-    const auto step = [&](const auto& envs) { return Env::step_lanes(envs, actions, out); };
+    const auto& given_actions = guarded.action(actions);
+    const auto step = [&](const auto& envs) { return Env::step_lanes(envs, given_actions, out); };
     if (!guard_rows(rows, first_row, kLanes, EF_IN_STEP, [&] {
           if constexpr (HasLaneState<Env>) {
             are_stepped = are_consecutive ? columns_.template step_consecutive<kLanes>(first_env, step)
@@ -199,6 +208,7 @@ class Fleet : public EnvSlots<Env> {
             }
             are_stepped = step(envs);
           }
+          guarded.finish();
         })) {
       return true;
     }
@@ -281,11 +291,12 @@ class Fleet : public EnvSlots<Env> {
     guard_rows(rows, row, 1, EF_IN_RESET, [&] { start_episode(rows, row, env_id); });
   }
 
-  void act(const ef_rows& rows, std::int32_t env_id, Out& out) {
+  void act(const ef_rows& rows, std::int32_t env_id, Out& out, [[maybe_unused]] GuardedRows& guarded) {
     using Action = ActionOf<Env>;
     Action action;
     if constexpr (std::is_pointer_v<Action>) {
-      action = reinterpret_cast<Action>(static_cast<const char*>(rows.actions) + action_bytes_ * env_id);
+      action = guarded.action(reinterpret_cast<Action>(static_cast<const char*>(rows.actions) + action_bytes_ * env_id),
+                              action_bytes_);
     } else {
       action = static_cast<const std::int32_t*>(rows.actions)[env_id];
     }

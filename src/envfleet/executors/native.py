@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
@@ -55,7 +56,8 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
         # One observation array, no infos and no final rows, the most common case: nothing is left to do here.
-        is_plain = len(names) == 1 and not texts and not self._info_names and not self._has_finals
+        is_single = len(names) == 1 and not isinstance(spec.observation_space, (spaces.Dict, spaces.Tuple))
+        is_plain = is_single and not texts and not self._info_names and not self._has_finals
         try:
             self._native = _native.NativePool(
                 env_id=native_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
@@ -29,7 +30,16 @@ from envfleet.making.make import make_spec
 from envfleet.making.native_envs import plugin_files
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
-_FLAGS = ("-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+_FLAGS = ("-std=c++20", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")
+_FAST_FLAGS = ("-O3", "-DNDEBUG")
+_DEBUG_FLAGS = ("-O1", "-g", "-fno-omit-frame-pointer", "-DENVFLEET_DEBUG", "-D_GLIBCXX_ASSERTIONS")
+# gcc calls functions of the SDK (guarded_rows.h) before each access to memory.
+_CHECK_FLAGS = (
+    *("-DENVFLEET_CHECK_ACCESSES", "-fsanitize=kernel-address", "--param=asan-instrumentation-with-call-threshold=0"),
+    *("--param=asan-stack=0", "--param=asan-globals=0"),
+)
+# Sanitizers of the user's that cannot be combined with that.
+_OTHER_SANITIZERS = {"address", "hwaddress", "kernel-address", "kernel-hwaddress", "thread", "leak"}
 _SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".C", ".cp", ".CPP")  # for which compilers choose C++
 _TIMEOUT_S = 600
 _LOAD_TIMEOUT_S = 60
@@ -51,24 +61,34 @@ def get_include() -> Path:
     return Path(_native.__file__).resolve().parent / "include"
 
 
-def compile(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> list[str]:  # noqa: A001 (the name users expect)
+def compile(  # noqa: A001 (the name users expect)
+    path: str | os.PathLike[str], *, flags: Sequence[str] = (), debug: bool = False, verbose: bool = False
+) -> list[str]:
     """Build a C++ env with the machine's compiler, register its ids and return them.
 
     The result is cached (in ENVFLEET_CACHE, or in envfleet of the user's cache folder), in a folder that only you may
     be able to write to. It is reused, within milliseconds, until the source, a header that it includes, the compiler,
     the flags or the CPU changes. The compiler is CXX, else c++, g++ or clang++; CXXFLAGS is added. Relative paths in
     flags are relative to the working directory.
+
+    debug: an index past either end of an observation, info, action or parameter becomes an EnvError that names it;
+    assertions hold, debug symbols are kept, and steps are many times slower. See docs/writing_a_cpp_env.md.
     """
-    with build(path, flags=flags, verbose=verbose) as library:
-        return _load(library.dlopen_path, library.path)
+    with build(path, flags=flags, debug=debug, verbose=verbose) as library:
+        # By its path in a debug build: debuggers and sanitizers read the symbols there later.
+        return _load(str(library.path) if debug else library.dlopen_path, library.path)
 
 
 @contextlib.contextmanager
-def build(path: str | os.PathLike[str], *, flags: Sequence[str] = (), verbose: bool = False) -> Iterator[CachedLibrary]:
+def build(
+    path: str | os.PathLike[str], *, flags: Sequence[str] = (), debug: bool = False, verbose: bool = False
+) -> Iterator[CachedLibrary]:
     """Yield the shared library of a source, from the cache or newly built. Load it inside the with block."""
     source = _source_file(path)
     compiler = find_compiler()
-    own_flags = [*_flags_of_environment(), *_checked_flags(flags)]
+    given = [*_flags_of_environment(), *_checked_flags(flags)]
+    _check_sanitizer(source, compiler, given)
+    own_flags = [*_mode_flags(compiler, given, debug), *given]
     key = cache_key(source, compiler, own_flags, cpu_description())
     with contextlib.ExitStack() as stack:
         try:
@@ -115,6 +135,28 @@ def _checked_flags(flags: Sequence[str]) -> list[str]:
         if not isinstance(flag, (str, os.PathLike)) or "\0" in os.fsdecode(flag):
             raise CompileError(f"compile() expected each flag as a string, got {flag!r}")
     return [os.fsdecode(flag) for flag in own]
+
+
+def _mode_flags(compiler: Sequence[str], flags: Sequence[str], debug: bool) -> list[str]:
+    if not debug:
+        return [*_FAST_FLAGS]
+    is_gcc = "Free Software Foundation" in _version_of(compiler)
+    return [*_DEBUG_FLAGS, *(_CHECK_FLAGS if is_gcc and not _sanitizers(flags) & _OTHER_SANITIZERS else ())]
+
+
+def _sanitizers(flags: Sequence[str]) -> set[str]:
+    return {name for flag in flags if flag.startswith("-fsanitize=") for name in flag.partition("=")[2].split(",")}
+
+
+def _check_sanitizer(source: Path, compiler: Sequence[str], flags: Sequence[str]) -> None:
+    """Raise CompileError if AddressSanitizer would end this process when the library is loaded."""
+    if "address" not in _sanitizers(flags) or hasattr(ctypes.CDLL(None), "__asan_init"):
+        return
+    library = f"$({shlex.join(compiler)} -print-file-name=libasan.so)"
+    raise CompileError(
+        f"{source.name} with -fsanitize=address expected a process that was started with AddressSanitizer, got one "
+        f"without; run: ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD={library} python ..."
+    )
 
 
 def _flags_of_environment() -> list[str]:
