@@ -64,6 +64,29 @@ def fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
     return bool(array.min() >= limits.min and array.max() <= limits.max)
 
 
+def dtype_remedy(array: NDArray[Any], dtype: np.dtype[Any], name: str, *, is_box: bool) -> str:
+    """Return what to do about an observation that is not of its space's dtype: a cast only if it keeps these values.
+
+    name: of the observation in the env's code. is_box: whether the space can be declared with another dtype.
+    """
+    if array.dtype.kind == "c":
+        return f"return {name}.real and {name}.imag, or np.abs({name}), in a space of that shape and dtype"
+    if array.dtype.kind not in "biuf" or dtype.kind not in "biuf":
+        return "return an element of observation_space"
+    own, wanted = f"np.{array.dtype.name}", f"np.{dtype.name}"
+    declare = f"declare dtype={own} in the space" if is_box else f"declare a Box of dtype {own}"
+    if array.dtype.kind == dtype.kind == "f":
+        return f"return np.asarray({name}, dtype={wanted}), or {declare}"
+    with np.errstate(all="ignore"):
+        is_kept = bool(np.all(array.astype(dtype) == array))
+    if is_kept:
+        what = "are whole numbers" if array.dtype.kind == "f" else "fit"
+        return f"{declare}, or return np.asarray({name}, dtype={wanted}) if all its values {what}, as these do"
+    span = f", here from {array.min()} to {array.max()}," if np.isfinite(array).all() else ""
+    rounding = "round them" if array.dtype.kind == "f" else "clip them"
+    return f"{declare}, or scale the values{span} to the range of {dtype.name} and {rounding}; a mere cast changes them"
+
+
 def plain_array_leaf(leaves: tuple[Leaf, ...]) -> Leaf | None:
     """Return the only leaf of a space that is a single array; None for other spaces."""
     return leaves[0] if len(leaves) == 1 and leaves[0].path == () and leaves[0].kind == "array" else None

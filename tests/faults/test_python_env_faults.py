@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import warnings
 
+import gymnasium
 import numpy as np
 import pytest
+from gymnasium import spaces
 from misbehaving_pools import STEP, actions, assert_usable, misbehaving_pools, on_two_workers
 from support.deliveries import Deliveries
 from support.faulty_env import JointError, Misbehavior
@@ -15,6 +18,7 @@ from support.python_probes import FaultyEnv, HalfwayEnv, TrailEnv, scribble_on_t
 
 import envfleet
 from envfleet import CallOrderError, ConfigError, EnvError
+from envfleet.testing import check_env
 
 
 @pytest.fixture(params=["serial", "threads", "processes"])
@@ -52,6 +56,50 @@ ANSWERS_WRONGLY = {
     Misbehavior.BAD_INFO: r"(?s)expected.*dict.*got.*list",
 }
 FAULTS = {**RAISES, **ANSWERS_WRONGLY}
+
+
+PIXELS, SMALL = spaces.Box(0, 255, (2, 2), np.uint8), spaces.Box(-100, 100, (2,), np.int8)
+CAST = re.escape("return np.asarray(obs, dtype=np.")
+
+
+@pytest.mark.parametrize(
+    ("space", "obs", "proposes_cast", "remedy"),
+    [
+        (PIXELS, np.full((2, 2), 128) / 255.0, False, r"dtype=np\.float64 in the space, or scale.*0\.50.*and round"),
+        (PIXELS, np.full((2, 2), np.nan), False, r"dtype=np\.float64 in the space, or scale the values to"),
+        (PIXELS, np.full((2, 2), 256), False, r"dtype=np\.int64 in the space, or scale.*from 256 to 256.*clip"),
+        (PIXELS, np.full((2, 2), -1, np.int8), False, r"dtype=np\.int8 in the space, or scale.*from -1 to -1.*clip"),
+        (PIXELS, np.full((2, 2), 1 + 2j), False, r"return obs\.real and obs\.imag, or np\.abs"),
+        (PIXELS, np.full((2, 2), "dark"), False, "return an element of observation_space"),
+        (SMALL, np.array([300, 0]), False, r"which it cannot hold; declare dtype=np\.int64.*from 0 to 300.*clip"),
+        (spaces.Discrete(3), 0.5, False, r"declare a Box of dtype np\.float64, or scale"),
+        (PIXELS, np.full((2, 2), 255), True, r"dtype=np\.int64 in the space, or return.*if all its values fit"),
+        (PIXELS, np.full((2, 2), 7.0), True, r"dtype=np\.float64 in the space, or return.*are whole numbers, as these"),
+    ],
+)
+def test_a_cast_is_proposed_only_where_it_keeps_the_values(space, obs, proposes_cast, remedy):
+    class Env(gymnasium.Env):
+        observation_space, action_space = space, spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return obs, {}
+
+        def step(self, action):
+            return obs, 0.0, False, False, {}
+
+    def env():
+        return Env()
+
+    with envfleet.make_pool(env, num_envs=1, backend="serial") as pool:
+        with pytest.raises(EnvError, match=remedy) as caught:
+            pool.reset()
+        assert bool(re.search(CAST, str(caught.value))) == proposes_cast
+        assert "astype" not in str(caught.value)
+    if space is not SMALL and np.asarray(obs).dtype.kind != "U":
+        found = str(check_env(env))
+        assert re.search(remedy.replace(r"obs\.", "obs."), found), found
+        assert bool(re.search(CAST, found)) == proposes_cast
+        assert "astype" not in found
 
 
 @pytest.mark.parametrize(("trouble", "message"), FAULTS.items(), ids=[trouble.name for trouble in FAULTS])

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from envfleet.spaces import dtype_remedy
 from envfleet.testing.report import Findings, short
 
 _SPACE_REMEDY = "return observations of observation_space, or declare a space that contains them"
@@ -25,7 +26,7 @@ def check_observation(
     elif isinstance(space, spaces.Tuple):
         _check_tuple(space, value, method, findings, where)
     elif isinstance(space, spaces.Box):
-        _check_array(space.low, space.high, np.dtype(space.dtype), value, method, findings, where)
+        _check_array(space.low, space.high, np.dtype(space.dtype), value, method, findings, where, is_box=True)
     elif isinstance(space, spaces.MultiDiscrete):
         low = np.asarray(getattr(space, "start", np.zeros_like(space.nvec)))
         _check_array(low, low + space.nvec - 1, np.dtype(space.dtype), value, method, findings, where)
@@ -113,6 +114,7 @@ def _check_array(
     method: str,
     findings: Findings,
     where: str,
+    is_box: bool = False,
 ) -> None:
     array = _as_array(value)
     if array is None or array.shape != low.shape:
@@ -126,7 +128,7 @@ def _check_array(
         return
     # For a zero-dimensional space, a Python number, which has no dtype, is fine.
     plain = array.ndim == 0 and isinstance(value, int | float)
-    if not _check_dtype(dtype, array, plain, method, findings, where):
+    if not _check_dtype(dtype, array, plain, method, findings, where, is_box):
         return
     if array.dtype.kind == "f" and np.isnan(array).any():
         index = tuple(int(i) for i in np.argwhere(np.isnan(array))[0])
@@ -151,7 +153,13 @@ def _check_array(
 
 
 def _check_dtype(
-    dtype: np.dtype[Any], array: NDArray[Any], plain: bool, method: str, findings: Findings, where: str
+    dtype: np.dtype[Any],
+    array: NDArray[Any],
+    plain: bool,
+    method: str,
+    findings: Findings,
+    where: str,
+    is_box: bool,
 ) -> bool:
     """Check the dtype; return False if the values cannot be compared with the bounds."""
     integers = array.dtype.kind in "iu" and dtype.kind in "iu"
@@ -163,7 +171,7 @@ def _check_dtype(
     ):
         return True
     seen = f"{method} expected {where} of dtype {dtype}, got {array.dtype}"
-    remedy = f"return {where}.astype(np.{dtype.name}), or declare dtype=np.{array.dtype.name} in the space"
+    remedy = dtype_remedy(array, dtype, where, is_box=is_box)
     if np.can_cast(array.dtype, dtype, "same_kind"):
         findings.warning("observation of another dtype", seen, f"{remedy}; a pool converts every observation", where)
         return True
@@ -176,4 +184,4 @@ def _as_array(value: Any) -> NDArray[Any] | None:
         array = np.asarray(value)
     except Exception:  # ragged lists, and whatever __array__ may raise
         return None
-    return array if array.dtype.kind in "biuf" else None
+    return array if array.dtype.kind in "biufc" else None

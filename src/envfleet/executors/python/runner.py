@@ -13,6 +13,7 @@ from typing import Any
 
 import cloudpickle
 import numpy as np
+from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet import _native
@@ -32,7 +33,7 @@ from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.making.builders import EnvBuilder
-from envfleet.spaces import Leaf, fits, join, path_text, plain_array_leaf, split
+from envfleet.spaces import Leaf, dtype_remedy, fits, join, path_text, plain_array_leaf, split
 
 
 @dataclass(frozen=True)
@@ -488,15 +489,18 @@ def _checked_leaf(leaf: Leaf, value: Any) -> Any:
         )
     if not np.can_cast(array.dtype, leaf.dtype, "same_kind"):
         raise WrongResultError(
-            f"expected {where} of dtype {leaf.dtype}, got {array.dtype}, which would lose its values; "
-            f"return it as np.asarray(obs, dtype=np.{leaf.dtype})"
+            f"expected {where} of dtype {leaf.dtype}, got {array.dtype}; {_dtype_remedy(leaf, array)}"
         )
     if not np.can_cast(array.dtype, leaf.dtype) and not fits(array, leaf.dtype):
         raise WrongResultError(
-            f"expected {where} of dtype {leaf.dtype}, got {short_repr(value)}, which it cannot hold; return an element "
-            "of observation_space"
+            f"expected {where} of dtype {leaf.dtype}, got {short_repr(value)}, which it cannot hold; "
+            f"{_dtype_remedy(leaf, array)}"
         )
     return array
+
+
+def _dtype_remedy(leaf: Leaf, array: NDArray[Any]) -> str:
+    return dtype_remedy(array, leaf.dtype, "obs", is_box=isinstance(leaf.space, spaces.Box))
 
 
 def _close_quietly(env: Any) -> None:
