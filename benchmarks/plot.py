@@ -46,8 +46,8 @@ _COLOURS = {
     "Gymnasium AsyncVectorEnv": "#b08d57",
     "SB3 SubprocVecEnv": "#74839a",
 }
-# Vertical offsets of labels that would overlap, in typographic points.
-_LABEL_OFFSETS = {"SB3 DummyVecEnv": -7, "Gymnasium AsyncVectorEnv": -5, "SB3 SubprocVecEnv": 5}
+_LABEL_HEIGHT = 10.0  # of the names beside the lines, in typographic points
+_BELOW_A_LINE = {"SB3 DummyVecEnv": -7.0}  # offsets of labels that a line would cross
 
 
 def lines_of(report: Mapping[str, Any]) -> dict[str, Line]:
@@ -100,7 +100,36 @@ def draw(report: Mapping[str, Any], theme: Mapping[str, str], path: Path) -> Non
     axes.set_title(f"CartPole-v1, synchronous, on {report['machine']['usable_cores']} cores", loc="left", weight="bold")
     figure.text(0.01, 0.012, _small_print(report), fontsize=6.2, color=theme["small print"], linespacing=1.4)
     figure.tight_layout(rect=(0, 0.055, 1, 1))
+    _name_lines(figure, axes, lines)
     figure.savefig(path)
+
+
+def _name_lines(figure: Any, axes: Any, lines: Mapping[str, Line]) -> None:
+    """Write the name of each line at its end; names at the same place are moved apart, in the order of the lines."""
+    ends = {name: (max(line), line[max(line)]["median"]) for name, line in lines.items()}
+    highest: dict[int, float] = {}
+    for name, (num_envs, median) in sorted(ends.items(), key=lambda item: item[1]):
+        y = axes.transData.transform((num_envs, median))[1] * 72 / figure.dpi
+        # A pair is centred on its points.
+        close = [
+            other
+            for other, (size, value) in ends.items()
+            if other != name and size == num_envs and max(value, median) < 1.3 * min(value, median)
+        ]
+        wanted = y + _BELOW_A_LINE.get(name, -_LABEL_HEIGHT / 2 if close else 0.0)
+        middle = max(wanted, highest.get(num_envs, wanted))
+        highest[num_envs] = middle + _LABEL_HEIGHT
+        is_ours = name == "envfleet"
+        axes.annotate(
+            name,
+            (num_envs, median),
+            xytext=(8, middle - y),
+            textcoords="offset points",
+            va="center",
+            fontsize=9 if len(lines[name]) > 1 else 7.5,
+            color=_COLOURS[name],
+            weight="bold" if is_ours else "normal",
+        )
 
 
 def _draw_line(axes: Any, name: str, line: Line) -> None:
@@ -114,16 +143,6 @@ def _draw_line(axes: Any, name: str, line: Line) -> None:
     style = {"color": _COLOURS[name], "linewidth": 2.6 if is_ours else 1.6, "markersize": 6 if is_ours else 4.5}
     axes.errorbar(
         sizes, medians, yerr=spread, marker="o", capsize=2, elinewidth=0.8, zorder=3 if is_ours else 2, **style
-    )
-    axes.annotate(
-        name,
-        (sizes[-1], medians[-1]),
-        xytext=(8, _LABEL_OFFSETS.get(name, 0)),
-        textcoords="offset points",
-        va="center",
-        fontsize=9 if len(sizes) > 1 else 7.5,
-        color=_COLOURS[name],
-        weight="bold" if is_ours else "normal",
     )
     if is_ours:
         for size, median in zip(sizes, medians, strict=True):

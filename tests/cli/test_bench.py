@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -16,6 +17,7 @@ import pytest
 import envfleet
 from envfleet.cli import main
 from envfleet.making.registry import family_of
+from envfleet.tuning.report import Case
 
 BACKENDS = ("native", "serial", "threads", "processes")
 QUICK = ["bench", "CartPole-v1", "--rounds", "3", "--seconds", "0.01"]
@@ -91,6 +93,35 @@ def test_plot_is_a_png(tmp_path: Path) -> None:
     picture = imageio.imread(path)
     assert picture.shape[0] > 400
     assert picture.min() < picture.max()
+
+
+def test_the_labels_of_a_plot_do_not_overlap() -> None:
+    """Figures as close to each other as those of two peers often are, in each pool size."""
+    from envfleet.cli import plotting
+
+    own = [Case("native", size, size, 2, [1e6 * size]) for size in (1, 8, 64)]
+    ratios = [
+        (Case(name, size, size, 1, [1e4 * size / times]), times * (size if spread else 1))
+        for name, times in (("a", 100.0), ("b", 101.0), ("c", 140.0), ("d", 3.0))
+        for size in (1, 8, 64)
+        for spread in (False,)
+    ]
+    figure = plotting.draw("CartPole-v1", own, "1 round of 1 s", ratios)
+    figure.draw_without_rendering()
+    renderer = figure.canvas.get_renderer()
+    for axes in figure.axes:
+        legend = axes.get_legend().get_window_extent(renderer)
+        assert not legend.overlaps(axes.get_window_extent(renderer)), "a line may run through the legend"
+        texts = [axes.title, axes._left_title, *axes.texts]
+        boxes = [text.get_window_extent(renderer) for text in texts if text.get_text()]
+        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+    assert len(figure.axes[1].texts) == len(ratios)
+
+
+def test_seconds_are_those_of_all_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--num-envs", "1,2", "--rounds", "3", "--seconds", "0.6"]
+    assert main(["bench", "CartPole-v1", *arguments]) == 0
+    assert "median of 3 rounds of 100 ms" in capsys.readouterr().out
 
 
 def compare(names: str, tmp_path: Path) -> tuple[list[str], list[dict[str, Any]]]:
@@ -180,7 +211,7 @@ def test_ctrl_c_while_a_peer_steps(tmp_path: Path) -> None:
 
 def test_a_single_round(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "CartPole-v1", "--rounds", "1", "--seconds", "0.01", "--num-envs", "2"]) == 0
-    assert capsys.readouterr().out.startswith("CartPole-v1: median of 1 round of 0.01 s")
+    assert capsys.readouterr().out.startswith("CartPole-v1: median of 1 round of 10 ms")
 
 
 @pytest.mark.soak  # starts processes that import torch

@@ -26,16 +26,28 @@ def rows_of(output: str) -> list[list[str]]:
 
 
 def test_every_id_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
+    assert main(["list", "--long"]) == 0
     output = capsys.readouterr()
     assert output.err == ""
     assert "\x1b" not in output.out
     assert sorted(row[1] for row in rows_of(output.out)) == envfleet.list_all_envs()
 
 
+def test_a_pipe_gets_one_short_line_per_id(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    output = capsys.readouterr()
+    lines = output.out.splitlines()
+    assert sorted(line.split("\t")[0] for line in lines) == envfleet.list_all_envs()
+    assert "CartPole-v1\tnative\tclassic control" in lines
+    assert max(map(len, lines)) < 120
+    assert (output.err, output.out.isascii()) == ("", True)  # no box drawing
+    assert main(["list", "cartpole-v", "--family", "classic control"]) == 0
+    assert capsys.readouterr().out == "".join(f"CartPole-v{number}\tnative\tclassic control\n" for number in (0, 1))
+
+
 @pytest.mark.parametrize("pattern", ["cartpole-v", "CartPole-v*", "*pole-v?"])
 def test_pattern(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", pattern]) == 0
+    assert main(["list", "--long", pattern]) == 0
     assert rows_of(capsys.readouterr().out) == [
         ["classic control", "CartPole-v0", "native", "-", "200", "Box(4,) float32", "Discrete(2)"],
         ["classic control", "CartPole-v1", "native", "-", "500", "Box(4,) float32", "Discrete(2)"],
@@ -46,10 +58,10 @@ def test_pattern(pattern: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_nothing_is_cut_off_on_a_narrow_terminal(
     word: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["list", word]) == 0
+    assert main(["list", "--long", word]) == 0
     wide = rows_of(capsys.readouterr().out)
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["list", word]) == 0
+    assert main(["list", "--long", word]) == 0
     table = capsys.readouterr().out.partition("\n\n")[0]
     assert max(map(len, table.splitlines())) <= 80
     rows = re.split(r"\n(?! )", table)[3:]  # below the title, the header and the rule
@@ -60,13 +72,13 @@ def test_nothing_is_cut_off_on_a_narrow_terminal(
 
 
 def test_lines_do_not_end_with_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "cartpole"]) == 0
+    assert main(["list", "--long", "cartpole"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line for line in lines if line != line.rstrip()] == []
 
 
 def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "no such env"]) == 2
+    assert main(["list", "--long", "no such env"]) == 2
     output = capsys.readouterr()
     assert (output.out, output.err.count("\n")) == ("", 1)
     assert "'no such env'" in output.err
@@ -75,16 +87,16 @@ def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
-    assert main(["list", "cheetah-run"]) == 0
+    assert main(["list", "--long", "cheetah-run"]) == 0
     output = capsys.readouterr().out
     assert "extra needed" in output
     assert rows_of(output)[0][3] == "dm_control (not installed)"
-    assert main(["list", "HalfCheetah-v5"]) == 0
+    assert main(["list", "--long", "HalfCheetah-v5"]) == 0
     assert rows_of(capsys.readouterr().out)[0][:4] == ["MuJoCo", "HalfCheetah-v5", "native", "mujoco (not installed)"]
 
 
 def test_python_families(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "cheetah-run"]) == 0
+    assert main(["list", "--long", "cheetah-run"]) == 0
     family, env_id, backend, extra, *rest = rows_of(capsys.readouterr().out)[0]
     assert (family, env_id, backend, extra.split()[0], rest) == (
         "dm_control",
@@ -97,19 +109,19 @@ def test_python_families(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_words(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("minigrid", reason="needs MiniGrid: pip install envfleet[minigrid]")
-    assert main(["list", "doorkey"]) == 0
+    assert main(["list", "--long", "doorkey"]) == 0
     rows = rows_of(capsys.readouterr().out)
     assert len(rows) == 4
     assert rows[0][:5] == ["minigrid", "MiniGrid-DoorKey-16x16-v0", "native", "minigrid", "2,560"]
-    assert main(["list", "minigrid", "doorkey", "8x8"]) == 0  # also in the name of the family
+    assert main(["list", "--long", "minigrid", "doorkey", "8x8"]) == 0  # also in the name of the family
     assert [row[1] for row in rows_of(capsys.readouterr().out)] == ["MiniGrid-DoorKey-8x8-v0"]
-    assert main(["list", "doorkey", "cartpole"]) == 2
+    assert main(["list", "--long", "doorkey", "cartpole"]) == 2
     assert "matches 'doorkey' and 'cartpole'" in capsys.readouterr().err
 
 
 def test_spaces_without_building_an_env(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("Box2D", reason="needs Box2D: pip install envfleet[box2d]")
-    assert main(["list", "--family", "box2d"]) == 0
+    assert main(["list", "--long", "--family", "box2d"]) == 0
     rows = {row[1]: row[4:] for row in rows_of(capsys.readouterr().out)}
     assert rows["CarRacing-v2"] == ["1,000", "Box(96, 96, 3) uint8", "Box(3,) float32"]
     for env_id in ("LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3"):
@@ -167,17 +179,17 @@ def assert_recorded(env_id: str) -> None:
 
 
 def test_family(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list", "--family", "toy text", "*-v1"]) == 0
+    assert main(["list", "--long", "--family", "toy text", "*-v1"]) == 0
     output = capsys.readouterr().out
     assert {row[0] for row in rows_of(output)} == {"toy text"}
     assert {"FrozenLake-v1", "Blackjack-v1"} <= {row[1] for row in rows_of(output)}
     assert "--family" not in output
-    assert main(["list", "--family", "toytext"]) == 2
+    assert main(["list", "--long", "--family", "toytext"]) == 2
     assert "did you mean 'toy text'?" in capsys.readouterr().err
 
 
 def test_families_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
+    assert main(["list", "--long"]) == 0
     # Other tests may have registered more.
     assert int(re.search(r"toy text \((\d+)\)", capsys.readouterr().out)[1]) >= 8
 

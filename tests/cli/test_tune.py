@@ -40,7 +40,7 @@ def test_parameters_are_in_the_line(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "said"),
     [
         (["tune", "NoSuchEnv-v0"], "NoSuchEnv-v0"),
-        (["tune"], "required: ID"),
+        (["tune"], "required: ENV"),
         ([*QUICK, "--backends", "abacus"], "'abacus'"),
         ([*QUICK, "--num-workers", "0"], "expected an integer above 0, got '0'"),
         ([*QUICK, "--seconds", "0"], "expected a number above 0"),

@@ -5,18 +5,25 @@ from __future__ import annotations
 import argparse
 import ast
 import contextlib
+import difflib
 import importlib
 import json
+import operator
 import os
 import sys
+import traceback
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
 import gymnasium
 
 import envfleet
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, short_repr
+from envfleet.files import NewFile
 from envfleet.making.native_envs import find_entry
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
@@ -43,11 +50,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_env_arguments(parser: Parser) -> None:
-    """Add ID, --set and --plugin."""
+    """Add ENV, --set and --plugin."""
     parser.add_argument(
         "env_id",
-        metavar="ID",
-        help="an id such as CartPole-v1, from envfleet list or Gymnasium; module:Env-v0 imports the module first",
+        metavar="ENV",
+        help="an id such as CartPole-v1, from envfleet list or Gymnasium; module:Env-v0 imports the module first, and "
+        "module:MyEnv is a class or a factory of the module",
     )
     parser.add_argument(
         "--set",
@@ -74,35 +82,107 @@ def add_plugin_argument(parser: Parser) -> None:
     )
 
 
-def runs_natively(env_id: str, backend: str) -> bool:
-    """Return whether an id is a native env on this backend: the defaults are thousands of those, and tens of others."""
-    return backend in ("auto", "native") and find_entry(env_id) is not None
+def add_seconds(parser: argparse._ActionsContainer, default: float | None, otherwise: str = "%(default)s") -> None:
+    """Add --seconds, which means the same in every command. otherwise: what is the default, for the help."""
+    parser.add_argument(
+        "--seconds",
+        type=positive_float,
+        default=default,
+        metavar="S",
+        help=f"how long the envs are stepped, in total (default: {otherwise})",
+    )
+
+
+def runs_natively(env: Any, backend: str) -> bool:
+    """Return whether an env is native on this backend: the defaults are thousands of those, and tens of others."""
+    return backend in ("auto", "native") and find_entry(env) is not None
 
 
 def compile_plugins(arguments: argparse.Namespace) -> None:
     """Compile and register the env of every --plugin."""
     for source in arguments.plugins:
+        # Takes seconds, of which nobody knows how many.
+        if sys.stderr.isatty():
+            print(f"compiling {source} ...", file=sys.stderr)
         envfleet.compile(source)
 
 
-def prepare(arguments: argparse.Namespace) -> None:
-    """Register what ID may refer to. Splits module:Env-v0 into arguments.module and arguments.env_id."""
+@dataclass(frozen=True)
+class GivenEnv:
+    """An env as a command was given it.
+
+    Attributes:
+        env: What make() takes: an id, a class or a factory.
+        module: What must be imported first, if anything.
+        name: The id, or the name of the attribute in the module.
+    """
+
+    env: Any
+    module: str
+    name: str
+
+    @property
+    def import_line(self) -> str:
+        """What a script must do before it can use the env; empty if nothing."""
+        if isinstance(self.env, str):
+            return f"import {self.module}" if self.module else ""
+        first, dot, _ = self.name.partition(".")
+        return f"from {self.module} import {first}" if dot == "" else f"import {self.module}"
+
+
+def prepare(arguments: argparse.Namespace) -> GivenEnv:
+    """Register what ENV may refer to, and return what it is."""
     compile_plugins(arguments)
-    module, _, env_id = arguments.env_id.rpartition(":")
-    arguments.module = ""
-    if not module or arguments.env_id in gymnasium.registry:
-        return
+    return find_env(arguments.env_id)
+
+
+def find_env(given: str) -> GivenEnv:
+    """Return the env of an id, module:Env-v0 or module:attribute. Raises ConfigError if there is none."""
+    module_name, _, name = given.rpartition(":")
+    if not module_name or given in gymnasium.registry:
+        return GivenEnv(given, "", given)
+    module = _import(module_name, given)
+    if name in gymnasium.registry or find_entry(name) is not None:
+        return GivenEnv(name, module_name, name)
+    try:
+        env = operator.attrgetter(name)(module)
+    except AttributeError:
+        with contextlib.suppress(gymnasium.error.Error), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            gymnasium.spec(name)  # an id without its version
+            return GivenEnv(name, module_name, name)
+        own = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        nearest = difflib.get_close_matches(name, own, n=1, cutoff=0.5)
+        hint = f"did you mean {module_name}:{nearest[0]}?" if nearest else "an id is written with its version: Env-v0"
+        raise ConfigError(
+            f"{given} expected an env {name!r} in module {module_name!r} (a class, a factory or an id that it "
+            f"registers), found none; {hint}"
+        ) from None
+    if not callable(env):
+        raise ConfigError(
+            f"{given} expected a class or a factory, got {short_repr(env)}; write module:MyEnv or module:make_env"
+        )
+    return GivenEnv(env, module_name, name)
+
+
+def _import(name: str, given: str) -> ModuleType:
     # Most often it is a file in this folder, which `python -m envfleet` would find and `envfleet` would not.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        importlib.import_module(module)
+        return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
+        if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            raise ConfigError(
+                f"{given} expected a module {name!r} in {os.getcwd()} or among the installed packages, found none; "
+                "go to the folder of its file, or install its package"
+            ) from error
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         raise ConfigError(
-            f"{arguments.env_id} expected a module {module!r} that registers the env, "
-            f"but it cannot be imported: {type(error).__name__}: {error}"
+            f"{given} expected a module {name!r} with the env, but it cannot be imported: "
+            f"{type(error).__name__}: {error}{place}"
         ) from error
-    arguments.module, arguments.env_id = module, env_id
 
 
 def parameter(text: str) -> tuple[str, Any]:
@@ -181,12 +261,9 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
 def _try_to_write(path: Path) -> None:
     """Open the file for writing, without changing or leaving anything. Raises OSError."""
     # os.access() is not enough: it allows root to write anywhere, even in /proc.
-    target = path.resolve()  # a link may point to a file that does not exist yet
-    if target.is_file():
-        os.close(os.open(target, os.O_WRONLY))
-    elif not target.exists():  # opening a device or a FIFO may block, or have an effect
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
-        target.unlink()
+    if path.is_file():  # opening a device or a FIFO may block, or have an effect
+        os.close(os.open(path, os.O_WRONLY))
+    NewFile(path).discard()
 
 
 def _positive(text: str, kind: Callable[[str], float], expected: str) -> float:

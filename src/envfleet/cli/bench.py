@@ -15,7 +15,8 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.cli import peers as peers_of
 from envfleet.cli.machine import describe_machine
-from envfleet.tuning.report import Case, counted, one_line
+from envfleet.files import new_file
+from envfleet.tuning.report import Case, counted, duration, one_line
 from envfleet.tuning.throughput import RandomStepper, Stepper, measure
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _COLUMNS = {
 }
 # On a narrow terminal. mode last: without it, two rows of one pool size look alike.
 _DROP_FIRST = ("batch_size", "workers", "slowest", "fastest", "mode")
+_ROUND_S = 0.5  # of one case, by default
 _NATIVE_SIZES, _PYTHON_SIZES = [1, 64, 1024, 8192], [1, 8, 64]
 
 
@@ -42,7 +44,7 @@ def add_parser(commands: args.Subparsers) -> None:
         "bench",
         help="measure steps/s over pool sizes",
         description="Measures one env at several pool sizes, with random actions sampled beforehand. Each round "
-        "measures every case once, so that a slow phase of the machine affects all of them.",
+        "measures every row once, so that a slow phase of the machine affects all of them.",
     )
     args.add_env_arguments(parser)
     add = parser.add_argument
@@ -77,13 +79,7 @@ def add_parser(commands: args.Subparsers) -> None:
         "Stable-Baselines3's SubprocVecEnv (sb3), and print how many times as fast envfleet is (default: all three)",
     )
     add("--rounds", type=args.positive_int, default=5, metavar="N", help="default: %(default)s")
-    add(
-        "--seconds",
-        type=args.positive_float,
-        default=0.5,
-        metavar="S",
-        help="per round (default: %(default)s)",
-    )
+    args.add_seconds(parser, None, f"{_ROUND_S} for each row and round")
     add("--plot", type=args.output_file(".png"), metavar="FILE.png", help="draw a chart")
     add("--json", type=args.output_file(".json"), metavar="FILE.json", help="write every round's figure")
     parser.set_defaults(command=bench)
@@ -106,18 +102,20 @@ def bench(arguments: argparse.Namespace) -> int:
     if arguments.plot is not None:
         # Before measuring, so that a missing matplotlib is reported at once.
         from envfleet.cli import plotting
-    args.prepare(arguments)
+    given = args.prepare(arguments)
     notes: list[str] = []
-    with ExitStack() as open_pools, console.ProgressBar(arguments.env_id) as bar:
+    with ExitStack() as open_pools, console.ProgressBar(given.name) as bar:
         # The peers first: theirs fork, and a fork of a process with threads may hang.
-        peers = _open_peers(arguments, open_pools, notes)
-        pools = _open_cases(arguments, open_pools)
-        _measure([*pools, *peers], arguments, bar)
+        peers = _open_peers(arguments, given, open_pools, notes, bar)
+        pools = _open_cases(arguments, given, open_pools, bar)
+        num_rounds = arguments.rounds * (len(pools) + len(peers))
+        round_s = _ROUND_S if arguments.seconds is None else arguments.seconds / num_rounds
+        _measure([*pools, *peers], arguments.rounds, round_s, bar)
     results = [case for case, _ in pools]
     ratios = [(case, ratio(results, case)) for case, _ in peers]
-    rounds = f"{counted(arguments.rounds, 'round')} of {arguments.seconds:g} s"
+    rounds = f"{counted(arguments.rounds, 'round')} of {duration(round_s)}"
     console.print_rows(
-        f"{arguments.env_id}: median of {rounds}, with the slowest and fastest relative to it",
+        f"{given.name}: median of {rounds}, with the slowest and fastest relative to it",
         _COLUMNS if arguments.compare is None else {**_COLUMNS, "envfleet is": "number"},
         [*map(_row, results), *([*_row(case), f"{times:.1f}x"] for case, times in ratios)],
         _DROP_FIRST,
@@ -125,20 +123,25 @@ def bench(arguments: argparse.Namespace) -> int:
     for note in notes:
         console.say(note)
     if arguments.json is not None:
-        arguments.json.write_text(json.dumps(_report(arguments, results, ratios), indent=2) + "\n")
+        with new_file(arguments.json) as path:
+            path.write_text(json.dumps(_report(arguments, given, results, ratios), indent=2) + "\n")
         console.say(f"wrote {arguments.json}")
     if arguments.plot is not None:
-        plotting.plot(arguments.plot, arguments.env_id, results, rounds, ratios)
+        with new_file(arguments.plot) as path:
+            plotting.plot(path, given.name, results, rounds, ratios)
         console.say(f"wrote {arguments.plot}")
     return 0
 
 
-def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tuple[Case, RandomStepper]]:
+def _open_cases(
+    arguments: argparse.Namespace, given: args.GivenEnv, open_pools: ExitStack, bar: ProgressBar
+) -> list[tuple[Case, RandomStepper]]:
     cases: dict[tuple[str, int, int], tuple[Case, RandomStepper]] = {}
-    for requested, num_envs in itertools.product(arguments.backends, _sizes(arguments)):
+    for requested, num_envs in itertools.product(arguments.backends, _sizes(arguments, given)):
+        bar.update(0.0, f"making {counted(num_envs, 'env')}")
         for batch_size in _batch_sizes(num_envs, arguments.batch_fraction):
             pool = envfleet.make_pool(
-                arguments.env_id,
+                given.env,
                 num_envs=num_envs,
                 batch_size=batch_size,
                 num_workers=arguments.num_workers,
@@ -156,23 +159,24 @@ def _open_cases(arguments: argparse.Namespace, open_pools: ExitStack) -> list[tu
 
 
 def _open_peers(
-    arguments: argparse.Namespace, open_peers: ExitStack, notes: list[str]
+    arguments: argparse.Namespace, given: args.GivenEnv, open_peers: ExitStack, notes: list[str], bar: ProgressBar
 ) -> list[tuple[Case, peers_of.PeerStepper]]:
     if arguments.compare is None:
         return []
-    if not peers_of.is_registered(arguments.env_id):
+    if isinstance(given.env, str) and not peers_of.is_registered(given.env):
         # Otherwise each process of each peer would find out by itself, and print a traceback.
-        notes.append(f"no other library was measured: {arguments.env_id} is not registered with Gymnasium")
+        notes.append(f"no other library was measured: {given.env} is not registered with Gymnasium")
         return []
-    make_env = peers_of.env_factory(arguments.module, arguments.env_id, dict(arguments.params))
+    make_env = peers_of.env_factory(given, dict(arguments.params))
     opened: list[tuple[Case, peers_of.PeerStepper]] = []
-    for name, num_envs in itertools.product(arguments.compare, _sizes(arguments)):
+    for name, num_envs in itertools.product(arguments.compare, _sizes(arguments, given)):
         title, _, has_processes, make_peer = peers_of.PEERS[name]
         if not peers_of.is_installed(name):
             notes.append(f'{title} was not measured: not installed; run: pip install "envfleet[{name}]"')
         elif has_processes and num_envs > peers_of.MAX_PROCESSES:
             notes.append(f"{title} was not measured with {num_envs:,} envs, for which it starts as many processes")
         else:
+            bar.update(0.0, f"making {counted(num_envs, 'env')} with {title}")
             try:
                 stepper = make_peer(make_env, num_envs)
             except Exception as error:  # the env may not work there; envfleet's figures are still of use
@@ -190,8 +194,8 @@ def ratio(pools: Sequence[Case], peer: Case) -> float:
     return statistics.median(ours / its for ours, its in zip(fastest.steps_per_s, peer.steps_per_s, strict=True))
 
 
-def _sizes(arguments: argparse.Namespace) -> list[int]:
-    are_native = all(args.runs_natively(arguments.env_id, backend) for backend in arguments.backends)
+def _sizes(arguments: argparse.Namespace, given: args.GivenEnv) -> list[int]:
+    are_native = all(args.runs_natively(given.env, backend) for backend in arguments.backends)
     default = _NATIVE_SIZES if are_native and arguments.compare is None else _PYTHON_SIZES
     return list(arguments.num_envs or default)
 
@@ -202,12 +206,13 @@ def _batch_sizes(num_envs: int, fraction: float | None) -> list[int]:
     return [num_envs, min(max(1, round(num_envs * fraction)), num_envs - 1)]
 
 
-def _measure(cases: Sequence[tuple[Case, Stepper]], arguments: argparse.Namespace, bar: ProgressBar) -> None:
-    for number in range(arguments.rounds):
+def _measure(cases: Sequence[tuple[Case, Stepper]], rounds: int, round_s: float, bar: ProgressBar) -> None:
+    for number in range(rounds):
         for position, (case, stepper) in enumerate(cases):
-            fraction = (number + position / len(cases)) / arguments.rounds
-            bar.update(fraction, f"round {number + 1}: {case.num_envs:,} envs, {case.mode}")
-            case.steps_per_s.append(measure(stepper, arguments.seconds))
+            num_done, num_rounds = number * len(cases) + position, rounds * len(cases)
+            text = f"round {number + 1}: {counted(case.num_envs, 'env')}, {case.mode}"
+            bar.update(num_done / num_rounds, text, (num_rounds - num_done) * round_s)
+            case.steps_per_s.append(measure(stepper, round_s))
 
 
 def _row(case: Case) -> list[str]:
@@ -217,10 +222,10 @@ def _row(case: Case) -> list[str]:
 
 
 def _report(
-    arguments: argparse.Namespace, cases: Sequence[Case], ratios: Sequence[tuple[Case, float]]
+    arguments: argparse.Namespace, given: args.GivenEnv, cases: Sequence[Case], ratios: Sequence[tuple[Case, float]]
 ) -> dict[str, object]:
     return {
-        "env": arguments.env_id,
+        "env": given.name,
         "command": shlex.join(["envfleet", *arguments.argv]),
         "machine": describe_machine(),
         "cases": [_figures(case) for case in cases],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import textwrap
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
@@ -13,7 +14,7 @@ try:
     from rich import box
     from rich.cells import cell_len
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn
     from rich.table import Table
     from rich.text import Text
 except ImportError as error:
@@ -22,6 +23,7 @@ except ImportError as error:
 _FILE_WIDTH = 10_000  # columns if stdout is not a terminal: one line per row, for grep and logs
 _GAP = "  "  # between columns
 _INDENT = "    "  # of the lines below a row
+_MIN_KNOWN_SHARE = 0.02  # of the work; before that, an estimate of what is left would be a guess
 
 
 def print_fields(title: str, fields: Mapping[str, str]) -> None:
@@ -79,6 +81,11 @@ def print_rows(
     console.print(text, soft_wrap=True)
 
 
+def is_terminal() -> bool:
+    """Return whether stdout is a terminal."""
+    return _stdout().is_terminal
+
+
 def say(text: str) -> None:
     """Print one line on stdout, without wrapping it."""
     _stdout().print(Text(text), soft_wrap=True)
@@ -90,7 +97,7 @@ def _pad(text: str, width: int, *, at_left: bool) -> str:
 
 
 class ProgressBar:
-    """A progress bar with text beside it; silent if stderr is not a terminal.
+    """A progress bar with the time that is left and a text beside it; silent if stderr is not a terminal.
 
     Only update() draws it, so that no other thread runs while something is timed.
     """
@@ -101,18 +108,26 @@ class ProgressBar:
             TextColumn("[bold]{task.description}"),
             BarColumn(),
             TextColumn("{task.percentage:>3.0f}%"),
-            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}"),
             TextColumn("{task.fields[text]}", markup=False),
             console=console,
             auto_refresh=False,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(title, total=1.0, text="")
+        self._task = self._progress.add_task(title, total=1.0, text="", left="")
+        self._started = time.perf_counter()
 
-    def update(self, fraction: float, text: str) -> None:
-        """Redraw the bar. fraction: how much of the work is done, from 0 to 1."""
-        self._progress.update(self._task, completed=min(fraction, 1.0), text=text, refresh=True)
+    def update(self, fraction: float, text: str, left_s: float | None = None) -> None:
+        """Redraw the bar.
+
+        fraction: how much of the work is done, from 0 to 1. left_s: how long the rest takes, if it is known.
+        """
+        fraction = min(fraction, 1.0)
+        if left_s is None and fraction >= _MIN_KNOWN_SHARE:
+            left_s = (time.perf_counter() - self._started) * (1 - fraction) / fraction
+        left = "" if left_s is None else f"{time_left(left_s)} left"
+        self._progress.update(self._task, completed=fraction, text=text, left=left, refresh=True)
 
     def __enter__(self) -> ProgressBar:
         self._progress.start()
@@ -122,6 +137,14 @@ class ProgressBar:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._progress.stop()
+
+
+def time_left(seconds: float) -> str:
+    """Format an estimate: 8 s, 2:05 min, 1:02 h."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    return f"{whole // 60}:{whole % 60:02} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
 class _Console(Console):

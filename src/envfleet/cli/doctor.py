@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -74,14 +74,43 @@ def add_parser(commands: args.Subparsers) -> None:
 def doctor(arguments: argparse.Namespace) -> int:
     """Run the command."""
     is_broken = False
-    for state, subject, detail in _findings():
-        print(f"{state:<6}  {subject:<{_SUBJECT_WIDTH}}  {detail}".rstrip(), flush=True)
-        is_broken |= state == BROKEN
+    status = _Status()
+    for part, (subjects, _, find) in enumerate(_PARTS):
+        status.show(part, subjects)
+        for state, subject, detail in find():
+            status.clear()
+            print(f"{state:<6}  {subject:<{_SUBJECT_WIDTH}}  {detail}".rstrip(), flush=True)
+            is_broken |= state == BROKEN
+            status.show(part, subjects)
+    status.clear()
     print("\nSomething is broken; please report this output." if is_broken else "\nAll fine.")
     return 1 if is_broken else 0
 
 
-def _findings() -> Iterator[Finding]:
+class _Status:
+    """A line below the findings that says what is examined and how long the rest takes; only on a terminal."""
+
+    def __init__(self) -> None:
+        self._is_shown = sys.stdout.isatty()
+        self._started = time.perf_counter()
+
+    def show(self, part: int, subjects: str) -> None:
+        """Show what is examined now."""
+        if not self._is_shown:
+            return
+        usual_s = [usual for _, usual, _ in _PARTS]
+        # As much slower or faster as the parts before; the first ones are too short to tell.
+        done_s = sum(usual_s[:part])
+        pace = (time.perf_counter() - self._started) / done_s if done_s > 1 else 1.0
+        print(f"\rexamining {subjects}; about {pace * sum(usual_s[part:]):.0f} s left", end="", flush=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_shown:
+            print("\r\x1b[K", end="", flush=True)
+
+
+def _basics() -> Iterator[Finding]:
     yield OK, "envfleet", f"{envfleet.__version__} ({os.path.dirname(envfleet.__file__)})"
     yield OK, "python", f"{platform.python_version()} ({platform.python_implementation()})"
     yield OK, "platform", platform.platform()
@@ -91,11 +120,7 @@ def _findings() -> Iterator[Finding]:
     yield OK, "features", ", ".join(_native.features) or "none; portable code instead"
     yield _compiler()
     yield _cache()
-    yield from _backends()
     yield OK, "environments", f"{len(envfleet.list_all_envs())} of envfleet, and every id of Gymnasium"
-    yield from _extras()
-    yield check_torch()
-    yield check_jax()
     yield self_test()
 
 
@@ -405,3 +430,13 @@ def time_processes() -> None:
             step_tiny(pool)
             durations_s.append(time.perf_counter() - started)
     print(json.dumps(durations_s))
+
+
+# What is examined, how many seconds that usually takes with all extras, and by which function.
+_PARTS: tuple[tuple[str, float, Callable[[], Iterable[Finding]]], ...] = (
+    ("the installation", 0.3, _basics),
+    ("the backends", 3.5, _backends),
+    ("the extras", 7.0, _extras),
+    ("torch", 3.5, lambda: [check_torch()]),
+    ("jax", 2.5, lambda: [check_jax()]),
+)

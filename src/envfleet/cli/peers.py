@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import operator
 import os
 import sys
 from collections.abc import Callable
@@ -12,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from envfleet.cli.arguments import GivenEnv
 from envfleet.tuning.throughput import sample_batches
 
 # Gymnasium's and Stable-Baselines3's have one process per env.
@@ -98,12 +101,13 @@ def is_registered(env_id: str) -> bool:
     return True
 
 
-def env_factory(module: str, env_id: str, params: dict[str, Any]) -> Callable[[], Any]:
+def env_factory(given: GivenEnv, params: dict[str, Any]) -> Callable[[], Any]:
     """Return a function that makes one env with Gymnasium alone, in any process."""
-    return partial(_make_env, os.getcwd(), f"{module}:{env_id}" if module else env_id, params)
+    return partial(_make_env, os.getcwd(), given.module, given.name, isinstance(given.env, str), params)
 
 
-def _make_env(folder: str, env_id: str, params: dict[str, Any]) -> Any:
-    if ":" in env_id and folder not in sys.path:  # the module is most often a file in this folder
+def _make_env(folder: str, module: str, name: str, is_id: bool, params: dict[str, Any]) -> Any:
+    if module and folder not in sys.path:  # the module is most often a file in this folder
         sys.path.insert(0, folder)
-    return gymnasium.make(env_id, **params)
+    own = importlib.import_module(module) if module else None
+    return gymnasium.make(name, **params) if is_id else operator.attrgetter(name)(own)(**params)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ class Recorder:
     """A pool of a few envs, for the recording alone. Reports an env that cannot be rendered when it is made."""
 
     def __init__(
-        self, path: Path, env_id: str, num_envs: int, options: dict[str, Any], num_frames: int, fps: float | None
+        self, path: Path, env: Any, num_envs: int, options: dict[str, Any], num_frames: int, fps: float | None
     ) -> None:
         writer_of(path)  # so that a missing package is reported before the envs are made
         self._seed = options["seed"]
         # Without it, SDL looks for a display, and complains on stderr if there is none.
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
-        envs = envfleet.make(env_id, num_envs=num_envs, render_mode="rgb_array", **options)
+        envs = envfleet.make(env, num_envs=num_envs, render_mode="rgb_array", **options)
         try:
             self._grid = _Grid(envs, path, num_frames=num_frames, env_ids=range(num_envs), fps=fps)
             envs.reset()
@@ -39,10 +40,10 @@ class Recorder:
             envs.close()
             raise
 
-    def write(self) -> None:
-        """Run a rollout and write the file."""
+    def write(self, progress: Callable[[float, str], None]) -> None:
+        """Run a rollout and write the file. progress: called with the share that is done, and what is done."""
         with self._grid:
-            record_rollout(self._grid, None, self._seed)
+            record_rollout(self._grid, None, self._seed, progress)
 
 
 class _Grid(RecordGrid):

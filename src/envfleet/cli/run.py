@@ -50,7 +50,7 @@ def add_parser(commands: args.Subparsers) -> None:
     add("--num-workers", type=args.positive_int, metavar="W", help="threads or processes (default: the usable cores)")
     add("--num-threads", type=args.positive_int, metavar="W", help="the same, as EnvPool names it")
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--seconds", type=args.positive_float, default=5.0, metavar="S", help="default: %(default)s")
+    args.add_seconds(length, 5.0)
     length.add_argument(
         "--steps", type=args.positive_int, metavar="N", help="run until N steps are done, in whole batches"
     )
@@ -105,30 +105,31 @@ def run(arguments: argparse.Namespace) -> int:
     from envfleet.cli import console
 
     _check_recording(arguments)
-    args.prepare(arguments)
+    given = args.prepare(arguments)
     options = {
         "seed": arguments.seed,
         "backend": arguments.backend,
         "autoreset_mode": arguments.autoreset_mode,
         **dict(arguments.params),
     }
-    is_native = args.runs_natively(arguments.env_id, arguments.backend)
+    is_native = args.runs_natively(given.env, arguments.backend)
     with envfleet.make_pool(
-        arguments.env_id,
+        given.env,
         num_envs=arguments.num_envs or (_NATIVE_ENVS if is_native else _PYTHON_ENVS),
         batch_size=arguments.batch_size,
         num_workers=arguments.num_workers,
         num_threads=arguments.num_threads,
         **options,
     ) as pool:
-        recorder = _recorder(arguments, options)
-        with console.ProgressBar(arguments.env_id) as bar, _interruptible() as interrupt:
+        recorder = _recorder(arguments, given, options)
+        with console.ProgressBar(given.name) as bar, _interruptible() as interrupt:
             progress = collect(pool, arguments, bar, interrupt)
         console.print_fields("envfleet run", _summary(pool, progress))
         if arguments.stats:
             console.say(str(pool.stats()))
     if recorder is not None and not progress.interrupted:
-        recorder.write()
+        with console.ProgressBar(arguments.record.name) as bar:
+            recorder.write(bar.update)
         console.say(f"recorded {arguments.record}")
     return 130 if progress.interrupted else 0
 
@@ -157,7 +158,8 @@ def collect(pool: envfleet.Pool, arguments: argparse.Namespace, bar: ProgressBar
         if now - refreshed >= _REFRESH_S:
             refreshed = now
             fraction = progress.num_steps / arguments.steps if arguments.steps else progress.wall_s / arguments.seconds
-            bar.update(fraction, _progress_text(progress))
+            left_s = None if arguments.steps else arguments.seconds - progress.wall_s
+            bar.update(fraction, _progress_text(progress), left_s)
     return progress
 
 
@@ -207,7 +209,7 @@ def _check_recording(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"{option} expected a recording, got no --record; add --record FILE.gif")
 
 
-def _recorder(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
+def _recorder(arguments: argparse.Namespace, given: args.GivenEnv, options: dict[str, Any]) -> Any:
     """Return the recorder, made before the run so that an env that cannot be rendered is reported at once."""
     if arguments.record is None:
         return None
@@ -215,7 +217,7 @@ def _recorder(arguments: argparse.Namespace, options: dict[str, Any]) -> Any:
 
     return Recorder(
         arguments.record,
-        arguments.env_id,
+        given.env,
         arguments.record_envs or _RECORD_ENVS,
         options,
         arguments.record_steps or _RECORD_STEPS,

@@ -36,7 +36,7 @@ def add_parser(commands: args.Subparsers) -> None:
     )
     add("--num-workers", type=args.counts, metavar="W,...", help="default: 1, 2, 4 ... up to the usable cores")
     add("--batch-sizes", type=args.counts, metavar="B,...", help="default: num_envs, half and a quarter of it")
-    add("--seconds", type=args.positive_float, default=20.0, metavar="S", help="total time (default: %(default)s)")
+    args.add_seconds(parser, 20.0)
     parser.set_defaults(command=tune)
 
 
@@ -47,21 +47,25 @@ def tune(arguments: argparse.Namespace) -> int:
     for name, _ in arguments.params:
         if name in _OWN_ARGUMENTS:
             raise ConfigError(f"--set {args.in_env_kwargs(name, 'tune')}")
-    args.prepare(arguments)
-    with console.ProgressBar(arguments.env_id) as bar:
+    given = args.prepare(arguments)
+
+    def show(share: float, text: str) -> None:
+        bar.update(share, text, (1 - share) * arguments.seconds)
+
+    with console.ProgressBar(given.name) as bar:
         result = envfleet.tune(
-            arguments.env_id,
+            given.env,
             num_envs=arguments.num_envs,
             backends=arguments.backends,
             num_workers=arguments.num_workers,
             batch_sizes=arguments.batch_sizes,
             seconds=arguments.seconds,
-            progress=bar.update,
+            progress=show,
             **dict(arguments.params),
         )
     print(result)
     for source in arguments.plugins:
         print(f"after: envfleet.compile({source!r})")
-    if arguments.module:
-        print(f"after: import {arguments.module}")
+    if given.import_line:
+        print(f"after: {given.import_line}")
     return 0

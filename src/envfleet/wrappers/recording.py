@@ -189,8 +189,13 @@ def record(
     return grid.paths[0]
 
 
-def record_rollout(grid: RecordGrid, policy: Policy | None, seed: int | None) -> None:
-    """Reset the envs and run them with a policy, or random actions for None, until the video is complete."""
+def record_rollout(
+    grid: RecordGrid, policy: Policy | None, seed: int | None, progress: Callable[[float, str], None] | None = None
+) -> None:
+    """Reset the envs and run them with a policy, or random actions for None, until the video is complete.
+
+    progress: called after each frame with the share that is done, and what is done.
+    """
     chosen = BatchPolicy(policy, grid.single_action_space)
     if chosen.is_random:
         grid.action_space.seed(seed)
@@ -204,6 +209,8 @@ def record_rollout(grid: RecordGrid, policy: Policy | None, seed: int | None) ->
         while grid.recording:
             actions = grid.action_space.sample() if chosen.is_random else as_arrays(chosen.act(obs, first)[0])
             obs, _, terminated, truncated, _ = grid.step(actions)
+            if progress is not None:
+                progress(1 - grid._left / grid._num_frames, "recording")
             before, ended = ended, terminated | truncated
             starts = before if grid._mode is AutoresetMode.NEXT_STEP else ended
             if grid._mode is AutoresetMode.DISABLED and ended.any():
