@@ -38,6 +38,7 @@ NEEDS = {
     "tutorials/jax.md": "jax",
     "tutorials/many_machines.md": "ray",
     "tutorials/stable_baselines3.md": "stable_baselines3",
+    "tutorials/training_loop.md": "torch",
 }
 
 
