@@ -41,7 +41,7 @@ struct EngineOptions {
   std::int32_t max_episode_steps = 0;
   ef_autoreset autoreset = EF_NEXT_STEP;
   bool keeps_last_obs = false;  // the row of an env that throws has its last observation; otherwise zeros
-  bool check_finite = false;  // rewards and observations that are NaN or infinite are faults of their envs
+  bool check_finite = false;    // rewards and observations that are NaN or infinite are faults of their envs
 };
 
 struct Fault {

@@ -1,8 +1,8 @@
 """The executors under the conformance suite. A new one joins by adding its name.
 
 A subject makes pools of seven envs that behave alike on every executor: "CartPole-v1",
-"Faulty-v0", "Halfway-v0", "Sleepy-v0", "SlowReset-v0", "Sink-v0" and "Diverging-v0". tests/plugins/probe.cc says what they
-do in C++, tests/support/python_probes.py in Python; "Refusing-v0" exists in Python only.
+"Faulty-v0", "Halfway-v0", "Sleepy-v0", "SlowReset-v0", "Sink-v0" and "Diverging-v0". tests/plugins/probe.cc says
+what they do in C++, tests/support/python_probes.py in Python; "Refusing-v0" exists in Python only.
 """
 
 from __future__ import annotations
