@@ -86,14 +86,18 @@ def test_an_end_without_them_is_none(make):
 def test_such_an_env_is_restarted(make, mode):
     pool: Pool = make("Diverging-v0", num_envs=3, autoreset_mode=mode, on_error="restart", check_finite=True)
     pool.reset(seed=0)
+    last = {key: column.copy() for key, column in pool.step([STEP, STEP, STEP]).obs.items()}
     batch = pool.step([STEP, NAN_IN_POS, NAN_REWARD])
+    shown = batch.obs if batch.final is None else batch.final.obs
+    for key, column in last.items():
+        np.testing.assert_array_equal(shown[key][1:], column[1:])
     assert batch.truncated.tolist() == [False, True, True]
-    assert batch.reward.tolist() == [1, 0, 0]
+    assert batch.reward.tolist() == [2, 0, 0]
     assert "observation['pos'][1, 2] is nan" in batch.info["error"][1]
     assert "reward is nan" in batch.info["error"][2]
     assert all(np.isfinite(column).all() for column in batch.obs.values())
     pool.step([STEP, STEP, STEP])
-    assert pool.step([STEP, STEP, STEP]).reward.tolist()[0] == 3
+    assert pool.step([STEP, STEP, STEP]).reward.tolist()[0] == 4
 
 
 def test_on_asynchronous_pools(make):
