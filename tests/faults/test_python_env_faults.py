@@ -97,7 +97,7 @@ def test_a_cast_is_proposed_only_where_it_keeps_the_values(space, obs, proposes_
         assert "astype" not in str(caught.value)
     if space is not SMALL and np.asarray(obs).dtype.kind != "U":
         found = str(check_env(env))
-        assert re.search(remedy.replace(r"obs\.", "obs."), found), found
+        assert re.search(remedy, found), found
         assert bool(re.search(CAST, found)) == proposes_cast
         assert "astype" not in found
 
