@@ -135,6 +135,20 @@ def test_the_figures_in_brief_are_those_of_the_full_tables():
     assert [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}\b", full)] == []
 
 
+THROUGHPUT = re.compile(r"(?<![\w.-])\d[\d.]*(?: k| M)(?!\w)")
+DATE = re.compile(r"\b20\d\d-\d\d-\d\d\b")
+
+
+def test_a_throughput_stands_in_one_place():
+    """On the pages of benchmarks.md, or on a page with measurements of its own and their date."""
+    undated = []
+    for page in PAGES:
+        name, text = page.relative_to(ROOT).as_posix(), BLOCK.sub("", page.read_text())
+        if not name.startswith("docs/benchmarks") and THROUGHPUT.search(text) and not DATE.search(text):
+            undated.append(name)
+    assert undated == []
+
+
 LINKED_FIGURE = re.compile(r"\[(\d+(?:\.(\d+))?)x[^\]]*\]\((benchmarks[^)#]*)[^)]*\)")
 
 

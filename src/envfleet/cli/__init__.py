@@ -1,8 +1,8 @@
 """The command line: envfleet run, bench, tune, list and doctor.
 
-Exit codes: 0 success; 1 doctor found something broken, or list --check an error; 2 wrong input, or an error of envfleet
-(one line on stderr, no traceback) or of the env (with the env's traceback); 130 Ctrl-C; 141 the reader of the output is
-gone.
+Exit codes: 0 success; 1 doctor found something broken, or list --check an env with errors; 2 wrong input, or an error
+of envfleet (one line on stderr, no traceback) or of the env (with the env's traceback); 130 Ctrl-C; 141 the reader of
+the output is gone.
 """
 
 from __future__ import annotations
