@@ -209,7 +209,8 @@ def _opened_by_another_thread(gate: Gate) -> Iterator[None]:
 @pytest.mark.parametrize("method", WAITING_CALLS)
 def test_other_python_threads_run_while_a_method_waits_that_was_short_before(gate, method):
     number, call = WAITING_CALLS[method]
-    pool = envfleet.make_pool("Waiting-v0", num_envs=1, num_threads=1, on_error="restart", render_mode="rgb_array")
+    options = {"on_error": "restart", "max_restarts": 1, "render_mode": "rgb_array"}
+    pool = envfleet.make_pool("Waiting-v0", num_envs=1, num_threads=1, **options)
     pool.reset()
     for _ in range(NUM_SHORT_CALLS):
         pool.step(ZERO)
