@@ -57,7 +57,7 @@ def cut_own_frames(error: BaseException) -> None:
     elif not kept:  # a defect of envfleet
         return
     if len(kept) < len(frames):
-        error.__traceback__ = _linked([(own.tb_frame, own.tb_lasti, own.tb_lineno) for own in kept])
+        error.__traceback__ = _linked([(own.tb_frame, own.tb_lasti, _line_of(own)) for own in kept])
 
 
 def _entries(traceback: TracebackType | None) -> list[TracebackType]:
@@ -67,6 +67,11 @@ def _entries(traceback: TracebackType | None) -> list[TracebackType]:
         entries.append(traceback)
         traceback = traceback.tb_next
     return entries
+
+
+def _line_of(traceback: TracebackType) -> int:
+    # It is None where Ctrl-C struck an instruction that belongs to no line.
+    return traceback.tb_lineno or traceback.tb_frame.f_code.co_firstlineno
 
 
 def _is_own(traceback: TracebackType) -> bool:
@@ -218,7 +223,7 @@ def _positions_of(traceback: TracebackType | None) -> tuple[tuple[_Position, ...
         end_line = column = end_column = None
         if hasattr(code, "co_positions"):  # Python 3.11
             _, end_line, column, end_column = next(itertools.islice(code.co_positions(), entry.tb_lasti // 2, None))
-        line, module = entry.tb_lineno, str(frame.f_globals.get("__name__", ""))
+        line, module = _line_of(entry), str(frame.f_globals.get("__name__", ""))
         positions.append(
             _Position(code.co_filename, code.co_name, module, code.co_firstlineno, line, end_line, column, end_column)
         )

@@ -117,6 +117,17 @@ def test_the_step_timeout_does_not_run_while_a_prompt_is_open_but_does_afterward
         end(run)
 
 
+def test_rays_debugger_does_not_take_the_prompts_of_processes(tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONBREAKPOINT", "ray.util.rpdb._driver_set_trace")  # as ray.init() sets it
+    with on_a_terminal(tmp_path, SCRIPT) as run:
+        run.expect("READY\n")
+        run.type("1 0 0 0\n")
+        run.expect(PROMPT)
+        run.type("c\n")
+        run.expect("REWARDS 2.0 1.0 1.0 1.0\n")
+        end(run)
+
+
 def test_workers_take_turns(run):
     run.type("1 2 3 1\n")
     found = []

@@ -7,6 +7,7 @@ import linecache
 import os
 import pickle
 import subprocess
+import sys
 import textwrap
 import traceback
 
@@ -196,3 +197,25 @@ def test_as_the_end_of_a_script(tmp_path):
     output = subprocess.run(**command, timeout=120, capture_output=True).stderr
     assert expected_of(lambda env: env.step(probes.FAIL)) in output
     assert output.count("raise KeyError(name)") == 1
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_frames_without_a_line(backend):
+    """As where Ctrl-C strikes an instruction that the compiler has added."""
+    with envfleet.make_pool(failing_env, num_envs=1, backend=backend) as pool:
+        pool.apply(without_lines)
+        pool.reset()
+        with pytest.raises(EnvError) as caught:
+            pool.step([probes.FAIL])
+    assert "in step" in caught.value.env_traceback
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def without_lines(env):
+    def step(action):
+        raise ValueError(action)
+
+    # Code units, eight at most in an entry of the table, that belong to no line.
+    entry = b"\xff" if sys.version_info >= (3, 11) else b"\xfe\x80"
+    step.__code__ = step.__code__.replace(co_linetable=entry * len(step.__code__.co_code))
+    env.step = step

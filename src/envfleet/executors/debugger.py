@@ -36,7 +36,12 @@ def install(terminal: str | None, expected: str = NO_TERMINAL) -> None:
     """Let pdb use this terminal in this process. None: pdb refuses to start; `expected` completes its message."""
     _prompt.path, _prompt.expected = terminal, expected
     pdb.Pdb = WorkerPdb  # type: ignore[misc]  # for pdb.set_trace() and breakpoint(), which look it up there
-    if terminal is None and os.environ.get("PYTHONBREAKPOINT") != "0":
+    hook = os.environ.get("PYTHONBREAKPOINT", "")
+    if hook.startswith("ray."):
+        # Ray sets it in what joins a cluster, for its own debugger, which knows no workers of ours.
+        del os.environ["PYTHONBREAKPOINT"]
+        hook = ""
+    if terminal is None and not hook:  # a hook of the user's may need no terminal
         sys.breakpointhook = _refuse
 
 

@@ -254,7 +254,8 @@ def _check_names(
 def _attributes(env_id: str, entry: NativeEntry) -> Collection[str]:
     """Return the names of the attributes of an env with default parameters; none if it cannot be built."""
     try:
-        spec, params, config = resolve(env_id, entry, parse_options({}))
+        # Not the parameters that it was registered with: the one in question may be among them.
+        spec, params, config = resolve(env_id, replace(entry, params={}), parse_options({}))
         executor = NativeExecutor(entry.native_id, spec, config, params, None)
     except EnvfleetError:
         return ()
