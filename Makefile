@@ -208,6 +208,7 @@ format: $(VENV)/.lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(CPP)
+	$(BIN)/python tools/write_reference.py
 
 # Checks that this machine cannot run are skipped with a reason. PYTHON_FREETHREADED and PYTHON_TSAN name the
 # interpreters for the checks without the GIL. RESUME=1 does not repeat checks that passed on the same commit.
