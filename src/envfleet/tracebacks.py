@@ -137,14 +137,6 @@ _chain = _Chain()
 
 
 def _record_of(error: BaseException) -> _Record:
-    _chain.errors.append(error)
-    try:
-        return _chained_record_of(error)
-    finally:
-        _chain.errors.pop()
-
-
-def _chained_record_of(error: BaseException) -> _Record:
     def inner(other: BaseException | None) -> _Record | None:
         if other is None or len(_chain.errors) > _MAX_CHAIN or any(other is own for own in _chain.errors):
             return None
@@ -154,16 +146,20 @@ def _chained_record_of(error: BaseException) -> _Record:
     members = getattr(error, "exceptions", ())
     if not isinstance(members, tuple) or not all(isinstance(member, BaseException) for member in members):
         members = ()  # an attribute of the same name
-    return _Record(
-        _text_of(error),
-        _pickled(error),
-        positions,
-        lines,
-        inner(error.__cause__),
-        None if error.__suppress_context__ else inner(error.__context__),
-        error.__suppress_context__,
-        tuple(record for record in map(inner, members) if record is not None),
-    )
+    _chain.errors.append(error)
+    try:
+        return _Record(
+            _text_of(error),
+            _pickled(error),
+            positions,
+            lines,
+            inner(error.__cause__),
+            None if error.__suppress_context__ else inner(error.__context__),
+            error.__suppress_context__,
+            tuple(record for record in map(inner, members) if record is not None),
+        )
+    finally:
+        _chain.errors.pop()
 
 
 def _restored(record: _Record) -> BaseException:

@@ -29,15 +29,7 @@ class SerialExecutor(PythonExecutor):
         envs = build_envs(env_builders.builders, range(config.num_envs))
         with close_on_error(envs):
             description = describe_envs(envs)
-            layout = Layout(
-                description.observation_space,
-                description.action_space,
-                config.num_envs,
-                1,
-                config.autoreset_mode,
-                config.restarts_envs,
-                config.check_finite,
-            )
+            layout = Layout.of(description, 1, config)
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)
             self._runner = EnvRunner(

@@ -39,15 +39,7 @@ class ThreadsExecutor(PythonExecutor):
         self._close_faults: list[tuple[int, str]] = []
         with close_on_error(envs):
             description = describe_envs(envs)
-            layout = Layout(
-                description.observation_space,
-                description.action_space,
-                config.num_envs,
-                num_workers,
-                config.autoreset_mode,
-                config.restarts_envs,
-                config.check_finite,
-            )
+            layout = Layout.of(description, num_workers, config)
             buffer = anonymous_memory(layout.num_bytes)
             side_channel = LocalSideChannel(config.num_envs)
             self._env_builders = env_builders

@@ -41,32 +41,22 @@ class PublishedSpec(EnvSpec):
     They are looked up when they are first read: to do that for all ids would load every simulator at import.
     """
 
-    @property
-    def max_episode_steps(self) -> int | None:
+    def __post_init__(self) -> None:
+        """Leave the two to be looked up unless they were passed."""
+        super().__post_init__()
+        for name in ("max_episode_steps", "reward_threshold"):
+            if vars(self)[name] is None:
+                del vars(self)[name]
+
+    @functools.cached_property  # which can be assigned
+    def max_episode_steps(self) -> int | None:  # type: ignore[override]
         """The time limit; None if there is none, or if the env's package is not installed."""
-        return self._limits[0]
+        return _limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[0]
 
-    @max_episode_steps.setter
-    def max_episode_steps(self, value: int | None) -> None:
-        if value is not None:
-            self.__dict__["_found"] = (value, self._limits[1])
-
-    @property
-    def reward_threshold(self) -> float | None:
+    @functools.cached_property
+    def reward_threshold(self) -> float | None:  # type: ignore[override]
         """The return from which the task counts as solved, or None."""
-        return self._limits[1]
-
-    @reward_threshold.setter
-    def reward_threshold(self, value: float | None) -> None:
-        if value is not None:
-            self.__dict__["_found"] = (self._limits[0], value)
-
-    @property
-    def _limits(self) -> tuple[int | None, float | None]:
-        if "_found" not in self.__dict__:
-            self.__dict__["_found"] = _limits_of(self.kwargs.get("task_id", self.id.removeprefix(f"{NAMESPACE}/")))
-        found: tuple[int | None, float | None] = self.__dict__["_found"]
-        return found
+        return _limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[1]
 
 
 def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, TypeVar
 
@@ -75,7 +75,7 @@ class NativeCheck:
             self._findings.notes.append("it cannot be saved: it declares neither fields() nor save() and load()")
             return
         # In the middle of an episode, and between the end of one and the next.
-        ends = [index for index in range(1, len(first)) if _is_end(first[index : index + 1])]
+        ends = [index for index, row in enumerate(first) if _is_end(row)]
         for middle in (len(actions) // 2, *ends[:1]):
             self._check_state(pool, other, actions, middle)
 
@@ -92,7 +92,7 @@ class NativeCheck:
                 remedy,
             )
             raise RolloutStopped from error
-        return pools.enter_context(closing(pool))
+        return pools.enter_context(pool)
 
     # --- rollouts ------------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class NativeCheck:
             batch = self._call("step()", partial(pool.step, _batched([action])), action)
             rows.append(self._row(pool, batch, 0))
             if is_first:
-                elapsed_step = 0 if _is_end(rows[-2:-1]) else elapsed_step + 1
+                elapsed_step = 0 if len(rows) > 1 and _is_end(rows[-2]) else elapsed_step + 1
                 self._check_row(pool, rows[-1], "step()" if elapsed_step > 0 else "reset()")
                 self._check_end(pool, rows[-1], elapsed_step, int(batch.elapsed_step[0]))
         return rows
@@ -221,18 +221,8 @@ class NativeCheck:
         )
 
 
-@contextmanager
-def closing(pool: Pool) -> Iterator[Pool]:
-    """Close a pool at the end."""
-    try:
-        yield pool
-    finally:
-        pool.close()
-
-
-def _is_end(rows: Sequence[Row]) -> bool:
-    """Return whether the only one of these rows ends an episode."""
-    return any(len(row) > 1 and (row[2] or row[3]) for row in rows)
+def _is_end(row: Row) -> bool:
+    return len(row) > 1 and bool(row[2] or row[3])
 
 
 def _batched(actions: Sequence[Any]) -> Any:

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from numpy.typing import NDArray
 
+from envfleet.apis.view import HasStats
 from envfleet.batch import Batch, Fault
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.backends import PYTHON_EXECUTORS
@@ -19,7 +20,6 @@ from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.statistics import PoolStats
 from envfleet.tracebacks import UnpicklableError, origin_of
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import VectorEnvBuilder
@@ -30,7 +30,7 @@ Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dic
 Seeds = int | Sequence[int | None] | None
 
 
-class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
+class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
     """A pool with the methods and results of Gymnasium's vector environments.
 
     Its envs are called as Gymnasium calls them: seeds and options by name at every reset that the user asks for, None
@@ -121,16 +121,11 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
             executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, pool_config, [{}])
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
-            cause = cause_of(error.faults[-1], error)
-            raise cause from origin_of(cause)
+            raise_cause(error.faults[-1], error)
         self.pool = Pool(executor, pool_config)
         self.pool.mark_running()  # Gymnasium steps envs that were not reset
         self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
         self._infos = VectorInfos(self.single_observation_space, self.num_envs)
-
-    def stats(self) -> PoolStats:
-        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
-        return self.pool.stats()
 
     # --- stepping ----------------------------------------------------------------------------
 
@@ -231,6 +226,12 @@ class PoolVectorEnv(VectorEnv[Any, Any, NDArray[Any]]):
 def cause_of(fault: Fault, error: EnvError) -> BaseException:
     """Return what the env raised, if it could be pickled, else the EnvError."""
     return error if fault.cause is None or isinstance(fault.cause, UnpicklableError) else fault.cause
+
+
+def raise_cause(fault: Fault, error: EnvError) -> NoReturn:
+    """Raise what the env raised, as the env left it."""
+    cause = cause_of(fault, error)
+    raise cause from origin_of(cause)
 
 
 def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

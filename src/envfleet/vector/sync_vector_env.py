@@ -10,8 +10,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from envfleet.errors import CallOrderError, EnvError
-from envfleet.tracebacks import origin_of
-from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step, cause_of
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step, raise_cause
 from envfleet.vector.building import inner_env
 
 
@@ -97,8 +96,7 @@ class SyncVectorEnv(PoolVectorEnv):
     def _raise(self, error: EnvError) -> NoReturn:
         # The env belongs to the caller and keeps its state, as in Gymnasium.
         self.pool.mark_running([fault.env_id for fault in error.faults])
-        cause = cause_of(error.faults[0], error)
-        raise cause from origin_of(cause)
+        raise_cause(error.faults[0], error)
 
 
 class _EndedError(CallOrderError, AssertionError):

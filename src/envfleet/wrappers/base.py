@@ -45,8 +45,8 @@ class BatchRows(NamedTuple):
         first: Whether the row shows the first observation of an episode.
         stepped: Whether the row is the outcome of a step, so that its reward counts.
         ended: Whether the row ended an episode, which a fault does too.
-        failed: Whether the env raised. The reward means nothing then, and the last observation is at most that of the
-            row before (if the env was restarted).
+        failed: Whether the env raised. The reward means nothing then; if the env was restarted, the last observation
+            repeats the one before.
         env_index: Indexes the rows' envs in an array of all envs: env_id, or a faster slice if the rows are all envs in
             order.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import multiprocessing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import gymnasium
 from gymnasium.vector import AutoresetMode
@@ -27,8 +27,8 @@ from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec, PoolConfig
-from envfleet.tracebacks import UnpicklableError, origin_of
 from envfleet.vector.actions import ActionSplitter
+from envfleet.vector.base import raise_cause
 from envfleet.vector.building import ReadyEnvBuilder
 
 EnvFactory = Callable[[], Any]
@@ -104,8 +104,7 @@ class _DropIn(PoolVecEnv):
             return self._for_each(self._ids(indices), lambda ids: self.pool.apply(function, *args, env_ids=ids))
         except EnvError as error:
             # Such as the AttributeError for a method that the env lacks.
-            cause = _raised_by_env(error)
-            raise cause from origin_of(cause)
+            raise_cause(error.faults[0], error)
 
 
 class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
@@ -139,24 +138,22 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         try:
             return super().step_wait()
         except EnvError as error:
-            cause = self._keep_running(error)
-            raise cause from origin_of(cause)
+            self._raise(error)
 
     def reset(self) -> Any:
         """Reset all envs. An env's exception is raised as it is."""
         try:
             return super().reset()
         except EnvError as error:
-            cause = self._keep_running(error)
-            raise cause from origin_of(cause)
+            self._raise(error)
 
     def _restart(self, env_ids: list[int]) -> None:
         self.pool.mark_running(env_ids)  # as SB3 does: go on with the envs as they are
 
-    def _keep_running(self, error: EnvError) -> BaseException:
-        """Return what to raise. The envs belong to the caller and keep their states."""
+    def _raise(self, error: EnvError) -> NoReturn:
+        # The envs belong to the caller and keep their states.
         self.pool.mark_running([fault.env_id for fault in error.faults])
-        return _raised_by_env(error)
+        raise_cause(error.faults[0], error)
 
 
 class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
@@ -206,11 +203,6 @@ def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:
         spaces = (first.observation_space, first.action_space)
         first.close()
         return _executor("processes", _env_builders(env_fns, spaces), config)
-
-
-def _raised_by_env(error: EnvError) -> BaseException:
-    cause = error.faults[0].cause
-    return error if cause is None or isinstance(cause, UnpicklableError) else cause
 
 
 def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:

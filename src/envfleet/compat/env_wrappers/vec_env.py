@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.compat.vec_env_adapter import EnvAdapter
 from envfleet.errors import CallOrderError, ConfigError
@@ -17,7 +18,6 @@ from envfleet.making.make import make_pool
 from envfleet.pool import Pool
 from envfleet.rendering import tile
 from envfleet.spaces import row_getter
-from envfleet.statistics import PoolStats
 
 VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]
 
@@ -125,7 +125,7 @@ class VecEnvWrapper(VecEnv):
         return getattr(self.venv, name)
 
 
-class PoolVecEnv(VecEnv):
+class PoolVecEnv(HasStats, VecEnv):
     """A vector env on a pool. The factories seed their envs; seed() takes effect at the next reset."""
 
     def __init__(
@@ -158,10 +158,6 @@ class PoolVecEnv(VecEnv):
                 f"seed() expected an int or a list of {self.num_envs} ints, one per env, got {len(seeds)}"
             )
         self._seeds = seeds
-
-    def stats(self) -> PoolStats:
-        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
-        return self.pool.stats()
 
     def reset(self) -> Any:
         """Reset all envs and return their observations."""

@@ -15,13 +15,13 @@ import importlib.util
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from envfleet.errors import ConfigError, EnvfleetError
+from envfleet.files import new_file
 
 _live: dict[str, type] = {}
 
@@ -171,16 +171,9 @@ def _write(kept: dict[str, ImportPath]) -> None:
     text = json.dumps(
         {"version": 1, "envs": {task_id: asdict(path) for task_id, path in sorted(kept.items())}}, indent=2
     )
-    # Replaced atomically: a concurrent reader sees the old file or the new one, never a part.
-    handle, draft = tempfile.mkstemp(dir=file.parent, prefix=file.name)
-    try:
-        with os.fdopen(handle, "w") as out:
-            out.write(text + "\n")
-        os.replace(draft, file)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    # A concurrent reader sees the old file or the new one, never a part.
+    with new_file(file) as path:
+        path.write_text(text + "\n")
 
 
 @contextlib.contextmanager

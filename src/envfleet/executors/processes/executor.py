@@ -60,15 +60,7 @@ class ProcessesExecutor(PythonExecutor):
         self._kills_at_close = False
         try:
             description = self._start_all()
-            layout = Layout(
-                description.observation_space,
-                description.action_space,
-                num_envs,
-                num_workers,
-                config.autoreset_mode,
-                config.restarts_envs,
-                config.check_finite,
-            )
+            layout = Layout.of(description, num_workers, config)
             self._memory = shared_memory(layout.num_bytes)
             self._file_channel = FileSideChannel(self._memory.fileno(), layout.num_bytes, num_envs)
             self._runner_options = RunnerOptions(layout, 0, env_builders.max_episode_steps, _native.usable_cores())

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.errors import EnvfleetError
+from envfleet.executors.python.building import EnvDescription
 from envfleet.spaces import Leaf, leaves_of, plain_array_leaf
+from envfleet.spec import PoolConfig
 
 _ALIGNMENT = 64
 # Numeric infos of one row; what does not fit goes through the side channel.
@@ -55,7 +57,20 @@ class Layout:
     num_workers: int
     autoreset_mode: AutoresetMode
     keeps_last_obs: bool  # on_error="restart": the row of an env that fails has its last observation
-    check_finite: bool = False
+    check_finite: bool
+
+    @staticmethod
+    def of(description: EnvDescription, num_workers: int, config: PoolConfig) -> Layout:
+        """Return the layout of a pool of such envs."""
+        return Layout(
+            description.observation_space,
+            description.action_space,
+            config.num_envs,
+            num_workers,
+            config.autoreset_mode,
+            config.restarts_envs,
+            config.check_finite,
+        )
 
     @cached_property
     def obs_leaves(self) -> tuple[Leaf, ...]:

@@ -34,14 +34,13 @@ from envfleet.executors.ray.connection import (
 from envfleet.executors.ray.messages import (
     RESET,
     EncodedResponse,
-    FaultRecord,
     Request,
     RequestCodec,
     ResponseCodec,
     ResponseColumns,
     encode_error,
     encode_value,
-    fault_to_record,
+    pool_fault,
 )
 from envfleet.spaces import split
 from envfleet.statistics import PoolStats
@@ -218,10 +217,10 @@ class EnvActor:
     # --- responses -------------------------------------------------------------------------
 
     def _encode(self, executor: Executor, batch: Batch, method: str) -> EncodedResponse:
-        faults: list[tuple[int, FaultRecord]] = []
+        faults: dict[int, Fault] = {}  # by row
         if batch.faults:
             rows = {int(env_id): row for row, env_id in enumerate(batch.env_id)}
-            faults = [(rows[fault.env_id], fault_to_record(fault, self._first_env)) for fault in batch.faults]
+            faults = {rows[fault.env_id]: pool_fault(fault, self._first_env) for fault in batch.faults}
         obs, object_obs = self._columns(batch.obs)
         final_obs: list[NDArray[Any]] = []
         object_final_obs: list[Sequence[Any]] = []
@@ -248,7 +247,7 @@ class EnvActor:
             try:
                 pickled[row] = dump(parts)
             except Exception as error:  # the fault of this env and of no other
-                faults.append((row, self._unpicklable(executor, int(batch.env_id[row]), method, parts, error)))
+                faults[row] = self._unpicklable(executor, int(batch.env_id[row]), method, parts, error)
                 for column in (*obs, batch.reward, batch.terminated, batch.truncated):
                     column[row] = 0
         extras = b""
@@ -282,14 +281,14 @@ class EnvActor:
 
     def _unpicklable(
         self, executor: Executor, local_id: int, method: str, parts: Mapping[str, Any], error: Exception
-    ) -> FaultRecord:
+    ) -> Fault:
         """Return the fault of an env whose row cannot be pickled."""
         self._set_phase(executor, local_id, Phase.BROKEN)
         message = (
             f"expected infos and observations that can be pickled, got {', '.join(parts)} that cannot: "
             f"{message_of(error)}; keep such objects in the env and access them with call()"
         )
-        return fault_to_record(Fault(local_id, method, message), self._first_env)
+        return Fault(self._first_env + local_id, method, message)
 
     # --- calls -------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from envfleet import _native
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.snapshots import snapshot
-from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns, fault_from_record
+from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns
 from envfleet.infos import merge, merge_nested, value_as_given, value_keys
 from envfleet.spaces import join, leaf_columns, plain_array_leaf
 
@@ -51,8 +51,8 @@ def response_from_columns(env_ids: NDArray[np.int32], method: str, columns: Resp
     """Unpickle the extras of a response. Objects that cannot be unpickled here are the fault of their own env."""
     response = Response(env_ids, columns)
     if columns.extras:
-        response.info, response.final_info, pickled_objects, records, response.stats = pickle.loads(columns.extras)
-        response.faults = {row: fault_from_record(record) for row, record in records}
+        extras = pickle.loads(columns.extras)
+        response.info, response.final_info, pickled_objects, response.faults, response.stats = extras
         for row, data in pickled_objects.items():
             try:
                 response.objects[row] = pickle.loads(data)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import pickle
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -25,7 +25,7 @@ from envfleet.executors.env_reports import call_remedy
 from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.executors.python.side_channel import dump
 from envfleet.spaces import leaves_of
-from envfleet.tracebacks import pack, unpack
+from envfleet.tracebacks import unpack
 
 STEP, RESET = 0, 1
 
@@ -171,25 +171,12 @@ def _column(data: memoryview, offset: int, dtype: np.dtype[Any], shape: tuple[in
     return column, offset + math.prod(shape) * dtype.itemsize
 
 
-# --- faults --------------------------------------------------------------------------------------
-
-# (env_id, method, message, traceback, packed exception, exit_code)
-FaultRecord = tuple[int, str, str, str, bytes | None, int | None]
-
-
-def fault_to_record(fault: Fault, first_env: int) -> FaultRecord:
-    """Return a fault of an actor's env as plain values, under its id in the whole pool."""
-    packed = None if fault.cause is None else pack(fault.cause)
-    return first_env + fault.env_id, fault.method, fault.message, fault.traceback, packed, fault.exit_code
-
-
-def fault_from_record(record: FaultRecord) -> Fault:
-    """Return the fault with its exception."""
-    env_id, method, message, traceback, packed, exit_code = record
-    return Fault(env_id, method, message, traceback, None if packed is None else unpack(packed), exit_code)
-
-
 # --- results of other calls ----------------------------------------------------------------------
+
+
+def pool_fault(fault: Fault, first_env: int) -> Fault:
+    """Return a fault of an actor's env under its id in the whole pool."""
+    return replace(fault, env_id=first_env + fault.env_id)
 
 
 class RemoteCallError(Exception):
@@ -213,7 +200,7 @@ def encode_value(value: Any) -> bytes:
 def encode_error(error: BaseException, first_env: int) -> bytes:
     """Encode the exception of a failed call."""
     if isinstance(error, EnvError):
-        return dump(("faults", [fault_to_record(fault, first_env) for fault in error.faults]))
+        return dump(("faults", [pool_fault(fault, first_env) for fault in error.faults]))
     report = report_exception(error, "", packed=True)
     return dump(("error", (report.packed, report.message, report.traceback)))
 
@@ -229,8 +216,7 @@ def decode_result(data: bytes, remedy: str) -> Any:
     if kind == "value":
         return content
     if kind == "faults":
-        faults = tuple(fault_from_record(record) for record in content)
-        raise EnvError.of(faults, None, call_remedy(faults[0], remedy)) from faults[0].cause
+        raise EnvError.of(tuple(content), None, call_remedy(content[0], remedy)) from content[0].cause
     packed, message, traceback = content
     cause = None if packed is None else unpack(packed)
     if isinstance(cause, (EnvfleetError, AttributeError)):
