@@ -27,9 +27,9 @@ class KeptColumn {
   static std::vector<KeptColumn> read(nanobind::list given) { return {given.begin(), given.end()}; }
 
   // By the worker: keeps a finished row, which becomes the last one if the caller collects it.
-  void keep(const shm::Slot& slot, std::int32_t env_id) const { move(rows_, copies_[1 - slot.last_copy % 2], env_id); }
+  void keep(const shm::Slot& slot, std::int32_t env_id) const { move(rows_, copies_[~slot.last_copy & 1], env_id); }
   // By the caller: makes the last observation the row.
-  void restore(const shm::Slot& slot, std::int32_t env_id) const { move(copies_[slot.last_copy % 2], rows_, env_id); }
+  void restore(const shm::Slot& slot, std::int32_t env_id) const { move(copies_[slot.last_copy & 1], rows_, env_id); }
 
  private:
   static void move(const Column& from, const Column& to, std::int32_t env_id) {

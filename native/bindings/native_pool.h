@@ -115,8 +115,8 @@ class NativePool {
   // One byte per env.
   nanobind::bytes phases();
   nanobind::bytes in_flight();
-  // One dict per env.
-  nanobind::list env_statistics();  // for any thread at any time
+  // One dict per env. For any thread at any time.
+  nanobind::list env_statistics();
   std::int64_t num_in_flight() const { return engine_->num_in_flight; }
   // An ordered batch was started, or ran into its time limit, and has not been received yet.
   bool has_late_batch();

@@ -443,7 +443,7 @@ Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::ob
 void PythonPool::settle_obs(std::int32_t env_id) {
   Slot& slot = queue_.slot(env_id);
   if (slot.kind == shm::kGoodRow) {
-    if (!kept_.empty()) slot.last_copy = 1 - slot.last_copy % 2;
+    if (!kept_.empty()) slot.last_copy ^= 1;
   } else if (!kept_.empty()) {
     for (const KeptColumn& column : kept_) column.restore(slot, env_id);
   } else if (slot.kind == shm::kLostRow) {
@@ -541,7 +541,7 @@ void PythonPool::seed(nb::handle env_ids, nb::handle words) {
 void PythonPool::restore_last_obs(std::int32_t env_id, bool is_rejected) {
   const Part part(*this);
   Slot& slot = slot_of(env_id);
-  if (is_rejected) slot.last_copy = 1 - slot.last_copy % 2;
+  if (is_rejected) slot.last_copy ^= 1;
   for (const KeptColumn& column : kept_) column.restore(slot, env_id);
 }
 
@@ -549,7 +549,7 @@ void PythonPool::keep_obs(std::int32_t env_id) {
   const Part part(*this);
   Slot& slot = slot_of(env_id);
   for (const KeptColumn& column : kept_) column.keep(slot, env_id);
-  slot.last_copy = 1 - slot.last_copy % 2;
+  slot.last_copy ^= 1;
 }
 
 void PythonPool::set_request_bytes(std::int32_t env_id, std::uint64_t count) {

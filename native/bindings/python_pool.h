@@ -153,8 +153,7 @@ class PythonPool {
   // Steps and resets only: recv() never returns a call().
   std::int64_t num_in_flight() const { return num_in_flight_.load(std::memory_order_relaxed); }
   bool has_late_batch();
-  // One dict per env.
-  // Both for any thread at any time.
+  // One dict per env. This and worker_statistics() are for any thread at any time.
   nanobind::list env_statistics();
   // (busy_ns, wait_ns) of each worker.
   nanobind::list worker_statistics();

@@ -49,7 +49,7 @@ class Counters {
   // The env threw: its episode is not counted. Called before its row is counted, and compensates for that.
   void drop(std::int32_t env_id, Request request, std::int32_t method);
 
-  // The env was given another state, or was rebuilt, or must be. keeps_return: the return so far is that of the episode.
+  // The env was given another state, was rebuilt, or has to be rebuilt. keeps_return: the return so far still counts.
   void begin_episode(std::int32_t env_id, std::uint8_t phase, bool keeps_return);
 
   std::vector<EnvStatistics> read();

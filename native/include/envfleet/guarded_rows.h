@@ -63,7 +63,10 @@ class GuardedRows {
     return given;
   }
   template <class T, std::size_t N>
-  const T (&action(const T (&given)[N])) [N] { return given; } void finish() {}
+  const auto& action(const T (&given)[N]) {
+    return given;
+  }
+  void finish() {}
 
  private:
   const ef_rows& rows_;
@@ -78,7 +81,7 @@ class GuardedRows {
  public:
   GuardedRows(const ef_rows& rows, const std::vector<Column>& obs, const std::vector<Column>& info, std::int64_t first_row,
               int count)
-      : original_(rows), rows_(rows), first_row_(first_row), count_(count) {
+      : rows_(rows), first_row_(first_row), count_(count) {
     std::int64_t num_bytes = kGuardBytes + kMaxActionBytes + kGuardBytes;
     for (const auto* columns : {&obs, &info}) {
       for (const Column& column : *columns) num_bytes += padded(column.row_bytes * count) + kGuardBytes;
@@ -114,7 +117,9 @@ class GuardedRows {
   }
 
   template <class T, std::size_t N>
-  const T (&action(const T (&given)[N])) [N] { return *reinterpret_cast<const T(*)[N]>(action(&given[0], sizeof given)); }
+  const auto& action(const T (&given)[N]) {
+    return *reinterpret_cast<const T(*)[N]>(action(&given[0], sizeof given));
+  }
 
   // After the env has returned: copies the rows to the batch, or throws if the env went past the end of one.
   void finish() {
@@ -226,7 +231,6 @@ class GuardedRows {
     is_write_ = is_write;
   }
 
-  const ef_rows& original_;
   ef_rows rows_;
   const std::int64_t first_row_;
   const int count_;
