@@ -2,89 +2,83 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
-from pathlib import Path
 
+import numpy as np
 import pytest
+from support.gates import Gate
+from support.python_probes import SleepyEnv
 from support.script_runs import started
 
 pytest.importorskip("torch")
 pytest.importorskip("stable_baselines3")
 
-PRELUDE = """\
-import os, signal, threading
-import numpy as np
+from support.interrupted_learning import GATED_STEP, N_STEPS, go_on, interrupted_model
+
 import envfleet
 from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv, make_vec_env
-from support.gates import Gate
-from support.interrupted_learning import GATED_STEP, N_STEPS, go_on, interrupted_model
-from support.python_probes import SleepyEnv
-"""
+
 # What makes two envs, one of which Ctrl-C meets in its step.
 MAKERS = {
-    "serial": "make_vec_env(SleepyEnv, n_envs=2, backend='serial')",
-    "threads": "make_vec_env(SleepyEnv, n_envs=2, num_workers=2, backend='threads')",
-    "processes": "make_vec_env(SleepyEnv, n_envs=2, num_workers=2, backend='processes')",
-    "DummyVecEnv": "DummyVecEnv([SleepyEnv, SleepyEnv])",
-    "SubprocVecEnv": "SubprocVecEnv([SleepyEnv, SleepyEnv], num_workers=2)",
-    "native": "make_vec_env('Sleepy-v0', n_envs=2, num_workers=2)",
+    "serial": lambda: make_vec_env(SleepyEnv, n_envs=2, backend="serial"),
+    "threads": lambda: make_vec_env(SleepyEnv, n_envs=2, num_workers=2, backend="threads"),
+    "processes": lambda: make_vec_env(SleepyEnv, n_envs=2, num_workers=2, backend="processes"),
+    "DummyVecEnv": lambda: DummyVecEnv([SleepyEnv, SleepyEnv]),
+    "SubprocVecEnv": lambda: SubprocVecEnv([SleepyEnv, SleepyEnv], num_workers=2),
+    "native": lambda: make_vec_env("Sleepy-v0", n_envs=2, num_workers=2),
 }
 
 
-def run(tmp_path: Path, code: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script to its end. It may leave the files that torch makes when it is imported."""
-    with started(tmp_path, code, prelude=PRELUDE, stdin=subprocess.DEVNULL) as process:
-        out, err = process.communicate(timeout=120)
-    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+@pytest.fixture
+def make(probe_library):
+    """Makes envs, and closes them at the end of the test."""
+    made = []
+
+    def make_one(maker):
+        made.append(MAKERS[maker]())
+        return made[-1]
+
+    yield make_one
+    for envs in made:
+        envs.close()
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_learn_goes_on_without_a_reset(tmp_path, probe_library, maker):
-    code = f"""
-        envfleet.load_plugin({str(probe_library)!r})
-        envs = {MAKERS[maker]}
-        with Gate() as gate:
-            model = interrupted_model(envs, gate, opens=True)
-        print("resets", go_on(model))
-        print(envs.step(np.full(2, 2, np.float32))[0].tolist(), GATED_STEP + N_STEPS + 1)
-        envs.close()
-    """
-    result = run(tmp_path, code)
-    count = 11
+def test_learn_goes_on_without_a_reset(make, maker):
+    envs = make(maker)
+    with Gate() as gate:
+        model = interrupted_model(envs, gate, opens=True)
+    assert go_on(model) == 1  # reset
+    count = GATED_STEP + N_STEPS + 1
     # In serial, Ctrl-C strikes the env itself: it is built again. SB3's DummyVecEnv goes on with it as it is.
     struck = {"serial": count - 6, "DummyVecEnv": count - 1}.get(maker, count)
-    assert result.stdout == f"resets 1\n[{count}, {struck}] {count}\n", result.stderr
-    assert result.returncode == 0
+    assert envs.step(np.full(2, 2, np.float32))[0].tolist() == [count, struck]
 
 
 @pytest.mark.parametrize("maker", ["processes", "native"])
-def test_an_env_that_does_not_come_back_needs_a_reset(tmp_path, probe_library, maker):
-    code = f"""
-        envfleet.load_plugin({str(probe_library)!r})
-        envs = {MAKERS[maker]}
-        with Gate() as gate:
-            model = interrupted_model(envs, gate, opens=False)
-            try:
-                go_on(model)
-            except envfleet.CallOrderError as error:
-                print(error)
-            gate.open()
-            model.set_env(model.get_env())
-            print("resets", go_on(model))
-        print(envs.step(np.full(2, 2, np.float32))[0].tolist())
-        envs.close()
-    """
-    result = run(tmp_path, code)
-    message, *rest = result.stdout.splitlines()
-    assert "step_async() expected no step in progress" in message
-    assert "model.set_env(envs)" in message
-    assert rest == ["resets 2", "[5, 5]"], result.stderr
-    assert result.returncode == 0
+def test_an_env_that_does_not_come_back_needs_a_reset(make, maker):
+    envs = make(maker)
+    with Gate() as gate:
+        model = interrupted_model(envs, gate, opens=False)
+        with pytest.raises(envfleet.CallOrderError, match=r"no step in progress.*model\.set_env\(envs\)"):
+            go_on(model)
+        gate.open()
+        model.set_env(model.get_env())
+        assert go_on(model) == 2  # resets
+    assert envs.step(np.full(2, 2, np.float32))[0].tolist() == [5, 5]
 
 
 def test_a_second_ctrl_c_does_not_wait_for_the_env(tmp_path):
-    code = f"""
-        envs = {MAKERS["processes"]}
+    """In a process of its own, which a late second one would end."""
+    code = """
+        import os, signal, threading
+        import numpy as np
+        from envfleet.apis.sb3 import make_vec_env
+        from support.gates import Gate
+        from support.python_probes import SleepyEnv
+
+        envs = make_vec_env(SleepyEnv, n_envs=2, num_workers=2, backend="processes")
         envs.reset()
         with Gate() as gate:
             def handle(*arguments):
@@ -102,38 +96,38 @@ def test_a_second_ctrl_c_does_not_wait_for_the_env(tmp_path):
             print(envs.step_wait()[0].tolist())
         envs.close()
     """
-    result = run(tmp_path, code)
-    assert (result.stdout, result.returncode) == ("twice True\n[1, 1]\n", 0), result.stderr
+    with started(tmp_path, code, stdin=subprocess.DEVNULL) as process:  # torch may leave files
+        out, err = process.communicate(timeout=120)
+    assert (out, process.returncode) == ("twice True\n[1, 1]\n", 0), err
 
 
 @pytest.mark.parametrize("on_error", ["raise", "restart"])
-def test_a_fault_of_the_interrupted_step_is_not_lost(tmp_path, on_error):
-    code = f"""
-        class Fragile(SleepyEnv):
-            def step(self, action):
-                if action == 7:
-                    raise RuntimeError("joint 3 exploded")
-                return super().step(action)
+def test_a_fault_of_the_interrupted_step_is_not_lost(on_error):
+    class Fragile(SleepyEnv):
+        def step(self, action):
+            if action == 7:
+                raise RuntimeError("joint 3 exploded")
+            return super().step(action)
 
-        Fragile.__module__ = "__main__"
-        envs = make_vec_env(Fragile, n_envs=3, num_workers=3, backend="processes", on_error={on_error!r})
-        envs.reset()
-        with Gate() as gate:
-            signal.signal(signal.SIGINT, lambda *arguments: (gate.open(), signal.default_int_handler(*arguments)))
-            gate.interrupt_when_reached()
-            try:
-                envs.step(np.array([2, gate.action, 7], np.float32))
-            except KeyboardInterrupt:
-                print("interrupted")
+    Fragile.__module__ = "__main__"
+    envs = make_vec_env(Fragile, n_envs=3, num_workers=1, backend="processes", on_error=on_error)
+    envs.reset()
+    with Gate() as gate:
+        before = signal.signal(signal.SIGINT, lambda *arguments: (gate.open(), signal.default_int_handler(*arguments)))
         try:
-            print(envs.step(np.full(3, 2, np.float32))[0].tolist())
-        except envfleet.EnvError as error:
-            print(error.env_id, error.__cause__)
-        print(envs.reset().tolist())
-        print(envs.step(np.full(3, 2, np.float32))[0].tolist())
-        envs.close()
-    """
-    result = run(tmp_path, code)
-    seen = {"raise": "2 joint 3 exploded", "restart": "[2, 2, 1]"}[on_error]
-    assert result.stdout == f"interrupted\n{seen}\n[0, 0, 0]\n[1, 1, 1]\n", result.stderr
-    assert result.returncode == 0
+            thread = gate.interrupt_when_reached()
+            with pytest.raises(KeyboardInterrupt):
+                envs.step(np.array([2, gate.action, 7], np.float32))
+            thread.join()
+        finally:
+            signal.signal(signal.SIGINT, before)
+    if on_error == "raise":
+        with pytest.raises(envfleet.EnvError, match="joint 3 exploded") as caught:
+            envs.step(np.full(3, 2, np.float32))
+        assert caught.value.env_id == 2
+        assert isinstance(caught.value.__cause__, RuntimeError)
+    else:
+        assert envs.step(np.full(3, 2, np.float32))[0].tolist() == [2, 2, 1]
+    assert envs.reset().tolist() == [0, 0, 0]
+    assert envs.step(np.full(3, 2, np.float32))[0].tolist() == [1, 1, 1]
+    envs.close()
