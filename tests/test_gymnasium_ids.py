@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 
@@ -173,6 +174,15 @@ def test_a_published_spec_travels_as_json():
     spec = EnvSpec.from_json(gymnasium.spec("envfleet/CartPole-v1").to_json())
     assert (spec.max_episode_steps, spec.reward_threshold) == (500, 475)
     assert isinstance(gymnasium.make(spec).unwrapped, SingleNativeEnv)
+
+
+def test_a_published_spec_can_be_changed():
+    published = gymnasium.spec("envfleet/CartPole-v1")
+    changed = dataclasses.replace(published, max_episode_steps=7)
+    assert (changed.max_episode_steps, changed.reward_threshold) == (7, 475)
+    changed.max_episode_steps = None
+    assert changed.max_episode_steps is None
+    assert published.max_episode_steps == 500
 
 
 def test_make_takes_ids_without_the_namespace():
