@@ -162,7 +162,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
                  const GivenActions& actions = {});
   // Keeps the observations of these rows, which were run just now, and writes the last ones into those that failed.
   void keep_last_obs(const ef_rows& rows, std::int64_t begin, std::int64_t end);
-  // Keeps what an env shows now, whose state was set.
+  // After set_state(): keeps what the env shows now.
   void keep_observed(std::int32_t env_id);
   // Breaks the envs of these rows whose rewards or observations are NaN or infinite.
   void refuse_non_finite(const ef_rows& rows, std::int64_t begin, std::int64_t end) noexcept;

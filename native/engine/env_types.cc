@@ -32,9 +32,9 @@ Types& types() {
 }
 
 // The types that never block. Guarded by types_mutex.
-std::set<const ef_env_type*>& quick_types() {
-  static std::set<const ef_env_type*> quick(detail::local_types().begin(), detail::local_types().end());
-  return quick;
+std::set<const ef_env_type*>& nonblocking_types() {
+  static std::set<const ef_env_type*> known(detail::local_types().begin(), detail::local_types().end());
+  return known;
 }
 
 // As Gymnasium takes ids: letters, digits and _:.- with at most one namespace before a slash.
@@ -104,7 +104,7 @@ std::vector<std::string> load_plugin(const std::string& path, bool may_block) {
   std::vector<std::string> ids;
   for (std::uint32_t i = 0; i < plugin->num_types; ++i) {
     types()[plugin->types[i]->id].push_back(plugin->types[i]);
-    if (!may_block) quick_types().insert(plugin->types[i]);
+    if (!may_block) nonblocking_types().insert(plugin->types[i]);
     ids.emplace_back(plugin->types[i]->id);
   }
   return ids;
@@ -112,7 +112,7 @@ std::vector<std::string> load_plugin(const std::string& path, bool may_block) {
 
 bool may_block(const ef_env_type& type) {
   std::lock_guard lock(types_mutex);
-  return !quick_types().contains(&type);
+  return !nonblocking_types().contains(&type);
 }
 
 void withdraw_types(const std::vector<std::string>& ids) {

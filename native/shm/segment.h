@@ -97,7 +97,7 @@ struct SlotStatistics {
   void end_edit() { edition.store(edition.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
 
   engine::EnvStatistics read() const {
-    // Not for ever: a worker may have died between begin_edit() and end_edit().
+    // Not forever: a worker may have died between begin_edit() and end_edit().
     constexpr int kMaxReads = 1000;
     engine::EnvStatistics all;
     for (int i = 0; i < kMaxReads; ++i) {

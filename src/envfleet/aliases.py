@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
-# (the module whose install() installed a name, that function's keyword arguments in a worker), in order.
+# (a module that has install(), the keyword arguments of that function in a worker), in the order of installation.
 InstalledAliases = tuple[tuple[str, dict[str, Any]], ...]
 
 # By the name that user code imports. Also of those that are not installed: see missing_alias_remedy().

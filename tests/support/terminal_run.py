@@ -1,4 +1,4 @@
-"""Scripts on a terminal of their own, with somebody who types."""
+"""Scripts on a terminal of their own, on which a test types."""
 
 from __future__ import annotations
 

@@ -101,8 +101,7 @@ def runs_natively(env: Any, backend: str) -> bool:
 def compile_plugins(arguments: argparse.Namespace) -> None:
     """Compile and register the env of every --plugin."""
     for source in arguments.plugins:
-        # Takes seconds, of which nobody knows how many.
-        if sys.stderr.isatty():
+        if sys.stderr.isatty():  # it takes seconds, and how many is not known
             print(f"compiling {source} ...", file=sys.stderr)
         envfleet.compile(source)
 

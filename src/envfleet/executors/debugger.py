@@ -161,8 +161,8 @@ class _Prompt:
             self.end()
             raise
         self._stdin, sys.stdin = sys.stdin, terminal  # for pdb's `interact`
-        whose = f"env {env_id}, " if env_id >= 0 else ""
-        terminal.write(f"\n--- {whose}worker process {os.getpid()} ---\n")
+        env = f"env {env_id}, " if env_id >= 0 else ""
+        terminal.write(f"\n--- {env}worker process {os.getpid()} ---\n")
         terminal.flush()
 
     def end(self) -> None:

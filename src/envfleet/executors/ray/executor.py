@@ -408,7 +408,7 @@ class RayExecutor(Executor):
         caller = self._last_caller
         is_callers = caller == threading.get_ident() or all(own.ident != caller for own in threading.enumerate())
         if is_callers and not self.call_guard.is_closing:
-            with contextlib.suppress(CallOrderError, PoolClosedError):  # from a signal handler in the midst of a call
+            with contextlib.suppress(CallOrderError, PoolClosedError):  # from a signal handler during a call
                 self.call_guard.run(self._ask_for_stats)
         elif self.call_guard.is_forked:
             self.call_guard.run(lambda: None)  # raises
