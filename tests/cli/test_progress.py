@@ -42,7 +42,20 @@ def on_a_terminal(tmp_path: Path, *arguments: str, env: dict[str, str] | None = 
 COMMANDS = {
     "run": ["run", "CartPole-v1", "--num-envs", "2", "--seconds", "0.5"],
     "run_steps": ["run", "CartPole-v1", "--num-envs", "2", "--steps", "500000"],
-    "record": ["run", "CartPole-v1", "--num-envs", "2", "--steps", "10", "--record", "x.gif", "--record-steps", "60"],
+    "record": [
+        "run",
+        "CartPole-v1",
+        "--num-envs",
+        "2",
+        "--steps",
+        "10",
+        "--record",
+        "x.gif",
+        "--record-envs",
+        "1",
+        "--record-steps",
+        "20",
+    ],
     "bench": ["bench", "CartPole-v1", "--num-envs", "2", "--rounds", "3", "--seconds", "0.6"],
     "tune": ["tune", "CartPole-v1", "--num-envs", "2", "--seconds", "1", "--backends", "serial,native"],
 }

@@ -268,17 +268,29 @@ def test_torchrl_beside_an_installed_envpool(run_python, tmp_path):
     (tmp_path / "installed" / "envpool" / "__init__.py").write_text("")
     variables = {"PYTHONPATH": str(tmp_path / "installed")}
     run_python("-m", "envfleet.compat", "my_env.py")
-    error = run_python("-W", "ignore", "train.py", check=False, **variables).stderr.splitlines()[-1]
-    assert "expected a pool of the EnvPool that is installed" in error
-    assert "python -m envfleet.compat" in error
-    assert "envfleet.compat.envpool.install()" in error
-    # Which the remedies cure.
     assert "done" in run_python("-W", "ignore", "-m", "envfleet.compat", "train.py", **variables).stdout
-    ours = TORCHRL.replace("from torchrl.envs import MultiThreadedEnvWrapper, ", "from torchrl.envs import ").replace(
-        "import envpool_wrap", "from envfleet.apis.torchrl import MultiThreadedEnvWrapper\nimport envpool_wrap"
+    # The error names both remedies: that one, and envfleet's class.
+    (tmp_path / "train.py").write_text(
+        """
+import envpool_wrap as envpool
+from envfleet.apis import torchrl as ours
+from torchrl import envs as theirs
+pool = envpool.make("MyEnv_wrap", env_type="gym", num_envs=2, gym_reset_return_info=True)
+try:
+    theirs.MultiThreadedEnvWrapper(pool)
+except Exception as error:
+    print(error)
+env = ours.MultiThreadedEnvWrapper(pool)
+theirs.check_env_specs(env)
+env.close()
+print("done")
+"""
     )
-    (tmp_path / "train.py").write_text(ours)
-    assert "done" in run_python("-W", "ignore", "train.py", **variables).stdout
+    shown = run_python("-W", "ignore", "train.py", **variables).stdout
+    assert "expected a pool of the EnvPool that is installed" in shown
+    assert "python -m envfleet.compat" in shown
+    assert "envfleet.compat.envpool.install()" in shown
+    assert shown.endswith("done\n")
 
 
 def test_many_processes_register_at_once(run_python, tmp_path):
