@@ -66,8 +66,7 @@ def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
 
     entry = find_entry(env_id)
     try:
-        spec: EnvSpec
-        spec = gymnasium_spec(env_id) if entry is None else resolve(env_id, entry, parse_options(params)).spec
+        spec: EnvSpec = gymnasium_spec(env_id) if entry is None else resolve(env_id, entry, parse_options(params)).spec
     except (EnvfleetError, ImportError):
         return None, None
     return spec.max_episode_steps, spec.reward_threshold
