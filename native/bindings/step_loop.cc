@@ -116,7 +116,8 @@ ObsColumn::ObsColumn(nb::handle array, bool holds_text, bool check_finite) : Col
   if (!check_finite || is_text || (!PyTypeNum_ISFLOAT(descriptor_->type_num) && !PyTypeNum_ISCOMPLEX(descriptor_->type_num)))
     return;
   num_elements_ = std::accumulate(row_shape_, row_shape_ + row_ndim_, std::int64_t{1}, std::multiplies<>());
-  switch (descriptor_->type_num) {
+  // The runner looks at every value of rare dtypes, and of those in the byte order of other machines.
+  switch (PyArray_ISNBO(descriptor_->byteorder) ? descriptor_->type_num : NPY_NOTYPE) {
     case NPY_HALF:
       are_finite_ = engine::are_finite_halves;
       break;
@@ -126,7 +127,7 @@ ObsColumn::ObsColumn(nb::handle array, bool holds_text, bool check_finite) : Col
     case NPY_DOUBLE:
       are_finite_ = engine::are_finite_doubles;
       break;
-    default:  // rare dtypes: the runner looks at every value
+    default:
       are_finite_ = [](const void*, std::int64_t) { return false; };
   }
 }

@@ -125,7 +125,7 @@ class Walker(DivergingEnv):
         return filled(self.observation_space, 0), {}
 
     def step(self, action):
-        return filled(self.observation_space, np.nan if action == 1 else 0), np.float32(0), False, False, {}
+        return filled(self.observation_space, np.nan if action == 1 else 0), 0.0, False, False, {}
 
 
 def filled(space: spaces.Space, number: float) -> Any:
@@ -149,6 +149,7 @@ def filled(space: spaces.Space, number: float) -> Any:
         (spaces.Box(-1, 1, (3,), np.float32), "observation[0]"),
         (spaces.Box(-1, 1, (), np.float64), "observation"),
         (spaces.Box(-1, 1, (2,), np.longdouble), "observation[0]"),
+        (spaces.Box(np.zeros(2, ">f8"), np.ones(2, ">f8"), dtype=np.dtype(">f8")), "observation[0]"),
         (spaces.Tuple([spaces.Discrete(3), spaces.Dict(a=spaces.Box(-1, 1, (2, 2)))]), "observation[1]['a'][0, 0]"),
         (spaces.Sequence(spaces.Box(-1, 1, (2,))), "observation[1][0]"),
         (spaces.Graph(spaces.Box(-1, 1, (2,)), None), "observation[0][0, 0]"),
@@ -162,6 +163,19 @@ def test_every_space_of_floats_is_checked(backend, space, where):
         with pytest.raises(EnvError) as caught:
             pool.step([0, 1])
         assert f"env 1 raised in step(): {where} is nan, expected finite" in str(caught.value)
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_a_number_that_is_infinite_in_the_dtype_of_the_space_is_refused(backend):
+    class Narrow(Walker):
+        def step(self, action):
+            return np.array([0, 1e300 if action == 1 else 1]), 0.0, False, False, {}
+
+    space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    with envfleet.make_pool([lambda: Narrow(space)] * 2, backend=backend, check_finite=True) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match=r"env 1 raised in step\(\): observation\[1\] is inf, expected finite"):
+            pool.step([0, 1])
 
 
 @pytest.mark.parametrize("value", ["yes", 2, None])

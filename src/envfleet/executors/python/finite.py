@@ -21,6 +21,9 @@ def check_reward(reward: float) -> None:
 def check_observation(leaves: Sequence[Leaf], values: Sequence[Any]) -> None:
     """Raise WrongResultError if an observation contains NaN or infinities. values: one per leaf."""
     for leaf, value in zip(leaves, values, strict=True):
+        if leaf.kind == "array":
+            with np.errstate(over="ignore"):
+                value = np.asarray(value, leaf.dtype)  # a finite number may be infinite in a narrower dtype
         _check(f"observation{path_text(leaf.path)}", value)
 
 
