@@ -110,6 +110,11 @@ def test_the_time_limit_of_one_native_env():
     envs.close()
 
 
+def test_one_env_is_not_several():
+    with pytest.raises(envfleet.ConfigError, match=r"gymnasium\.make_vec\('envfleet/CartPole-v1', num_envs=3\)"):
+        gymnasium.make("envfleet/CartPole-v1", num_envs=3)
+
+
 def test_attributes_of_one_native_env():
     env = gymnasium.make("envfleet/CartPole-v1").unwrapped
     env.reset(seed=0)

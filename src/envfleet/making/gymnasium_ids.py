@@ -79,6 +79,11 @@ def make_env(task_id: str, render_mode: str | None = None, **params: Any) -> gym
     from envfleet.making.native_envs import find_entry, supports_params
     from envfleet.option_checks import NO_LIMIT
 
+    if "num_envs" in params:
+        raise ConfigError(
+            f"gymnasium.make() expected no num_envs, since it makes one env, got num_envs={params['num_envs']!r}; use "
+            f"gymnasium.make_vec('{NAMESPACE}/{task_id}', num_envs={params['num_envs']!r})"
+        )
     entry = find_entry(task_id)
     if entry is None or not supports_params(entry, [params]):
         env: gymnasium.Env[Any, Any] = build_env(task_id, render_mode=render_mode, max_episode_steps=NO_LIMIT, **params)
