@@ -289,8 +289,10 @@ std::int32_t StepLoop::begin_prompt() {
 }
 
 void StepLoop::end_prompt() {
-  has_prompt_ = false;
-  Py_XDECREF(python([&] { return PyObject_CallMethod(runner_.ptr(), "end_prompt", nullptr); }));
+  // After Ctrl-C, the calls that were requested together with this one open no prompts: the caller does not wait for them.
+  has_prompt_ = queue_.has_request();
+  PyObject* has_more = has_prompt_ ? Py_True : Py_False;
+  Py_XDECREF(python([&] { return PyObject_CallMethod(runner_.ptr(), "end_prompt", "O", has_more); }));
   PyErr_Clear();  // of Ctrl-C, which the caller gets as well
 }
 

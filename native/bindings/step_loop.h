@@ -123,7 +123,8 @@ class StepLoop {
   void set_reply_bytes(std::int32_t env_id, std::uint64_t count) { queue_.slot(env_id).reply_bytes = count; }
   std::uint64_t schema_bytes(std::uint32_t version) const { return queue_.header().schema_bytes[version]; }
   // An env waits for input at a debugger's prompt: until its call ends it has no time limit, however many prompts open. The
-  // runner's end_prompt() is called when it has ended. Returns the env's id.
+  // runner's end_prompt() is called when it has ended, and after the calls that were requested by then. Returns the env's
+  // id.
   std::int32_t begin_prompt();
   // Packs the keys that the schema knows; returns the rest as a dict, or None.
   nanobind::object pack_info(std::int32_t env_id, nanobind::dict info, bool is_final);

@@ -201,6 +201,22 @@ def test_ctrl_c_ends_the_prompts_and_the_call(run):
     end(run)
 
 
+def test_after_ctrl_c_no_prompt_opens_for_other_envs_of_the_worker(run):
+    run.type("1 1 0 0\n")  # both of one worker
+    run.expect(PROMPT)
+    run.type(CTRL_C)
+    run.expect("ERROR KeyboardInterrupt")
+    run.type("reset\n")
+    assert "--- env" not in run.expect("RESET\n")
+    for _ in range(2):
+        run.type("0 1 0 0\n")
+        run.expect(r"\n--- env 1")
+        run.expect(PROMPT)
+        run.type("c\n")
+        run.expect("REWARDS 1.0 2.0 1.0 1.0\n")
+    end(run)
+
+
 def test_closing_the_pool_ends_the_prompt(run):
     run.type("1 0 0 1\n")
     run.expect(PROMPT)

@@ -45,9 +45,13 @@ def install(terminal: str | None, expected: str = NO_TERMINAL) -> None:
         sys.breakpointhook = _refuse
 
 
-def end_prompt() -> None:
-    """Hand the terminal back, at the end of an env's call."""
+def end_prompt(has_more: bool = False) -> None:
+    """Hand the terminal back, at the end of an env's call.
+
+    has_more: calls follow that the caller asked for before Ctrl-C. If it ended the prompt, theirs do not open.
+    """
     _prompt.end()
+    _prompt.is_interrupted = _prompt.is_interrupted and has_more
 
 
 def call_when_it_opens(callback: Callable[[], int]) -> None:
@@ -78,6 +82,10 @@ class WorkerPdb(pdb.Pdb):
     def interaction(self, *args: Any, **kwargs: Any) -> None:
         """Handle commands, after the prompts of other workers."""
         if not self._has_own_input:
+            if _prompt.is_interrupted:
+                _prompt.announce()
+                self.set_quit()
+                return
             _prompt.begin(self)
         super().interaction(*args, **kwargs)
 
@@ -92,10 +100,9 @@ class _Terminal:
         output = io.FileIO(fd, "w", closefd=False)
         self._output = io.TextIOWrapper(output, encoding="utf-8", errors="replace", write_through=True)
         self.encoding = "utf-8"
-        self.is_interrupted = False
 
     def readline(self, size: int = -1) -> str:
-        if self.is_interrupted:
+        if _prompt.is_interrupted:
             return ""
         try:
             return self._input.readline(size)
@@ -120,6 +127,7 @@ class _Prompt:
         self.path: str | None = None
         self.expected = NO_TERMINAL
         self.callback: Callable[[], int] | None = None
+        self.is_interrupted = False  # by Ctrl-C
         self._terminal: _Terminal | None = None
         self._is_open = False
         self._debugger: WorkerPdb | None = None
@@ -143,13 +151,17 @@ class _Prompt:
             "your own process"
         )
 
+    def announce(self) -> int:
+        """Let end_prompt() be called at the end of the env's call; return the env's id, -1 if unknown."""
+        return -1 if self.callback is None else self.callback()
+
     def begin(self, debugger: WorkerPdb) -> None:
         """Take the terminal, until end()."""
         self._debugger = debugger
         if self._is_open:
             return
         terminal = self.terminal()
-        env_id = -1 if self.callback is None else self.callback()
+        env_id = self.announce()
         self._is_open = True
         with contextlib.suppress(ValueError):  # in a thread of the env: Ctrl-C does not end the prompt
             # Before the wait for another worker's prompt, which Ctrl-C ends as well.
@@ -178,7 +190,6 @@ class _Prompt:
         assert self._terminal is not None, "begin() opened it"
         with contextlib.suppress(OSError):
             fcntl.flock(self._terminal.fileno(), fcntl.LOCK_UN)
-        self._terminal.is_interrupted = False
         self._is_open = False
         if self._debugger is not None:
             self._debugger.set_continue()
@@ -186,8 +197,7 @@ class _Prompt:
                 sys.settrace(self._debugger.trace_dispatch)
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> NoReturn:
-        assert self._terminal is not None, "begin() opened it"
-        self._terminal.is_interrupted = True
+        self.is_interrupted = True
         raise KeyboardInterrupt
 
 

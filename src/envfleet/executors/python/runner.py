@@ -213,9 +213,9 @@ class EnvRunner(_native.StepLoop):
         """Send the infos that fit no column."""
         self._send(env_id, {"info": _checked_depth(extras)})
 
-    def end_prompt(self) -> None:
-        """Hand the terminal back, at the end of a call in which an env opened a debugger's prompt."""
-        debugger.end_prompt()
+    def end_prompt(self, has_more: bool) -> None:
+        """Hand the terminal back, at the end of a call in which an env opened a prompt, or of one after it."""
+        debugger.end_prompt(has_more)
 
     def schema(self, version: int) -> list[Any]:
         """Return a version of the info columns' schema that the caller has published."""
