@@ -25,7 +25,10 @@ class NewFile:
         self._is_direct = self._target.exists() and not self._target.is_file()
         self.path = self._target
         if not self._is_direct:
-            self.path = self._target.with_name(f".{self._target.stem}-{secrets.token_hex(4)}{self._target.suffix}")
+            if self._target.exists():
+                self._target.open("ab").close()  # raises if it may not be written, which its replacement would ignore
+            # Without the target's name, which may be as long as names can be.
+            self.path = self._target.with_name(f".envfleet-{secrets.token_hex(8)}{self._target.suffix}")
             os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
 
     def commit(self) -> None:

@@ -6,13 +6,16 @@ import builtins
 import gc
 import os
 import subprocess
+import tempfile
 import weakref
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 
 import envfleet
+from envfleet.files import new_file
 from envfleet.wrappers import ClipReward, RecordGrid, record
 
 imageio = pytest.importorskip("imageio.v3")
@@ -201,6 +204,31 @@ def test_wrong_arguments_are_refused_where_they_are_given(tmp_path, name, value)
 def test_a_policy_that_cannot_be_called_is_refused(tmp_path):
     with lamps() as envs, pytest.raises(envfleet.ConfigError, match="policy expected a callable"):
         record(envs, tmp_path / "x.gif", policy=5)
+
+
+def test_a_read_only_file_is_not_replaced():
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:  # tmp_path is inside one that is its user's alone
+        path = Path(folder, "kept.gif")
+        path.write_text("kept")
+        path.chmod(0o444)
+        os.chmod(folder, 0o777)
+        try:
+            if user == 0:
+                os.seteuid(65534)  # root may write to any file
+            with pytest.raises(PermissionError), new_file(path):
+                pass
+        finally:
+            os.seteuid(user)
+        assert os.listdir(folder) == ["kept.gif"]
+        assert path.read_text() == "kept"
+
+
+def test_a_file_may_have_the_longest_name(tmp_path):
+    path = tmp_path / ("x" * 251 + ".gif")
+    with new_file(path) as written:
+        written.write_text("new")
+    assert path.read_text() == "new"
 
 
 @pytest.mark.parametrize("suffix", [".gif", ".mp4"])
