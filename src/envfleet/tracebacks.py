@@ -26,6 +26,7 @@ from envfleet.errors import EnvfleetError
 _MAX_CHAIN = 20
 _MAX_FRAMES = 2000  # of an endless recursion, from both ends
 _MAX_LINES = 10  # of source code, of a statement that spans several
+_MAX_REMOTE_FILES = 200
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # The envs of envfleet, and what wraps an env: their frames belong to the env.
@@ -51,7 +52,7 @@ def cut_own_frames(error: BaseException) -> None:
     """
     frames = _entries(error.__traceback__)
     kept = list(itertools.dropwhile(_is_own, frames))
-    if isinstance(error, EnvfleetError) or type(error).__module__.startswith("envfleet."):
+    if isinstance(error, EnvfleetError) or str(type(error).__module__).startswith("envfleet."):
         while kept and _is_own(kept[-1]):
             kept.pop()
     elif not kept:  # a defect of envfleet
@@ -217,9 +218,12 @@ def _positions_of(traceback: TracebackType | None) -> tuple[tuple[_Position, ...
     for entry in entries:
         frame, code = entry.tb_frame, entry.tb_frame.f_code
         end_line = column = end_column = None
-        if hasattr(code, "co_positions"):  # Python 3.11
-            _, end_line, column, end_column = next(itertools.islice(code.co_positions(), entry.tb_lasti // 2, None))
-        line, module = _line_of(entry), str(frame.f_globals.get("__name__", ""))
+        # Libraries make tracebacks that point to no instruction, and to no line.
+        if hasattr(code, "co_positions") and entry.tb_lasti >= 0:  # Python 3.11
+            found = itertools.islice(code.co_positions(), entry.tb_lasti // 2, None)
+            _, end_line, column, end_column = next(found, (None,) * 4)
+        line, module = _line_of(entry), frame.f_globals.get("__name__")
+        module = module if isinstance(module, str) else ""
         positions.append(
             _Position(code.co_filename, code.co_name, module, code.co_firstlineno, line, end_line, column, end_column)
         )
@@ -264,7 +268,8 @@ def _code_at(position: _Position) -> CodeType:
     return code.replace(**names)  # type: ignore[arg-type]  # all of them are strings
 
 
-# Lines of files that exist only in another process, such as an actor on another machine.
+# Lines of files that exist only in another process, such as an actor on another machine. The oldest are dropped: an env
+# may generate its code.
 _remote_lines: dict[str, dict[int, str]] = {}
 
 
@@ -278,3 +283,6 @@ def _provide_source(lines: dict[tuple[str, int], str]) -> None:
         source = [known.get(line, "\n") for line in range(1, max(known) + 1)]
         # Without a time of modification, the entry stays when others are checked against their files.
         linecache.cache[filename] = (sum(map(len, source)), None, source, filename)
+        for oldest in list(_remote_lines)[:-_MAX_REMOTE_FILES]:
+            _remote_lines.pop(oldest, None)
+            linecache.cache.pop(oldest, None)

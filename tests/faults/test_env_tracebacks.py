@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
+from types import TracebackType
 
 import pytest
 from support import failing_env as probes
@@ -139,6 +140,50 @@ def test_source_that_only_the_worker_has(tmp_path):
     command["args"].append("packed")
     output = subprocess.run(**command, check=True, timeout=60, capture_output=True).stdout
     assert output.count("return x['spam']") == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(("instruction", "line"), [(-1, 5), (1_000_000, -1)])
+def test_a_traceback_that_points_to_no_instruction(backend, instruction, line):
+    """Libraries make such tracebacks for code that is not Python."""
+
+    def step(env, action):
+        raise KeyError("original").with_traceback(TracebackType(None, sys._getframe(), instruction, line))
+
+    env_class = type("Templated", (probes.FailingEnv,), {"step": step})
+    with envfleet.make_pool([env_class], backend=backend) as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match=r"env 0 raised in step\(\): KeyError: 'original'"):
+            pool.step([0])
+
+
+def test_exceptions_and_modules_with_names_of_other_types():
+    def step(env, action):
+        exec("raise error", {"__name__": 5, "error": type("Odd", (Exception,), {"__module__": 5})("original")})
+
+    env_class = type("Nameless", (probes.FailingEnv,), {"step": step})
+    with envfleet.make_pool([env_class], backend="processes") as pool:
+        pool.reset()
+        with pytest.raises(EnvError, match=r"env 0 raised in step\(\): Odd: original"):
+            pool.step([0])
+
+
+def test_the_source_of_few_files_is_kept():
+    """An env may run code that it generates anew all the time."""
+
+    def step(env, action):
+        name = f"<generated {len(linecache.cache)}>"
+        source = ["raise KeyError(1)"]
+        linecache.cache[name] = (len(source[0]), None, source, name)
+        exec(compile(source[0], name, "exec"))
+
+    env_class = type("Generating", (probes.FailingEnv,), {"step": step})
+    num_lines = len(linecache.cache)
+    with envfleet.make_pool([env_class], backend="processes", on_error="restart", max_restarts=1000) as pool:
+        pool.reset()
+        num_faults = sum(int(pool.step([0]).truncated[0]) for _ in range(1000))
+    assert num_faults > 400
+    assert len(linecache.cache) - num_lines < 300
 
 
 def test_an_endless_recursion_is_short():
