@@ -12,6 +12,7 @@ from support.subjects import SUBJECTS
 
 import envfleet
 from envfleet import Batch, ConfigError, EnvError, EnvStats, Pool, PoolStats
+from envfleet.statistics import StatsHistory
 
 NUM_ENVS = 9
 MODES = ("next_step", "same_step", "disabled")
@@ -303,6 +304,19 @@ def test_a_period_needs_statistics_of_the_same_pool():
         stats.since(PoolStats((EnvStats(),)))
     with pytest.raises(ConfigError, match="got float: "):
         stats.since(1.5)
+
+
+def test_counts_of_a_worker_that_arrive_late_are_dropped():
+    def counted(num_steps: int) -> PoolStats:
+        return PoolStats((EnvStats(num_steps=num_steps, num_resets=1),))
+
+    history = StatsHistory([range(1)])
+    history.update(0, counted(5), age_ns=200)  # the answer to stats()
+    history.update(0, counted(3), age_ns=100)  # of a response that was sent before it and received after it
+    assert history.total().num_steps == 5
+    history.keep(0)
+    history.update(0, counted(1), age_ns=50)  # of the worker that was started instead
+    assert history.total().num_steps == 6
 
 
 def test_extremes_of_a_period():

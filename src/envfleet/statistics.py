@@ -246,9 +246,10 @@ class StatsHistory:
         self._lock = threading.RLock()
 
     def update(self, worker: int, stats: PoolStats, age_ns: int) -> None:
-        """Record what a worker has counted."""
+        """Record what a worker has counted, unless later counts are known: an answer may overtake a response."""
         with self._lock:
-            self._current[worker] = (list(stats.envs), age_ns)
+            if age_ns >= self._current[worker][1]:
+                self._current[worker] = (list(stats.envs), age_ns)
 
     def keep(self, worker: int) -> None:
         """Add what a dead worker had counted to its past."""
