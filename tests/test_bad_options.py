@@ -14,7 +14,7 @@ import pytest
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import ConfigError, PoolConfig, RayConfig, SeedError, UnknownEnvError
+from envfleet import ConfigError, EnvError, PoolConfig, RayConfig, SeedError, UnknownEnvError
 from envfleet.making.options import parse_options, resolve_num_workers
 
 
@@ -198,6 +198,17 @@ def test_seeds_of_make():
     for seed in (-1, 2**128, 1.5, "7", [1, 2, 3], [1, "2"]):
         with pytest.raises(SeedError):
             envfleet.make("CartPole-v1", num_envs=2, seed=seed)
+
+
+def test_a_misspelt_option_does_not_hide_that_an_env_cannot_be_imported():
+    gymnasium.register("Unimportable-v0", "no_such_module:Env")
+    try:
+        with pytest.raises(
+            EnvError, match=r"ModuleNotFoundError: No module named 'no_such_module'; install the package"
+        ):
+            envfleet.make("Unimportable-v0", backend="serial", step_timout=3)
+    finally:
+        del gymnasium.registry["Unimportable-v0"]
 
 
 def test_unknown_ids_come_with_the_nearest_names():

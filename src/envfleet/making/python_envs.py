@@ -229,9 +229,11 @@ def _keywords_of(source: Any) -> tuple[set[str], bool]:
     if isinstance(source, GymnasiumSpec):
         named |= set(source.kwargs)
         entry_point: Any = source.entry_point
-        source = (
-            gymnasium.envs.registration.load_env_creator(entry_point) if isinstance(entry_point, str) else entry_point
-        )
+        try:
+            is_text = isinstance(entry_point, str)
+            source = gymnasium.envs.registration.load_env_creator(entry_point) if is_text else entry_point
+        except Exception:  # building the envs reports it
+            return named, False
     source = inspect.unwrap(source)
     # A class may pass its **kwargs on to its base class.
     functions: list[Callable[..., Any]] = [source]
