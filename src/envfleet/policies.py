@@ -1,8 +1,8 @@
 """What rollout() and record() accept as a policy, as one function from a batch of observations to actions.
 
 A policy is a callable or an object with predict(), such as a model of Stable-Baselines3. It returns actions, or actions
-and either a dict of extras or a state. The state is passed back if the policy takes it as Stable-Baselines3's predict()
-does, and is dropped otherwise.
+and either a dict of extras or a state. A policy that takes its state as Stable-Baselines3's predict() does gets it
+back, whatever it is. Any other policy's state, None or a tuple, is dropped.
 """
 
 from __future__ import annotations
