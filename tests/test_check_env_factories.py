@@ -82,6 +82,17 @@ def test_a_constructor_that_raises_is_told() -> None:
     assert "OSError: no display (in __init__(), " in only(check_env(Raises), "error", "constructor raises")
 
 
+def test_a_constructor_with_arguments_is_told_where_they_go() -> None:
+    class Sized(CleanEnv):
+        def __init__(self, size: int) -> None:
+            super().__init__()
+
+    report = check_env(Sized)
+    only(report, "error", "constructor raises")
+    assert "env_kwargs" in report.findings[0].remedy
+    assert check_env(Sized, env_kwargs={"size": 2}).ok
+
+
 def test_a_second_env_that_cannot_be_made_is_told() -> None:
     made: list[int] = []
 
@@ -137,7 +148,7 @@ def test_the_action_that_made_it_raise_is_told() -> None:
                 raise ValueError("unknown action")
             return super().step(action)
 
-    assert "for the action np.int64(2)" in only(check_env(Refuses), "error", "step() raises")
+    assert "; the action was np.int64(2)" in only(check_env(Refuses), "error", "step() raises")
 
 
 def test_a_reset_without_keywords_is_told_and_the_rest_still_checked() -> None:

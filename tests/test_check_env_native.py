@@ -45,6 +45,8 @@ struct Walk {
     write(out);
     if (fault == "nan" && action == 2) out.obs<float>()[1] = std::nanf("");
     if (fault == "bounds" && action == 2) out.obs<float>()[1] = 200;
+    if (fault == "dtype") *out.obs<double>() = 1;
+    if (fault == "column") *out.info<float>(2) = 1;
   }
   template <class Visitor>
   void fields(Visitor& visit) {
@@ -52,6 +54,7 @@ struct Walk {
     if (fault != "field") visit("drift", drift);
   }
   void write(Out& out) const {
+    if (fault == "noobs") return;
     out.obs<float>()[0] = x;
     out.obs<float>()[1] = drift;
   }
@@ -91,11 +94,22 @@ def test_a_compiled_env_is_checked_right_away(walk: None) -> None:
         ("noreset", "reset(seed) does not start over", "a second reset(seed=0)"),
         ("shared", "envs share state", "an env alone and as env 1 of"),
         ("field", "state is incomplete", "after set_state() in the same pool"),
-        ("throw", "step() raises", "joint 3 exploded"),
+        ("throw", "step() raises", "joint 3 exploded; the action was "),
+        ("dtype", "step() raises", "out.obs<double>(0) does not match spec(), which declares float, not double"),
+        (
+            "column",
+            "step() raises",
+            "out.info<float>(2) does not match spec(), which declares 0 info columns, numbered",
+        ),
     ],
 )
 def test_what_is_wrong_is_found(walk: None, fault: str, name: str, seen: str) -> None:
     assert seen in only(check_env("Walk-v0", env_kwargs={"fault": fault}), "error", name)
+
+
+def test_an_env_that_writes_no_observation_is_told(walk: None) -> None:
+    seen = only(check_env("Walk-v0", env_kwargs={"fault": "noobs"}), "warning", "observation is always 0")
+    assert "after reset() and 100 steps" in seen
 
 
 def test_an_env_without_a_limit_says_so(walk: None) -> None:

@@ -255,7 +255,23 @@ def test_a_step_of_the_wrong_form_is_explained(tmp_path):
 @pytest.mark.parametrize(
     ("edit", "message"),
     [
-        (("envfleet::discrete(2)", "envfleet::box<float>({2})"), "takes another type of action than"),
+        (("envfleet::discrete(2)", "envfleet::box<float>({2})"), r"spec\(\) declares: expected const float\*, got int"),
+        (
+            (
+                "spec(const envfleet::Config&, envfleet::Spec& spec) {",
+                'spec(const envfleet::Config& config, envfleet::Spec& spec) {\n    config.integer("mass");',
+            ),
+            "parameter mass was not declared",
+        ),
+        (
+            (
+                "static void spec(const envfleet::Config&, envfleet::Spec& spec) {",
+                'static envfleet::Params params() { return {{"mass", 0.5}}; }\n'
+                "  static void spec(const envfleet::Config& config, envfleet::Spec& spec) {\n"
+                '    config.integer("mass");',
+            ),
+            r"parameter mass was read with integer\(\), but its default in params\(\) is read with real\(\)",
+        ),
         (("spec.action(envfleet::discrete(2));", ""), "declared no action"),
         (('ENVFLEET_ENV("Spec-v0", Counter)', ""), "registers no env"),
         (("box<float>({1})", "box<float>({0})"), "not positive"),

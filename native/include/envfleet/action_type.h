@@ -38,7 +38,16 @@ void check_action_type(const ef_array& action) {
   } else {
     fits = action.kind == EF_DISCRETE;
   }
-  if (!fits) throw std::invalid_argument("step() takes another type of action than spec() declares; see the table in env.h");
+  if (!fits) {
+    const std::string declared =
+        action.kind == EF_DISCRETE ? "int" : "const " + type_name(canonical_action_dtype(action)) + "*";
+    std::string taken = "int";
+    if constexpr (std::is_pointer_v<Action>) {
+      taken = "const " + type_name(dtype_of<std::remove_const_t<std::remove_pointer_t<Action>>>()) + "*";
+    }
+    throw std::invalid_argument("step() takes another type of action than spec() declares: expected " + declared + ", got " +
+                                taken);
+  }
 }
 
 }  // namespace detail

@@ -36,10 +36,15 @@ inline std::vector<Column> columns_of(const ef_array* arrays, std::int32_t count
   return columns;
 }
 
-[[noreturn]] inline void throw_wrong_column(const char* what, int index, std::size_t count) {
-  throw std::logic_error("out." + std::string(what) + "(" + std::to_string(index) +
-                         ") does not match spec(), which declares " + std::to_string(count) +
-                         " such columns: this one is missing or has another dtype");
+[[noreturn]] inline void throw_wrong_column(const char* what, int index, std::int32_t dtype,
+                                            const std::vector<Column>& columns) {
+  const std::string call = "out." + std::string(what) + "<" + type_name(dtype) + ">(" + std::to_string(index) + ")";
+  if (static_cast<std::size_t>(index) >= columns.size()) {
+    throw std::logic_error(call + " does not match spec(), which declares " + std::to_string(columns.size()) + " " + what +
+                           " columns, numbered from 0");
+  }
+  throw std::logic_error(call + " does not match spec(), which declares " + type_name(columns[index].dtype) + ", not " +
+                         type_name(dtype));
 }
 
 }  // namespace detail
@@ -83,7 +88,7 @@ class Out {
   template <class T>
   T* row(const char* what, const std::vector<detail::Column>& columns, void* const* base, int k) {
     if (static_cast<std::size_t>(k) >= columns.size() || columns[k].dtype != dtype_of<T>()) [[unlikely]] {
-      detail::throw_wrong_column(what, k, columns.size());
+      detail::throw_wrong_column(what, k, dtype_of<T>(), columns);
     }
     return reinterpret_cast<T*>(static_cast<char*>(base[k]) + row_ * columns[k].row_bytes);
   }

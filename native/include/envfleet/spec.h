@@ -44,6 +44,14 @@ inline std::int64_t size_of(std::int32_t dtype) {
   return sizes[dtype];
 }
 
+// The C++ type of the elements, for messages.
+inline std::string type_name(std::int32_t dtype) {
+  constexpr const char* names[] = {"bool",         "std::uint8_t",  "std::int8_t",  "std::uint16_t",
+                                   "std::int16_t", "std::uint32_t", "std::int32_t", "std::uint64_t",
+                                   "std::int64_t", "float",         "double"};
+  return names[dtype];
+}
+
 inline constexpr double infinity = std::numeric_limits<double>::infinity();
 
 // One array with its bounds: an observation, an action or an info column.
@@ -342,12 +350,27 @@ class Config {
   }
 
  private:
+  static const char* reader(std::int32_t type) {
+    switch (type) {
+      case EF_INTEGER:
+        return "integer()";
+      case EF_REAL:
+        return "real()";
+      case EF_FLAG:
+        return "flag()";
+      case EF_TEXT:
+        return "text()";
+      default:
+        return "reals()";
+    }
+  }
+
   const ef_value& find(const char* name, ef_value_type type) const {
     for (std::int32_t i = 0; i < num_params_; ++i) {
       if (std::string(params_[i].name) != name) continue;
       if (values_[i].type != type)
-        throw std::invalid_argument(std::string("parameter ") + name +
-                                    " was read with another type than it was declared with");
+        throw std::invalid_argument(std::string("parameter ") + name + " was read with " + reader(type) +
+                                    ", but its default in params() is read with " + reader(values_[i].type));
       return values_[i];
     }
     throw std::invalid_argument(std::string("parameter ") + name + " was not declared in params()");

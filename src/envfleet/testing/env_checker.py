@@ -152,7 +152,7 @@ class _Check:
                 f"expected {which}, got {describe_error_of_env(error)}",
                 "a pool builds many envs: one must not block a resource of the next one (a port, a file, a display)"
                 if self.envs
-                else "construct the env by hand to see the whole traceback",
+                else "construct the env by hand to see the whole traceback; env_kwargs={...} are its arguments",
             )
 
     def check_spaces(self, env: Any) -> None:

@@ -56,6 +56,7 @@ class NativeCheck:
         other = self._make(pools)
         fresh = self._rollout(other, actions)
         self._note_ends(pool, first)
+        self._warn_of_unwritten_observations(pool, first)
         if (difference := first_difference(first, fresh)) is not None:
             self._findings.error(
                 "unseeded randomness",
@@ -144,11 +145,11 @@ class NativeCheck:
             return call()
         except EnvError as error:
             fault = error.faults[0]
-            detail = "" if action is None else f" for the action {short(action)}"
+            detail = "" if action is None else f"; the action was {short(action)}"
             self._findings.error(
                 f"{fault.method}() raises",
                 f"expected a result of {method}, got an exception: {fault.message}{detail}",
-                "an exception ends the episode in a fault; end it with out.terminated or out.truncated instead",
+                "correct what throws; to end an episode, set out.terminated or out.truncated instead",
             )
             raise RolloutStopped from error
 
@@ -219,6 +220,15 @@ class NativeCheck:
             f"it is a native env {limit_text}; in {len(steps)} random steps, {terminated} of its episodes terminated "
             f"and {truncated} were truncated"
         )
+
+    def _warn_of_unwritten_observations(self, pool: Pool, rows: Sequence[Row]) -> None:
+        columns = [own for row in rows for own in split(pool.spec.observation_space)(row[0]) if np.ndim(own) > 0]
+        if columns and not any(np.any(own) for own in columns):
+            self._findings.warning(
+                "observation is always 0",
+                f"all elements of all observations are 0 after reset() and {len(rows) - 1} steps",
+                "write them to out.obs<T>(0) in reset() and step(), or in observe()",
+            )
 
 
 def _is_end(row: Row) -> bool:

@@ -62,7 +62,7 @@ class Rollout:
     def step(self, action: Any) -> None:
         """Step the env, and reset it after an end."""
         passed = copy.deepcopy(action)
-        result = self._call("step()", lambda: self.env.step(passed), f" for the action {short(action)}")
+        result = self._call("step()", lambda: self.env.step(passed), f"; the action was {short(action)}")
         if not same(action, passed):
             self._findings.warning(
                 "changes its action",
@@ -122,7 +122,7 @@ class Rollout:
             self._findings.error(
                 f"{method} raises",
                 f"expected a result, got {describe_error_of_env(error)}{detail}{self._circumstance}",
-                "an exception ends the episode in a fault; end it with terminated or truncated instead",
+                "correct what raises; to end an episode, return terminated or truncated instead",
             )
         raise RolloutStopped from error
 
