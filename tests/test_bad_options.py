@@ -120,6 +120,50 @@ class Swallowing(gymnasium.Env):
         return 0, 0.0, False, False, {}
 
 
+class Demanding(Swallowing):
+    def __init__(self, port, seed):
+        super().__init__(self.name_of(port))
+
+    def name_of(self, port):
+        return port
+
+
+class FailsInside(Swallowing):
+    def __init__(self):
+        Demanding()
+
+
+@pytest.mark.parametrize("backend", ["serial", "threads", "processes", "ray"])
+def test_an_argument_that_an_env_requires_is_named(backend):
+    if backend == "ray":
+        ray_session()
+    with pytest.raises(
+        ConfigError, match=r"^Demanding expected the argument 'port', got none; pass port=\.\.\. to make"
+    ):
+        envfleet.make_pool(Demanding, num_envs=2, backend=backend, env_kwargs={"seed": 3})
+    envfleet.make_pool(Demanding, num_envs=2, backend=backend, env_kwargs={"seed": 3}, port=8).close()
+    # `seed` is an option of the pool: as a keyword of make() it would not reach the env.
+    with pytest.raises(
+        ConfigError, match=r"arguments 'port' and 'seed', got none; pass env_kwargs=\{'port': \.\.\., 'seed'"
+    ):
+        envfleet.make_pool(Demanding, num_envs=2, backend=backend)
+    envfleet.make_pool(Demanding, num_envs=2, backend=backend, env_kwargs=[{"port": 8, "seed": 3}] * 2).close()
+    with pytest.raises(ConfigError, match="expected the argument 'row'"):
+        envfleet.make_pool(lambda row: Swallowing(), num_envs=2, backend=backend)
+
+
+def test_an_argument_that_is_missing_inside_a_constructor_is_the_envs_exception():
+    with pytest.raises(envfleet.EnvError, match=r"missing 2 required .*'port' and 'seed'"):
+        envfleet.make_pool(FailsInside, num_envs=2, backend="serial")
+
+
+@pytest.mark.parametrize("given", ["support.check_env_probes:CleanEnv", "functools:partial"])
+def test_an_env_of_a_module_is_imported(given):
+    module, _, name = given.partition(":")
+    with pytest.raises(UnknownEnvError, match=re.escape(f"from {module} import {name}; make({name}, ...)")):
+        envfleet.make(given)
+
+
 class SwallowingBelow(Swallowing):
     def __init__(self, **kwargs):
         super().__init__(**kwargs)

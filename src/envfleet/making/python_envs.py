@@ -67,6 +67,7 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
         return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
         _raise_for_unknown_option(error, builders, options)
+        _raise_for_missing_argument(error, builders)
         raise
 
 
@@ -77,6 +78,7 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
         built = build_envs(builders.builders[:1], [0])
     except EnvError as error:
         _raise_for_unknown_option(error, builders, options)
+        _raise_for_missing_argument(error, builders)
         raise
     try:
         return _spec(env, builders, describe_env(built[0]), backend, config, options)
@@ -131,6 +133,9 @@ def _unknown(env_id: str) -> UnknownEnvError:
     known = sorted({*native_ids(), *python_family_ids(), *gymnasium_ids})
     nearest = difflib.get_close_matches(env_id, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(nearest)}?" if nearest else "envfleet.list_all_envs() lists envfleet's ids"
+    module, colon, name = env_id.partition(":")
+    if colon and not reason and name.isidentifier():  # what the command line takes
+        hint = f"for a class or a factory of a module, import it: from {module} import {name}; make({name}, ...)"
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
 
 
@@ -271,6 +276,34 @@ def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: O
     raise ConfigError(
         f"{env_name} got the unknown option {name!r}; {hint} The pool's options are "
         f"{', '.join(sorted(POOL_OPTIONS))}; all others go to the env, which raised: {text}"
+    ) from error
+
+
+def _raise_for_missing_argument(error: EnvError, builders: EnvBuilders) -> None:
+    """Raise ConfigError if a class or a factory requires a parameter that it was not given."""
+    builder, text = builders.builders[error.env_id], error.faults[0].message
+    if not text.startswith("TypeError: ") or "missing" not in text:
+        return
+    try:
+        parameters = inspect.signature(builder.source).parameters.values()  # type: ignore[arg-type]  # an EnvSpec has none
+    except (TypeError, ValueError):
+        return
+    # In the text too: the exception may come from another function, which the constructor called.
+    missing = [
+        own.name
+        for own in parameters
+        if own.default is own.empty and own.name not in builder.kwargs and f"{own.name!r}" in text
+    ]
+    if not missing:
+        return
+    env_name = getattr(builder.source, "__name__", builders.name)
+    if any(name in POOL_OPTIONS for name in missing):
+        remedy = f"pass env_kwargs={{{', '.join(f'{name!r}: ...' for name in missing)}}}"
+    else:
+        remedy = f"pass {', '.join(f'{name}=...' for name in missing)} to make()"
+    names = f"argument{'s' if len(missing) > 1 else ''} {' and '.join(map(repr, missing))}"
+    raise ConfigError(
+        f"{env_name} expected the {names}, got none; {remedy}, or one dict per env as env_kwargs=[...]"
     ) from error
 
 
