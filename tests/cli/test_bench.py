@@ -118,6 +118,19 @@ def test_the_labels_of_a_plot_do_not_overlap() -> None:
     assert len(figure.axes[1].texts) == len(ratios)
 
 
+def test_the_ticks_of_a_plot_within_one_power_of_ten_are_labelled_alike() -> None:
+    from envfleet.cli import plotting
+
+    figure = plotting.draw(
+        "MyEnv", [Case("serial", size, size, 1, [6e4 * size]) for size in (1, 2, 4)], "1 round of 1 s", []
+    )
+    figure.draw_without_rendering()
+    axis = figure.axes[0].yaxis
+    labels = [label.get_text() for label in axis.get_ticklabels(minor=True) if label.get_text()]
+    assert labels
+    assert all(re.fullmatch(r"\d+ k", label) for label in labels), labels
+
+
 def test_seconds_are_those_of_all_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["--num-envs", "1,2", "--rounds", "3", "--seconds", "0.6"]
     assert main(["bench", "CartPole-v1", *arguments]) == 0

@@ -132,6 +132,7 @@ def test_check(own_cli: Any) -> None:
     ("command", "given", "said"),
     [
         (["run"], "my_own_env:MyEnv", "expected a module 'my_own_env' in "),
+        (["run"], "my_own_envs.py:MyEnv", "found none; write my_own_envs:MyEnv$"),
         (["run"], "no_such.module:MyEnv", "expected a module 'no_such.module' in "),
         (["run"], "my_own_envs:MyEnf", "an env 'MyEnf' in module 'my_own_envs'.* did you mean my_own_envs:MyEnv?"),
         (["run"], "my_own_envs:envs.made", "expected an env 'envs.made'"),
@@ -147,7 +148,7 @@ def test_check(own_cli: Any) -> None:
 def test_what_does_not_exist(command: list[str], given: str, said: str, own_cli: Any) -> None:
     result = own_cli(*command, given)
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert re.search(said, result.stderr), result.stderr
+    assert re.search(said, result.stderr.rstrip()), result.stderr
 
 
 def test_check_needs_an_env(capsys: pytest.CaptureFixture[str]) -> None:

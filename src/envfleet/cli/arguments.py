@@ -172,9 +172,12 @@ def _import(name: str, given: str) -> ModuleType:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything, and a script may exit
         if isinstance(error, ModuleNotFoundError) and f"{name}.".startswith(f"{error.name}."):
+            remedy = "go to the folder of its file, or install its package"
+            if name.endswith(".py"):
+                remedy = f"write {given.replace('.py:', ':').replace('/', '.')}"
             raise ConfigError(
                 f"{given} expected a module {name!r} in {os.getcwd()} or among the installed packages, found none; "
-                "go to the folder of its file, or install its package"
+                f"{remedy}"
             ) from error
         frames = traceback.extract_tb(error.__traceback__)
         place = f" (in {frames[-1].filename}, line {frames[-1].lineno})" if frames else ""

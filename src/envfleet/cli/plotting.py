@@ -12,7 +12,7 @@ from envfleet.errors import MissingExtraError
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, NullLocator
+    from matplotlib.ticker import EngFormatter, FixedLocator, FuncFormatter, LogFormatter, NullLocator
 except ImportError as error:
     raise MissingExtraError("matplotlib", "cli", "--plot") from error
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 _LABEL_GAP, _LABEL_HEIGHT = 5.0, 10.0  # points: from a point to its label, and the height of one
 _COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
+
+
+class _MinorLabels(LogFormatter):
+    """Labels the ticks between two powers of ten that Matplotlib would label, in the form of the others: "20 k"."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return EngFormatter(sep=" ")(x) if super().__call__(x, pos) else ""
 
 
 class _Label(NamedTuple):
@@ -70,6 +77,7 @@ def draw(env_id: str, cases: Sequence[Case], rounds: str, ratios: Sequence[tuple
         )
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(EngFormatter(sep=" "))
+    axes.yaxis.set_minor_formatter(_MinorLabels())
     axes.set_ylabel("steps/s")
     axes.set_title(f"{env_id}: steps/s by pool size", loc="left", fontweight="bold")
     _style(axes, cases)
