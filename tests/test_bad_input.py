@@ -245,6 +245,16 @@ def test_a_masked_reset_beside_envs_in_flight_moves_nobody():
     assert envs.recv()[4]["env_id"].tolist() == [0]
 
 
+@pytest.mark.parametrize("mask", [[False, True, True], np.array([0, 1, 1]), np.array([False, True])], ids=str)
+def test_a_wrong_reset_mask_is_told_with_the_right_one(mask):
+    with envfleet.make("CartPole-v1", num_envs=3) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(
+            ConfigError, match=r"bool array of shape \(3,\), got .*; pass np\.array\(mask, dtype=bool\)"
+        ):
+            envs.reset(options={"reset_mask": mask})
+
+
 def test_a_step_with_a_timeout_while_a_batch_is_in_flight_is_told_so():
     envs = envfleet.make("Sleepy-v0", num_envs=2, num_threads=2)
     envs.reset()

@@ -222,7 +222,10 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
         if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_ or mask.shape != (self.num_envs,):
             got = f"{mask.dtype} of shape {mask.shape}" if isinstance(mask, np.ndarray) else type(mask).__name__
             kind = ConfigError if isinstance(mask, np.ndarray) and mask.dtype == np.bool_ else _MaskTypeError
-            raise kind(f"options['reset_mask'] expected a bool array of shape ({self.num_envs},), got {got}")
+            raise kind(
+                f"options['reset_mask'] expected a bool array of shape ({self.num_envs},), got {got}; "
+                "pass np.array(mask, dtype=bool) with one element per env"
+            )
         if not mask.any():
             raise ConfigError("options['reset_mask'] expected at least one True, got none; skip the call instead")
         if self.pool.num_in_flight:
