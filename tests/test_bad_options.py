@@ -152,6 +152,13 @@ def test_an_argument_that_an_env_requires_is_named(backend):
         envfleet.make_pool(lambda row: Swallowing(), num_envs=2, backend=backend)
 
 
+def test_a_misspelt_parameter_of_an_env_is_told_with_the_right_one():
+    with pytest.raises(ConfigError, match="unknown option 'prot'; did you mean 'port'"):
+        envfleet.make_pool(Demanding, num_envs=2, backend="serial", prot=8)
+    with pytest.raises(ConfigError, match=r"unknown option 'gravity'; leave it out\."):
+        envfleet.make_pool(Demanding, num_envs=2, backend="serial", gravity=8)
+
+
 def test_an_argument_that_is_missing_inside_a_constructor_is_the_envs_exception():
     with pytest.raises(envfleet.EnvError, match=r"missing 2 required .*'port' and 'seed'"):
         envfleet.make_pool(FailsInside, num_envs=2, backend="serial")

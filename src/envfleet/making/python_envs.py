@@ -272,6 +272,9 @@ def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: O
         return
     nearest = {name: misspelt_option(name) for name in unexpected}
     name = next((name for name in unexpected if nearest[name]), unexpected[0])
+    if nearest[name] is None:
+        own = _keywords_of(builders.builders[0].source)[0] - {"self"}
+        nearest[name] = next(iter(difflib.get_close_matches(name, own, n=1)), None)
     hint = f"did you mean {nearest[name]!r}?" if nearest[name] else "leave it out."
     raise ConfigError(
         f"{env_name} got the unknown option {name!r}; {hint} The pool's options are "
