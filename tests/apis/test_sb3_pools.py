@@ -33,6 +33,22 @@ def test_other_autoreset_modes_are_refused(mode):
         make_vec_env("CartPole-v1", autoreset_mode=mode)
 
 
+class Ported(gymnasium.Env):
+    observation_space = action_space = spaces.Discrete(2)
+
+    def __init__(self, port):
+        self.port = port
+
+
+@pytest.mark.parametrize("backend", ["serial", "processes"])
+def test_wrong_arguments_of_an_env_are_named(backend):
+    """SB3's helper hides the class in factories without arguments."""
+    with pytest.raises(ConfigError, match=r"^Ported got the unknown option 'step_timout'; did you mean 'step_timeout'"):
+        make_vec_env(Ported, n_envs=2, backend=backend, port=1, step_timout=3)
+    with pytest.raises(ConfigError, match=r"^Ported expected the argument 'port', got none; pass port=\.\.\.$"):
+        make_vec_env(Ported, n_envs=2, backend=backend)
+
+
 def test_asynchronous_pools_and_other_things_are_refused():
     with (
         envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2, autoreset_mode="same_step") as pool,

@@ -6,7 +6,7 @@ import difflib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -66,8 +66,8 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
             return create_python_executor(builders, make_spec, config, options.params, options.explicit)
         return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
-        _raise_for_unknown_option(error, builders, options)
-        _raise_for_missing_argument(error, builders)
+        builder = builders.builders[error.env_id]
+        raise_for_wrong_arguments(error, builder.source, builders.name, options.params, builder.kwargs)
         raise
 
 
@@ -77,8 +77,8 @@ def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
     try:
         built = build_envs(builders.builders[:1], [0])
     except EnvError as error:
-        _raise_for_unknown_option(error, builders, options)
-        _raise_for_missing_argument(error, builders)
+        builder = builders.builders[error.env_id]
+        raise_for_wrong_arguments(error, builder.source, builders.name, options.params, builder.kwargs)
         raise
     try:
         return _spec(env, builders, describe_env(built[0]), backend, config, options)
@@ -263,17 +263,28 @@ def _callers_level() -> int:
     return level
 
 
-def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: Options) -> None:
+def raise_for_wrong_arguments(
+    error: EnvError, source: Any, name: str, params: Sequence[Mapping[str, Any]], given: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError if a constructor or factory was called with the wrong arguments.
+
+    name: of the env, for a source without one. params: the parameters of all envs. given: those of the env that failed.
+    """
+    env_name = getattr(source, "__name__", name)  # not "PythonEnv" for a lambda
+    _raise_for_unknown_option(error, source, env_name, params)
+    _raise_for_missing_argument(error, source, env_name, given)
+
+
+def _raise_for_unknown_option(error: EnvError, source: Any, env_name: str, params: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError if a constructor got an unexpected keyword: most often a misspelt option of the pool."""
     text = error.faults[0].message
-    env_name = getattr(builders.builders[0].source, "__name__", builders.name)  # not "PythonEnv" for a lambda
-    unexpected = _unexpected_options(text, env_name, options)
+    unexpected = _unexpected_options(text, env_name, params)
     if not unexpected:
         return
     nearest = {name: misspelt_option(name) for name in unexpected}
     name = next((name for name in unexpected if nearest[name]), unexpected[0])
     if nearest[name] is None:
-        own = _keywords_of(builders.builders[0].source)[0] - {"self"}
+        own = _keywords_of(source)[0] - {"self"}
         nearest[name] = next(iter(difflib.get_close_matches(name, own, n=1)), None)
     hint = f"did you mean {nearest[name]!r}?" if nearest[name] else "leave it out."
     raise ConfigError(
@@ -282,37 +293,32 @@ def _raise_for_unknown_option(error: EnvError, builders: EnvBuilders, options: O
     ) from error
 
 
-def _raise_for_missing_argument(error: EnvError, builders: EnvBuilders) -> None:
+def _raise_for_missing_argument(error: EnvError, source: Any, env_name: str, given: Mapping[str, Any]) -> None:
     """Raise ConfigError if a class or a factory requires a parameter that it was not given."""
-    builder, text = builders.builders[error.env_id], error.faults[0].message
+    text = error.faults[0].message
     if not text.startswith("TypeError: ") or "missing" not in text:
         return
     try:
-        parameters = inspect.signature(builder.source).parameters.values()  # type: ignore[arg-type]  # an EnvSpec has none
+        parameters = inspect.signature(source).parameters.values()
     except (TypeError, ValueError):
         return
     # In the text too: the exception may come from another function, which the constructor called.
     missing = [
-        own.name
-        for own in parameters
-        if own.default is own.empty and own.name not in builder.kwargs and f"{own.name!r}" in text
+        own.name for own in parameters if own.default is own.empty and own.name not in given and f"{own.name!r}" in text
     ]
     if not missing:
         return
-    env_name = getattr(builder.source, "__name__", builders.name)
     if any(name in POOL_OPTIONS for name in missing):
         remedy = f"pass env_kwargs={{{', '.join(f'{name!r}: ...' for name in missing)}}}"
     else:
-        remedy = f"pass {', '.join(f'{name}=...' for name in missing)} to make()"
+        remedy = f"pass {', '.join(f'{name}=...' for name in missing)}"
     names = f"argument{'s' if len(missing) > 1 else ''} {' and '.join(map(repr, missing))}"
-    raise ConfigError(
-        f"{env_name} expected the {names}, got none; {remedy}, or one dict per env as env_kwargs=[...]"
-    ) from error
+    raise ConfigError(f"{env_name} expected the {names}, got none; {remedy}") from error
 
 
-def _unexpected_options(text: str, env_name: str, options: Options) -> list[str]:
+def _unexpected_options(text: str, env_name: str, params: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return the options that a constructor did not expect, according to its exception."""
-    given = [name for own in options.params for name in own]
+    given = [name for own in params for name in own]
     if "unexpected keyword argument" in text:
         return [name for name in given if f"argument {name!r}" in text][:1]
     # A class without __init__. Gymnasium's words follow for one that was registered; else it may be another class,

@@ -15,12 +15,12 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
 from envfleet.envs.families import find_python_family
-from envfleet.errors import ConfigError
+from envfleet.errors import ConfigError, EnvError
 from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
 from envfleet.making.options import POOL_OPTIONS
-from envfleet.making.python_envs import check_known
+from envfleet.making.python_envs import check_known, raise_for_wrong_arguments
 from envfleet.option_checks import NO_LIMIT
 
 _SAME_STEP = parse_mode("same_step")
@@ -145,7 +145,15 @@ def make_vec_env(
     is_free = pool_options.get("backend", "auto") == "auto" and pool_options.get("step_timeout") is None
     if family is not None and is_free and num_envs > 1:
         pool_options["backend"] = family.python_backend
-    return through_sb3(lambda env_fns: EnvFleetVecEnv(make_gymnasium(env_fns, num_envs=num_envs, **pool_options)), None)
+    try:
+        return through_sb3(
+            lambda env_fns: EnvFleetVecEnv(make_gymnasium(env_fns, num_envs=num_envs, **pool_options)), None
+        )
+    except EnvError as error:
+        # The pool sees SB3's factories, which take no arguments.
+        assert isinstance(shared, dict), "through_sb3() has refused a list"
+        raise_for_wrong_arguments(error, env_id, str(env_id), [shared], shared)
+        raise
 
 
 def _build_env(env_id: str, **env_kwargs: Any) -> Any:
