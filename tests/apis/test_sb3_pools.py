@@ -49,6 +49,16 @@ def test_wrong_arguments_of_an_env_are_named(backend):
         make_vec_env(Ported, n_envs=2, backend=backend)
 
 
+class Swallowing(Ported):
+    def __init__(self, **kwargs):
+        super().__init__(port=1)
+
+
+def test_misspelt_options_that_an_env_swallows_are_warned_of():
+    with pytest.warns(UserWarning, match=r"^Swallowing got 'step_timout' in its \*\*kwargs.*option 'step_timeout'"):
+        make_vec_env(Swallowing, n_envs=1, step_timout=3).close()
+
+
 def test_asynchronous_pools_and_other_things_are_refused():
     with (
         envfleet.make_pool("CartPole-v1", num_envs=4, batch_size=2, autoreset_mode="same_step") as pool,

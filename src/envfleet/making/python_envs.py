@@ -6,7 +6,7 @@ import difflib
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -154,7 +154,7 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
         source, config.num_envs, options.params, options.wrappers, render_mode, config.max_episode_steps
     )
     if options.keywords:
-        _warn_of_misspelt_options(builders, options)
+        warn_of_misspelt_options(builders.builders[0].source, builders.name, options.keywords)
     threshold = config.reward_threshold if config.reward_threshold is not None else builders.reward_threshold
     if family is None or backend == "ray":
         num_workers = resolve_num_workers(config, backend)
@@ -209,20 +209,20 @@ def _info_arrays(description: EnvDescription) -> tuple[ArraySpec, ...]:
     return tuple(ArraySpec(name, space) for name, space in declared.spaces.items())
 
 
-def _warn_of_misspelt_options(builders: EnvBuilders, options: Options) -> None:
+def warn_of_misspelt_options(source: Any, env_name: str, keywords: Iterable[str]) -> None:
     """Warn of keywords that look like options of make() and disappear in an env's **kwargs.
 
     An env without **kwargs refuses them itself: see _raise_for_unknown_option().
     """
-    misspelt = {name: misspelt_option(name) for name in sorted(options.keywords)}
+    misspelt = {name: misspelt_option(name) for name in sorted(keywords)}
     misspelt = {name: nearest for name, nearest in misspelt.items() if nearest is not None}
     if not misspelt:
         return
-    named, takes_any = _keywords_of(builders.builders[0].source)
+    named, takes_any = _keywords_of(source)
     for name, nearest in misspelt.items():
         if takes_any and name not in named:
             warnings.warn(
-                f"{builders.name} got {name!r} in its **kwargs, and make() has the option {nearest!r}; "
+                f"{env_name} got {name!r} in its **kwargs, and make() has the option {nearest!r}; "
                 f"correct the name, or pass env_kwargs={{{name!r}: ...}} if it is a parameter of the env",
                 stacklevel=_callers_level(),
             )

@@ -20,7 +20,7 @@ from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
 from envfleet.making.options import POOL_OPTIONS
-from envfleet.making.python_envs import check_known, raise_for_wrong_arguments
+from envfleet.making.python_envs import check_known, raise_for_wrong_arguments, warn_of_misspelt_options
 from envfleet.option_checks import NO_LIMIT
 
 _SAME_STEP = parse_mode("same_step")
@@ -87,6 +87,8 @@ def make_vec_env(
         check_known(env_id)  # SB3 looks ids up in the factories that it makes: the error would come from a worker
     pool_options = {name: options.pop(name) for name in list(options) if name in POOL_OPTIONS}
     shared = _env_kwargs(env_kwargs, options)
+    if callable(env_id):
+        warn_of_misspelt_options(env_id, getattr(env_id, "__name__", "the env"), options)
 
     def through_sb3(own_class: Callable[..., VecEnv], own_kwargs: Mapping[str, Any] | None) -> VecEnv:
         if not isinstance(shared, dict):
