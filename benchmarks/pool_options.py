@@ -1,6 +1,6 @@
-"""What check_finite=True costs: steps per second with it and without it, in alternating rounds.
+"""What options of a pool cost where nothing goes wrong: steps per second with and without them, in alternating rounds.
 
-python benchmarks/check_finite.py
+python benchmarks/pool_options.py
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ CASES = {
     "native CartPole-v1, n=1024, 1 thread": ("CartPole-v1", 1024, 2000, {"num_workers": 1}),
     "Python CartPole-v1, n=64, processes": ("CartPole-v1", 64, 200, {"backend": "processes"}),
     "native Ant-v5, n=64, 1 thread": ("Ant-v5", 64, 20, {"num_workers": 1}),
+    "Pong-v5, n=64": ("Pong-v5", 64, 20, {}),
 }
+OPTIONS = {"check_finite": {"check_finite": True}, "restart": {"on_error": "restart"}}
 ROUNDS = 31
 
 
 def main() -> None:
-    """Measure every case and print it."""
-    for name, (env_id, num_envs, num_steps, options) in CASES.items():
-        pools = [envfleet.make_pool(env_id, num_envs=num_envs, check_finite=on, **options) for on in (False, True)]
+    """Measure every case with every option and print it."""
+    for name, (env_id, num_envs, num_steps, own) in CASES.items():
+        options = [{}, *OPTIONS.values()]
+        pools = [envfleet.make_pool(env_id, num_envs=num_envs, **own, **added) for added in options]
         space = pools[0].spec.action_space
         space.seed(0)
         actions = np.array([space.sample() for _ in range(num_envs)])
@@ -31,11 +34,10 @@ def main() -> None:
             pool.reset(seed=0)
             steps_per_second(pool, actions, num_steps)
         rounds = [[steps_per_second(pool, actions, num_steps) for pool in pools] for _ in range(ROUNDS)]
-        without, checked = (statistics.median(column) for column in zip(*rounds, strict=True))
-        ratio = statistics.median(on / off for off, on in rounds)
-        print(
-            f"{name}: {without:,.0f} steps/s without, {checked:,.0f} with check_finite, ratio {ratio:.3f}", flush=True
-        )
+        print(f"{name}: {statistics.median(rates[0] for rates in rounds):,.0f} steps/s", flush=True)
+        for position, option in enumerate(OPTIONS, start=1):
+            ratio = statistics.median(rates[position] / rates[0] for rates in rounds)
+            print(f"    {option}: {ratio:.3f} of that", flush=True)
         for pool in pools:
             pool.close()
 
