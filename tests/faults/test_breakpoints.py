@@ -185,31 +185,14 @@ def test_quitting_is_an_exception_of_the_env(run, ends):
     end(run)
 
 
-def interrupt(run):
-    """Type Ctrl-C, and return the output until the caller and the prompt have ended: they are two processes."""
+@pytest.mark.parametrize("actions", ["0 1 0 0", "1 1 0 0"])  # the second: in both envs of a worker
+def test_ctrl_c_ends_the_prompts_of_a_worker_and_the_call(run, actions):
+    run.type(f"{actions}\n")
+    run.expect(PROMPT)
     run.type(CTRL_C)
     caller, prompt = "ERROR KeyboardInterrupt", r"--KeyboardInterrupt--\n\(Pdb\) \n"
-    return run.expect(f"(?s)({caller}.*{prompt}|{prompt}.*{caller})")
-
-
-def test_ctrl_c_ends_the_prompts_and_the_call(run):
-    run.type("0 1 0 0\n")
-    run.expect(PROMPT)
-    interrupt(run)
-    run.type("reset\n")
-    run.expect("RESET\n")
-    run.type("0 1 0 0\n")
-    run.expect(r"\n--- env 1")
-    run.expect(PROMPT)
-    run.type("c\n")
-    run.expect("REWARDS 1.0 2.0 1.0 1.0\n")
-    end(run)
-
-
-def test_after_ctrl_c_no_prompt_opens_for_other_envs_of_the_worker(run):
-    run.type("1 1 0 0\n")  # both of one worker
-    run.expect(PROMPT)
-    shown = interrupt(run)
+    # They are two processes. Both must have ended, or the prompt could read the next line.
+    shown = run.expect(f"(?s)({caller}.*{prompt}|{prompt}.*{caller})")
     run.type("reset\n")
     assert "--- env" not in shown + run.expect("RESET\n")
     for _ in range(2):
