@@ -51,7 +51,16 @@ struct PartOfCall {
 
 nb::object run(CallGuard& guard, nb::callable function, nb::args args, nb::kwargs kwargs) {
   const CallScope method(guard, guard.enter_method());
-  return nb::steal(nb::detail::raise_if_null(PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr())));
+  PyObject* result = PyObject_Call(function.ptr(), args.ptr(), kwargs.ptr());
+  const bool is_between_parts = guard.is_between_parts();
+  guard.end_parts();
+  if (result != nullptr) return nb::steal(result);
+  nb::python_error error;
+  // What the package itself raises leaves the pool as the method says.
+  if (is_between_parts && !error.matches(nb::module_::import_("envfleet.errors").attr("EnvfleetError"))) {
+    guard.set_interrupted(true);
+  }
+  throw error;
 }
 
 // Returns false after timeout_ns.
@@ -86,7 +95,7 @@ void defer_to_current_call(CallGuard& guard, nb::callable close) {
   guard.put_close([close] { close(); });
 }
 
-nb::object close(CallGuard& guard, nb::callable end, nb::callable interrupt, nb::callable close_again, double patience_s) {
+nb::object close(CallGuard& guard, nb::callable end, nb::callable cancel, nb::callable close_again, double patience_s) {
   if (guard.is_forked() || guard.is_ended()) return nb::list();
   guard.begin_close();
   if (guard.is_mine()) {
@@ -94,16 +103,16 @@ nb::object close(CallGuard& guard, nb::callable end, nb::callable interrupt, nb:
     // deadlock. Or in the middle of a close(), which continues by itself.
     if (guard.is_ending()) return nb::list();
     defer_to_current_call(guard, close_again);
-    guard.interrupt();
-    interrupt();
+    guard.cancel();
+    cancel();
     return nb::list();
   }
   const std::int64_t patience_ns = to_ns(std::max(patience_s, 0.0));
   const bool is_patient = patience_ns > 0;
   if (!wait_to_end(guard, patience_ns, is_patient)) {
-    guard.interrupt();
-    interrupt();
-    if (!wait_to_end(guard, std::min(patience_ns, kInterruptTimeoutNs), is_patient)) {
+    guard.cancel();
+    cancel();
+    if (!wait_to_end(guard, std::min(patience_ns, kCancelTimeoutNs), is_patient)) {
       // Another thread's close() is in progress: nothing to defer.
       if (guard.is_ending()) return nb::list();
       defer_to_current_call(guard, close_again);
@@ -125,11 +134,16 @@ void bind_call_guard(nb::module_& module) {
       .def("run", &run, nb::arg("function"), nb::arg("args"), nb::arg("kwargs"))
       .def(
           "part", [](CallGuard& guard) { return PartOfCall{&guard, CallGuard::Entry::busy}; }, nb::keep_alive<0, 1>())
-      .def("close", &close, nb::arg("end"), nb::arg("interrupt"), nb::arg("close_again"), nb::arg("patience_s"))
-      .def("check_not_interrupted",
+      .def("close", &close, nb::arg("end"), nb::arg("cancel"), nb::arg("close_again"), nb::arg("patience_s"))
+      .def("check_not_cancelled",
            [](const CallGuard& guard) {
-             if (guard.is_interrupted()) raise_closed_while_waiting();
+             if (guard.is_cancelled()) raise_closed_while_waiting();
            })
+      .def("begin_parts", &CallGuard::begin_parts)
+      .def("end_parts", &CallGuard::end_parts)
+      .def_prop_rw("is_interrupted", &CallGuard::is_interrupted, &CallGuard::set_interrupted)
+      .def_prop_rw("has_unreported", &CallGuard::has_unreported, &CallGuard::set_unreported)
+      .def_prop_ro("needs_attention", &CallGuard::needs_attention)
       .def_prop_ro("is_closing", &CallGuard::is_closing)
       .def_prop_ro("is_ended", &CallGuard::is_ended)
       .def_prop_ro("is_forked", &CallGuard::is_forked);

@@ -16,8 +16,10 @@ namespace envfleet::bindings {
 
 // How long closing a pool waits: for another thread's call to end, for workers to leave.
 constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
-// How long a call that was asked to end may take to do so.
-constexpr std::int64_t kInterruptTimeoutNs = 1'000'000'000;
+// How long a call that was cancelled may take to end.
+constexpr std::int64_t kCancelTimeoutNs = 1'000'000'000;
+// How long what an interrupted call has sent may take to finish.
+constexpr std::int64_t kGraceNs = 1'000'000'000;
 // How long another core may take to see a write of this one; far less in practice.
 constexpr std::int64_t kSettleNs = 2'000'000;
 
@@ -55,6 +57,8 @@ class CallScope {
   }
   CallScope(const CallScope&) = delete;
   CallScope& operator=(const CallScope&) = delete;
+  // Whether steps, sends and receives are refused until the Python layer has dealt with what an earlier call left behind.
+  bool needs_attention() const { return guard_.needs_attention(); }
 
  private:
   engine::CallGuard& guard_;
@@ -83,9 +87,11 @@ class CallWithoutGil {
   }
   CallWithoutGil(const CallWithoutGil&) = delete;
   CallWithoutGil& operator=(const CallWithoutGil&) = delete;
-  bool is_inside() const { return entry_ == engine::CallGuard::Entry::inside; }
+  bool may_go_on() const { return is_inside() && !guard_.needs_attention(); }
 
  private:
+  bool is_inside() const { return entry_ == engine::CallGuard::Entry::inside; }
+
   engine::CallGuard& guard_;
   const engine::CallGuard::Entry entry_;
 };
@@ -126,7 +132,27 @@ auto wait_in_slices(const engine::CallGuard& guard, std::int64_t timeout_ns, Att
     if (result) return result;
     if (timeout_ns >= 0 && rest <= kSlice) return result;
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
-    if (guard.is_interrupted()) raise_closed_while_waiting();
+    if (guard.is_cancelled()) raise_closed_while_waiting();
+  }
+}
+
+// The same for a call that has sent something to envs. If a signal handler raises, what was sent may finish for a second
+// more, which a second exception ends at once. If it finishes, discard(result) takes it from what is in flight, and the call
+// counts as done (discard() also ends the parts of a method whose last part it is); otherwise the pool is interrupted. The
+// exception is raised in either case.
+template <class Attempt, class Discard>
+auto wait_or_discard(engine::CallGuard& guard, std::int64_t timeout_ns, Attempt&& attempt, Discard&& discard)
+    -> decltype(attempt(std::int64_t{})) {
+  try {
+    return wait_in_slices(guard, timeout_ns, attempt);
+  } catch (nanobind::python_error&) {
+    if (guard.is_cancelled()) throw;
+    guard.set_interrupted(true);
+    if (auto result = wait_in_slices(guard, kGraceNs, attempt)) {
+      discard(result);
+      guard.set_interrupted(false);
+    }
+    throw;
   }
 }
 

@@ -408,7 +408,7 @@ void NativePool::begin_without_gil(Request request, const Ids& ids, bool may_run
 // Waits for the batch that was started. Null when close() interrupts it.
 BatchBuffer* NativePool::finish_without_gil() {
   BatchBuffer* batch = nullptr;
-  while (batch == nullptr && !guard_.is_interrupted()) batch = engine_->finish(kSliceNs, false);
+  while (batch == nullptr && !guard_.is_cancelled()) batch = engine_->finish(kSliceNs, false);
   if (batch != nullptr) mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
   return batch;
 }
@@ -417,14 +417,14 @@ BatchBuffer* NativePool::receive_without_gil() {
   if (engine_->has_started()) return finish_without_gil();
   if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nullptr;
   BatchBuffer* batch = nullptr;
-  while (batch == nullptr && !guard_.is_interrupted()) batch = engine_->take(kSliceNs);
+  while (batch == nullptr && !guard_.is_cancelled()) batch = engine_->take(kSliceNs);
   if (batch != nullptr) mark(batch->env_ids(), batch->num_rows, 0);
   return batch;
 }
 
 BatchBuffer* NativePool::step_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
   const CallWithoutGil call(guard_);
-  if (!call.is_inside() || is_observe_abandoned_ || engine_->has_started()) return nullptr;
+  if (!call.may_go_on() || is_observe_abandoned_ || engine_->has_started()) return nullptr;
   const Ids ids = plain_ids(env_ids, count);
   if (!ids.are_plain || !accept(ids, actions)) return nullptr;
   if (is_async()) {
@@ -442,7 +442,7 @@ BatchBuffer* NativePool::step_without_gil(const ActionArray& actions, const std:
 
 bool NativePool::send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
   const CallWithoutGil call(guard_);
-  if (!call.is_inside() || is_observe_abandoned_ || (engine_->has_started() && !is_async())) return false;
+  if (!call.may_go_on() || is_observe_abandoned_ || (engine_->has_started() && !is_async())) return false;
   const Ids ids = plain_ids(env_ids, count);
   if (!ids.are_plain || !accept(ids, actions) || !store(ids, actions)) return false;
   begin_without_gil(Request::step, ids, true);
@@ -451,7 +451,7 @@ bool NativePool::send_without_gil(const ActionArray& actions, const std::int32_t
 
 BatchBuffer* NativePool::recv_without_gil() {
   const CallWithoutGil call(guard_);
-  if (!call.is_inside() || is_observe_abandoned_) return nullptr;
+  if (!call.may_go_on() || is_observe_abandoned_) return nullptr;
   return receive_without_gil();
 }
 

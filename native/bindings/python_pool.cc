@@ -126,7 +126,7 @@ bool PythonPool::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_wa
       python([&] { run_inline_(deadline); });
       queue_.collect();
       if (missing() <= 0) break;
-      if (guard_.is_interrupted()) raise_closed_while_waiting();
+      if (guard_.is_cancelled()) raise_closed_while_waiting();
       return false;
     }
     const std::int64_t rest = deadline < 0 ? -1 : deadline - engine::now_ns();
@@ -137,7 +137,7 @@ bool PythonPool::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_wa
       queue_.wait(wanted, rest, is_watched);
     }
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (guard_.is_interrupted()) raise_closed_while_waiting();
+    if (guard_.is_cancelled()) raise_closed_while_waiting();
     if (is_watched) kill_overdue();
     queue_.collect();
   }

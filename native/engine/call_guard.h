@@ -4,9 +4,14 @@
 // native call. Native calls nest in a method of the same thread; nothing nests in a native call. So a second thread is
 // refused at any moment of a public method, and so is a signal handler or an env that calls the pool back during one.
 //
-// Closing takes several stages: begin_close() refuses new calls while the current one continues, interrupt() asks the
+// Closing takes several stages: begin_close() refuses new calls while the current one continues, cancel() asks the
 // current one to end now, and the thread that then enters by try_enter_to_end() ends the pool's workers. A thread that
 // cannot enter defers the rest to the current call, whose leave() returns true.
+//
+// The guard also knows what a call has left behind that the next one must deal with first. Interrupted: an exception of a
+// signal handler ended a call before its envs were done, or a method between two of its parts. Unreported: an env raised,
+// and the pool has neither reported nor restarted it yet. A native call that is a public method by itself is refused
+// meanwhile (the Python layer then decides), a part of a method is not.
 //
 // Thread safety: any thread may call anything, except that leave() is called by the thread that entered.
 #pragma once
@@ -54,13 +59,28 @@ class CallGuard {
 
   bool is_mine() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool is_closing() const { return is_closing_.load(std::memory_order_acquire); }
-  bool is_interrupted() const { return is_interrupted_.load(std::memory_order_relaxed); }
+  bool is_cancelled() const { return is_cancelled_.load(std::memory_order_relaxed); }
   bool is_forked() const { return fork_generation() != fork_generation_; }
+
+  // --- what a call has left behind ---------------------------------------------------------
+  //
+  // For the thread of the current call, except that any thread may read the two states.
+
+  bool needs_attention() const { return attention_.load(std::memory_order_relaxed) != 0; }
+  bool is_interrupted() const { return (attention_.load(std::memory_order_relaxed) & kInterrupted) != 0; }
+  void set_interrupted(bool is_on) { set_attention(kInterrupted, is_on); }
+  bool has_unreported() const { return (attention_.load(std::memory_order_relaxed) & kUnreported) != 0; }
+  void set_unreported(bool is_on) { set_attention(kUnreported, is_on); }
+  // Between these, the current method has changed some envs and not yet all: if it ends here, the pool is interrupted.
+  // The end of the method ends its parts.
+  void begin_parts() { is_between_parts_ = true; }
+  void end_parts() { is_between_parts_ = false; }
+  bool is_between_parts() const { return is_between_parts_; }
 
   // --- closing -----------------------------------------------------------------------------
 
   void begin_close() { is_closing_.store(true); }
-  void interrupt() { is_interrupted_.store(true); }
+  void cancel() { is_cancelled_.store(true); }
   // Returns false if a call, or another close(), is inside.
   bool try_enter_to_end() {
     std::thread::id no_thread;
@@ -89,6 +109,11 @@ class CallGuard {
   }
 
  private:
+  static constexpr std::uint32_t kInterrupted = 1, kUnreported = 2;
+
+  void set_attention(std::uint32_t state, bool is_on) {
+    is_on ? attention_.fetch_or(state, std::memory_order_relaxed) : attention_.fetch_and(~state, std::memory_order_relaxed);
+  }
   Entry enter(bool is_call) {
     if (is_forked()) [[unlikely]]
       return Entry::forked;
@@ -107,8 +132,9 @@ class CallGuard {
 
   const std::int64_t fork_generation_ = engine::fork_generation();
   std::atomic<std::thread::id> owner_{};
-  bool is_in_call_ = false;  // used by the owner
-  std::atomic<bool> is_closing_{false}, is_interrupted_{false}, has_close_{false};
+  bool is_in_call_ = false, is_between_parts_ = false;  // used by the owner
+  std::atomic<std::uint32_t> attention_{0};
+  std::atomic<bool> is_closing_{false}, is_cancelled_{false}, has_close_{false};
   std::atomic<bool> is_ending_{false}, is_ended_{false};
   std::mutex close_mutex_;
   std::function<void()> close_;

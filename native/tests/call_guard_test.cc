@@ -59,7 +59,7 @@ TEST(closing_turns_new_calls_away_and_waits_for_the_present_one) {
     return 0;
   });
   CHECK(guard.enter_part() == Entry::closed);
-  CHECK(!guard.is_interrupted());
+  CHECK(!guard.is_cancelled());
   CHECK(!guard.leave(Entry::inside));
   CHECK(guard.try_enter_to_end());
   CHECK(guard.is_ending());

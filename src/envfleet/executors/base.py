@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import Phase
-from envfleet.batch import Batch
+from envfleet.batch import Batch, Fault
 from envfleet.errors import ConfigError
 from envfleet.seeding import Words
 from envfleet.spec import EnvSpec
@@ -139,7 +139,18 @@ class Executor(ABC):
 
     @abstractmethod
     def drop_pending(self, timeout_s: float) -> bool:
-        """Wait for everything in flight and discard it. Returns False after timeout_s."""
+        """Wait for everything in flight and discard it, calls that were interrupted included.
+
+        Returns False after timeout_s. It can be called again then, and after an interruption.
+        """
+
+    def unreported_faults(self) -> tuple[Fault, ...]:
+        """Return the faults of rows that left the executor and that clear_faults() has not been called for since."""
+        return ()
+
+    def clear_faults(self) -> None:
+        """Forget the faults of unreported_faults(): they have been reported, or their envs restarted."""
+        self.call_guard.has_unreported = False
 
     # --- Python envs only ----------------------------------------------------------------
 

@@ -572,7 +572,7 @@ class Dispatcher:
 
         Raises once close() has interrupted the call.
         """
-        self._guard.check_not_interrupted()
+        self._guard.check_not_cancelled()
         until = deadline
         if self._step_timeout_s is not None:
             for worker in {request.worker for request in requests}:
