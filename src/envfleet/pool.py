@@ -3,9 +3,9 @@
 The Pool holds the rules that are the same for every executor: which call is allowed when, which env gets which seed,
 and what happens to an env that raises. The apis are views of it.
 
-Public methods run through the executor's call guard as a whole: guard.run() acquires it, calls the body of the method
-and releases it, with no bytecode in between at which Ctrl-C could arrive. step(), send() and recv() with plain input
-are one native call, which acquires the guard itself.
+A public method that reaches the envs is one call under the executor's call guard (@_guarded). step(), send() and
+recv() with plain input are one native call, which enters the guard by itself; it refuses if an earlier call was
+interrupted or lost the rows of an env that raised, which the guarded methods deal with first (_attend()).
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import pickle
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,6 @@ from envfleet.errors import (
     CallOrderError,
     ConfigError,
     EnvfleetError,
-    PoolClosedError,
     RecvTimeout,
     StateError,
     short_repr,
@@ -41,6 +41,9 @@ from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
 from envfleet.spec import EnvSpec, PoolConfig
 from envfleet.statistics import PoolStats
 from envfleet.validation import check_can_step, check_env_id, check_env_ids, check_step
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _open_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
@@ -63,6 +66,22 @@ class PoolState:
     num_restarts: tuple[int, ...]  # since each env was seeded
 
 
+def _guarded(method: Callable[Concatenate[Pool, _P], _T]) -> Callable[Concatenate[Pool, _P], _T]:
+    """Make a method one call of its pool: no other call of the pool runs before it returns."""
+
+    @wraps(method)
+    def guarded(self: Pool, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        return self._guard.run(_run, self, method, args, kwargs)
+
+    return guarded
+
+
+def _run(pool: Pool, method: Callable[..., _T], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _T:
+    if pool._guard.needs_attention and method.__name__ not in ("reset", "async_reset"):  # which attend to it themselves
+        pool._attend()
+    return method(pool, *args, **kwargs)
+
+
 class Pool:
     """num_envs envs, stepped in batches by an executor. One caller at a time.
 
@@ -72,6 +91,10 @@ class Pool:
     While a call is in progress, every other call raises CallOrderError: from a second thread, from a signal handler,
     and from an env that calls its own pool. For any thread at any time: close(), closed, stats(), num_in_flight, seeds,
     params_of(), local_envs(), and what never changes (num_envs, spec, config).
+
+    An exception of a signal handler, such as Ctrl-C, that arrives while a call waits for envs: what was sent may finish
+    for up to a second more, which a second one ends at once. Then the call counts as done. Otherwise the pool is
+    interrupted, and every call but reset() and async_reset() of all envs and close() raises CallOrderError.
     """
 
     def __init__(self, executor: Executor, config: PoolConfig, seed: Seed = None) -> None:
@@ -104,6 +127,7 @@ class Pool:
 
     # --- synchronous ---------------------------------------------------------------------
 
+    @_guarded
     def reset(
         self,
         env_ids: Any = None,
@@ -121,32 +145,25 @@ class Pool:
         arguments: keyword arguments for the reset() of each env, passed on unchanged in place of seed and options
         (Python envs on serial, threads and processes).
         """
-        return self._guard.run(self._reset, env_ids, seed, options, arguments, timeout)
-
-    def _reset(
-        self,
-        env_ids: Any,
-        seed: Seed,
-        options: Mapping[str, Any] | None,
-        arguments: Sequence[Mapping[str, Any]] | None,
-        timeout: float | None,
-    ) -> Batch:
         timeout_s = timeout_seconds(timeout)
         ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
-        if self._executor.num_in_flight and ids is None:
-            if not self._executor.drop_pending(timeout_s):
+        if ids is None:
+            if not self._drop_all(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
-        elif self._executor.has_ordered_batch:
-            raise CallOrderError(
-                "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
-            )
-        if ids is not None and not len(ids):
-            return self._empty_batch(was_reset=True)
+        else:
+            self._attend()
+            if self._executor.has_ordered_batch:
+                raise CallOrderError(
+                    "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
+                )
+            if not len(ids):
+                return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
         if arguments is None:
             batch = self._executor.reset(ids, options or {}, timeout_s)
         else:
             batch = self._executor.reset_each(ids, arguments, timeout_s)
+        self._finish_reset()
         if batch is None:
             raise RecvTimeout(f"reset() did not finish within {timeout} s; recv() returns it when it does")
         return self._restarts.handle_faults(batch, was_reset=True)
@@ -166,11 +183,12 @@ class Pool:
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
         if isinstance(batch, Refused):
-            batch = self._guard.run(self._step_checked, actions, env_ids, timeout_s)
+            batch = self._step_checked(actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does")
         return batch if not batch.faults else self._handle_faults(batch)
 
+    @_guarded
     def _step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | None:
         actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
         if env_ids is not None and not len(env_ids):
@@ -191,11 +209,12 @@ class Pool:
             num_rows = self._check_batch_fills("step_objects()", env_ids)
             self.send_objects(actions, env_ids)
             return self.recv(timeout) if num_rows else self._empty_batch()
-        batch = self._guard.run(self._step_objects, actions, env_ids, timeout_s)
+        batch = self._step_objects(actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step_objects() did not finish within {timeout} s; recv() returns it when it does")
         return batch if not batch.faults else self._handle_faults(batch)
 
+    @_guarded
     def _step_objects(self, actions: Sequence[Any], env_ids: Any, timeout_s: float) -> Batch | None:
         actions, ids = self._check_objects("step_objects()", actions, env_ids)
         if ids is not None and not len(ids):
@@ -215,8 +234,9 @@ class Pool:
         After an empty array of ids, recv() returns an empty batch; an asynchronous pool sends nothing for it.
         """
         if not self._try_send(actions, env_ids):
-            self._guard.run(self._send_checked, actions, env_ids)
+            self._send_checked(actions, env_ids)
 
+    @_guarded
     def _send_checked(self, actions: Any, env_ids: Any) -> None:
         actions, env_ids = check_step("send()", actions, env_ids, self._executor, self.config)
         if env_ids is not None and not len(env_ids):
@@ -225,11 +245,9 @@ class Pool:
         if not self._executor.send_checked(actions, env_ids):
             raise _changed_during_the_call()
 
+    @_guarded
     def send_objects(self, actions: Sequence[Any], env_ids: Any = None) -> None:
         """Start a step of these envs with one Python object per env; see step_objects()."""
-        self._guard.run(self._send_objects, actions, env_ids)
-
-    def _send_objects(self, actions: Sequence[Any], env_ids: Any) -> None:
         actions, ids = self._check_objects("send_objects()", actions, env_ids)
         if ids is not None and not len(ids):
             self._has_sent_none = not self._is_async
@@ -247,9 +265,10 @@ class Pool:
             raise ActionError(f"{call} expected {num_rows} actions, one per env, got {len(objects)}")
         return objects, ids
 
+    @_guarded
     def check_can_step(self, call: str, env_ids: Any = None) -> None:
         """Raise what a step of these envs (default: all) would raise now, for any actions; no env moves."""
-        self._guard.run(check_can_step, call, env_ids, self._executor, self.config)
+        check_can_step(call, env_ids, self._executor, self.config)
 
     def recv(self, timeout: float | None = None) -> Batch:
         """Return the rows that are ready: everything that was sent, or the first batch_size rows to finish."""
@@ -257,20 +276,31 @@ class Pool:
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
         if isinstance(batch, Refused):
-            num_in_flight = self._executor.num_in_flight
-            if num_in_flight == 0 and self._has_sent_none:
-                self._has_sent_none = False
+            if self._check_can_recv():
                 return self._empty_batch()
-            if num_in_flight == 0:
-                raise CallOrderError("recv() has nothing in flight to receive; call send() or async_reset() first")
-            raise CallOrderError(
-                f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
-                "send() more, or the batch would never fill"
-            )
+            batch = self._executor.recv(timeout_seconds(timeout))
+            assert not isinstance(batch, Refused), "what can be received is not refused"
         if batch is None:
             raise RecvTimeout(f"recv() got no batch within {timeout} s; the next recv() returns the late rows")
         return batch if not batch.faults else self._handle_faults(batch)
 
+    @_guarded
+    def _check_can_recv(self) -> bool:
+        """Raise if recv() would never return. Return whether its batch is empty: that of a step of no envs."""
+        num_in_flight = self._executor.num_in_flight
+        if num_in_flight == 0 and self._has_sent_none:
+            self._has_sent_none = False
+            return True
+        if num_in_flight == 0:
+            raise CallOrderError("recv() has nothing in flight to receive; call send() or async_reset() first")
+        if num_in_flight < self.config.batch_size and not self._executor.has_ordered_batch:
+            raise CallOrderError(
+                f"recv() expected at least batch_size={self.config.batch_size} envs in flight, got {num_in_flight}; "
+                "send() more, or the batch would never fill"
+            )
+        return False
+
+    @_guarded
     def async_reset(
         self,
         *,
@@ -279,13 +309,10 @@ class Pool:
         arguments: Sequence[Mapping[str, Any]] | None = None,
     ) -> None:
         """Start a reset of all envs; recv() returns their rows. arguments: as in reset()."""
-        self._guard.run(self._async_reset, seed, options, arguments)
-
-    def _async_reset(
-        self, seed: Seed, options: Mapping[str, Any] | None, arguments: Sequence[Mapping[str, Any]] | None
-    ) -> None:
         ids, new_seeds = self._check_reset("async_reset()", None, seed, options, arguments)
-        if self._executor.num_in_flight:
+        if self._guard.is_interrupted:
+            self._drop_all(NO_TIMEOUT)
+        elif self._executor.num_in_flight:
             raise CallOrderError(
                 f"async_reset() expected all envs idle, got {self._executor.num_in_flight} in flight; "
                 "recv() them first, or discard them with reset() or drop_pending()"
@@ -295,17 +322,16 @@ class Pool:
             self._executor.send_reset(ids, options or {})
         else:
             self._executor.send_reset_each(ids, arguments)
+        self._finish_reset()
 
+    @_guarded
     def drop_pending(self, timeout: float | None = None) -> None:
         """Wait for the envs in flight and discard their rows; without any, do nothing.
 
         An asynchronous reset of a busy pool is drop_pending(), async_reset() and recv().
         """
-        self._guard.run(self._drop_pending, timeout)
-
-    def _drop_pending(self, timeout: float | None) -> None:
         self._has_sent_none = False
-        if self._executor.num_in_flight and not self._executor.drop_pending(timeout_seconds(timeout)):
+        if not self._drop_all(timeout_seconds(timeout)):
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
@@ -354,11 +380,9 @@ class Pool:
 
     # --- between batches -------------------------------------------------------------------
 
+    @_guarded
     def get_state(self) -> PoolState:
         """Return the state of every env, from which set_state() continues bit for bit."""
-        return self._guard.run(self._get_state)
-
-    def _get_state(self) -> PoolState:
         self._check_idle("get_state()")
         seeds, num_restarts = tuple(self._restarts.seeds), tuple(self._restarts.counts)
         return PoolState(self.spec.id, self.num_envs, self._states(), self._params(), seeds, num_restarts)
@@ -369,78 +393,56 @@ class Pool:
     def _params(self) -> tuple[str, ...]:
         return tuple(repr(sorted(self._executor.params_of(i).items())) for i in range(self.num_envs))
 
+    @_guarded
     def set_state(self, state: PoolState | bytes) -> None:
-        """Restore a state that get_state() returned.
-
-        If that fails or is interrupted, every env keeps its current state.
-        """
-        self._guard.run(self._set_state, state)
-
-    def _set_state(self, state: PoolState | bytes) -> None:
+        """Restore a state that get_state() returned. If that fails, every env keeps its current state."""
         self._check_idle("set_state()")
         state = _fitting_state(state, self.spec.id, self._params())
         before = self._states()
+        self._guard.begin_parts()
         try:
             for env_id, env_state in enumerate(state.states):
                 self._executor.set_state(env_id, env_state)
-            self._restarts.load(state.seeds, state.num_restarts)
-            self.num_resets += 1
-            self.is_restored = True
-        except PoolClosedError:
-            raise
-        except BaseException:
+        except StateError:
             for env_id, env_state in enumerate(before):
                 # An env that cannot restore its old state is broken, and rebuilt at its next reset.
                 with contextlib.suppress(EnvfleetError):
                     self._executor.set_state(env_id, env_state)
             raise
+        self._restarts.load(state.seeds, state.num_restarts)
+        self.num_resets += 1
+        self.is_restored = True
 
     def observe(self) -> Any:
         """Return the current observations of all envs, as in their last rows."""
         return self.observe_episodes()[0]
 
+    @_guarded
     def observe_episodes(self) -> tuple[Any, NDArray[np.int32]]:
         """Return the current observations of all envs and their elapsed steps, as in their last rows."""
-        return self._guard.run(self._observe)
-
-    def _observe(self) -> tuple[Any, NDArray[np.int32]]:
         self._check_idle("observe()")
         return self._executor.observe()
 
+    @_guarded
     def get_attr(self, name: str, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """Return an attribute of each env."""
-        return self._guard.run(self._get_attr, name, env_ids)
-
-    def _get_attr(self, name: str, env_ids: Sequence[int] | None) -> tuple[Any, ...]:
         self._check_idle("get_attr()")
         return tuple(self._executor.get_attr(self._chosen("get_attr()", env_ids).tolist(), name))
 
-    def call(self, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
+    @_guarded
+    def call(self, /, name: str, *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any) -> tuple[Any, ...]:
         """Call a method of each env. Non-callable attributes are returned unchanged."""
-        return self._guard.run(self._call, name, args, env_ids, kwargs)
-
-    def _call(
-        self, name: str, args: tuple[Any, ...], env_ids: Sequence[int] | None, kwargs: Mapping[str, Any]
-    ) -> tuple[Any, ...]:
         self._check_idle("call()")
         return tuple(self._executor.call(self._chosen("call()", env_ids).tolist(), name, args, kwargs))
 
+    @_guarded
     def apply(
-        self, function: Callable[..., Any], *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
+        self, /, function: Callable[..., Any], *args: Any, env_ids: Sequence[int] | None = None, **kwargs: Any
     ) -> tuple[Any, ...]:
         """Return function(env, *args, **kwargs) for each env, called where the env lives.
 
         For Python envs on serial, threads and processes; processes pickle the function with cloudpickle.
         """
-        return self._guard.run(self._apply, function, args, env_ids, kwargs)
-
-    def _apply(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        env_ids: Sequence[int] | None,
-        kwargs: Mapping[str, Any],
-    ) -> tuple[Any, ...]:
         self._check_idle("apply()")
         return tuple(self._executor.apply(self._chosen("apply()", env_ids).tolist(), function, args, kwargs))
 
@@ -451,28 +453,24 @@ class Pool:
         """
         return self._executor.local_envs()
 
+    @_guarded
     def mark_running(self, env_ids: Sequence[int] | None = None) -> None:
         """Let the next step() step these envs (default: all) as they are.
 
         Otherwise step() refuses envs that were not reset, that raised, and, with autoreset disabled, that have ended.
         For Python envs on serial, threads and processes.
         """
-        self._guard.run(self._mark_running, env_ids)
-
-    def _mark_running(self, env_ids: Sequence[int] | None) -> None:
         self._check_idle("mark_running()")
         for env_id in self._chosen("mark_running()", env_ids).tolist():
             self._executor.set_phase(env_id, int(Phase.RUNNING))
 
+    @_guarded
     def set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None = None) -> None:
         """Set an attribute: one value for all envs, or a list or tuple with one value per env.
 
         If an env refuses its value, this raises. Native envs then all keep their old values (on Ray, those of the same
         actor); of Python envs, the others have their new ones.
         """
-        self._guard.run(self._set_attr, name, values, env_ids)
-
-    def _set_attr(self, name: str, values: Any, env_ids: Sequence[int] | None) -> None:
         self._check_idle("set_attr()")
         chosen = self._chosen("set_attr()", env_ids)
         per_env = list(values) if isinstance(values, (list, tuple)) else [values] * len(chosen)
@@ -484,11 +482,9 @@ class Pool:
         """Return what one env renders: an RGB image, or None if it renders none."""
         return self.render_all([env_id])[0]
 
+    @_guarded
     def render_all(self, env_ids: Sequence[int] | None = None) -> tuple[Any, ...]:
         """Return what each of these envs (default: all) renders: an RGB image, or None if it renders none."""
-        return self._guard.run(self._render_all, env_ids)
-
-    def _render_all(self, env_ids: Sequence[int] | None) -> tuple[Any, ...]:
         self._check_idle("render()")
         return tuple(self._executor.render(self._chosen("render()", env_ids).tolist()))
 
@@ -500,11 +496,9 @@ class Pool:
         """
         return self._executor.stats()
 
+    @_guarded
     def get_attrs(self, env_id: int) -> dict[str, Any]:
         """Return all attributes of one env by name, if it can list them (native envs)."""
-        return self._guard.run(self._get_attrs, env_id)
-
-    def _get_attrs(self, env_id: int) -> dict[str, Any]:
         self._check_idle("get_attrs()")
         return self._executor.get_attrs(int(check_env_ids("get_attrs()", [env_id], self._executor)[0]))
 
@@ -576,6 +570,21 @@ class Pool:
 
     # --- rules -------------------------------------------------------------------------------
 
+    def _attend(self) -> None:
+        """Deal with what an earlier call left behind: raise if it was interrupted, handle envs that raised in it."""
+        if self._guard.is_interrupted:
+            raise CallOrderError(
+                "expected a pool whose last call ended, got one that was interrupted; reset() all envs first"
+            )
+        if self._guard.has_unreported:
+            self._restarts.handle_lost(self._executor.unreported_faults())
+
+    def _drop_all(self, timeout_s: float) -> bool:
+        """Discard everything in flight. Returns False after timeout_s."""
+        if not self._executor.num_in_flight and not self._guard.is_interrupted:
+            return True
+        return self._executor.drop_pending(timeout_s)
+
     def _check_idle(self, call: str) -> None:
         if self._executor.num_in_flight:
             raise CallOrderError(
@@ -645,18 +654,27 @@ class Pool:
                 )
 
     def _prepare_reset(self, ids: NDArray[np.int32] | None, new_seeds: list[int | None]) -> None:
-        """Rebuild the broken ones of these envs, then set the seeds that were given."""
+        """Rebuild the broken ones of these envs, then set the seeds that were given.
+
+        If the call ends before _finish_reset(), the pool is interrupted.
+        """
+        self._guard.begin_parts()
         chosen = self._all_ids if ids is None else ids
         self.num_resets += 1
         if ids is None:
             self._has_sent_none = False
             self.is_restored = False
+            self._executor.clear_faults()  # those that raised are rebuilt now
         self._restarts.rebuild_broken(chosen)
         seeds = {int(env_id): seed for env_id, seed in zip(chosen, new_seeds, strict=True) if seed is not None}
         if seeds:
             self._executor.seed(np.array(list(seeds), dtype=np.int32), to_words(list(seeds.values())))
             for env_id, seed in seeds.items():
                 self._restarts.set_seed(env_id, seed)
+
+    def _finish_reset(self) -> None:
+        self._guard.is_interrupted = False  # true only if all envs were reset
+        self._guard.end_parts()
 
 
 def _changed_during_the_call() -> ActionError:

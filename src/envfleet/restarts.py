@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.autoreset import Phase
@@ -48,7 +49,6 @@ class Restarts:
 
     def rebuild(self, env_id: int, phase: Phase) -> None:
         """Build one env again and leave it in this phase."""
-        # Counted first: Ctrl-C after the rebuild must not let the next restart repeat this one's random stream.
         self.counts[env_id] += 1
         words = None
         if self._config.seed_envs:
@@ -68,20 +68,9 @@ class Restarts:
         """Raise for envs that raised, or rebuild them and mark their rows as truncated, as on_error says."""
         if not batch.faults:
             return batch
-        if self._config.on_error == "raise":
-            raise EnvError.of(
-                batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it"
-            ) from batch.faults[0].cause
-        exhausted = self._exhausted(batch.faults)
-        if exhausted:
-            limit = self._config.max_restarts
-            raise EnvError.of(
-                (*exhausted, *(fault for fault in batch.faults if fault not in exhausted)),
-                batch,
-                f"it was already restarted max_restarts={limit} times; fix the env or raise the limit",
-            ) from exhausted[0].cause
-        # A reset returns first rows, and so does the end of an episode in same_step mode. Until it has its first row,
-        # the env is not ready to be stepped, and Ctrl-C must not leave it as if it were.
+        self._raise_if_final(batch.faults, batch, "the other rows are in .batch, and its next reset rebuilds it")
+        self._executor.call_guard.begin_parts()
+        # A reset returns first rows, and so does the end of an episode in same_step mode.
         has_first_rows = was_reset or batch.final is not None
         phase = Phase.UNSTARTED if has_first_rows else Phase.ENDED
         errors = np.full(len(batch), None, dtype=object)
@@ -102,7 +91,43 @@ class Restarts:
             batch.terminated[rows] = False
             batch.truncated[rows] = True
         merge([{"error": text} if text is not None else None for text in errors], batch.info)
+        self._end_handling()
         return batch
+
+    def handle_lost(self, faults: tuple[Fault, ...]) -> None:
+        """Raise for envs that raised in a batch that an interruption has lost, or restart them, as on_error says."""
+        self._raise_if_final(faults, None, "its batch was lost when a call was interrupted; its next reset rebuilds it")
+        self._executor.call_guard.begin_parts()
+        # In next_step mode the next step resets them. The other modes have no step that would.
+        is_next_step = self._config.autoreset_mode is AutoresetMode.NEXT_STEP
+        while faults:
+            for fault in faults:
+                self.rebuild(fault.env_id, Phase.ENDED if is_next_step else Phase.UNSTARTED)
+            if is_next_step:
+                break
+            fresh = self._executor.reset(np.array([fault.env_id for fault in faults], np.int32), {}, NO_TIMEOUT)
+            assert fresh is not None, "a reset without a time limit returned no rows"
+            faults = fresh.faults
+            self._raise_if_final(faults, None, "it raised again in the reset after its restart; fix the env")
+        self._end_handling()
+
+    def _raise_if_final(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
+        """Raise for these faults if on_error says so, or if an env of them has used up its restarts."""
+        exhausted = self._exhausted(faults)
+        if self._config.on_error == "raise":
+            first = faults
+        elif exhausted:
+            first = (*exhausted, *(fault for fault in faults if fault not in exhausted))
+            limit = self._config.max_restarts
+            remedy = f"it was already restarted max_restarts={limit} times; fix the env or raise the limit"
+        else:
+            return
+        self._end_handling()
+        raise EnvError.of(first, batch, remedy) from first[0].cause
+
+    def _end_handling(self) -> None:
+        self._executor.clear_faults()
+        self._executor.call_guard.end_parts()
 
     def _rebuild_in(self, batch: Batch, env_id: int, phase: Phase) -> None:
         """Build one env of a batch again; the error, if that fails, has the rows of the others."""
@@ -110,6 +135,7 @@ class Restarts:
             self.rebuild(env_id, phase)
         except EnvError as error:
             error.batch = batch
+            self._end_handling()
             raise
 
     def _fill_first_rows(self, batch: Batch, rows: NDArray[np.intp]) -> None:
@@ -120,6 +146,7 @@ class Restarts:
             assert fresh is not None, "a reset without a time limit returned no rows"
             exhausted = self._exhausted(fresh.faults)
             if exhausted:
+                self._end_handling()
                 raise EnvError.of(
                     exhausted, batch, "it raised again in the reset after its restart; fix the env"
                 ) from exhausted[0].cause
