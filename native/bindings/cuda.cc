@@ -69,7 +69,7 @@ class BatchUploader {
     release_done();
     if (staging_ != nullptr) free_staging_.push_back(std::move(staging_));
     copies_.clear();
-    shared_copies_.clear();
+    reads_shared_rows_ = false;
     signature_.clear();
     offsets_.assign(arrays.size(), -1);
     std::int64_t num_bytes = plan_native(arrays);
@@ -92,53 +92,17 @@ class BatchUploader {
 
   // batch: what owns the memory of the arrays that were planned.
   void start(std::uintptr_t user_stream, std::uintptr_t target, bool on_user_stream, nb::object batch) {
-    const bool is_early = !early_copies_.empty() && early_target_ == target;
-    std::vector<engine::UploadStream::Copy> copies;
-    for (const engine::UploadStream::Copy& copy : copies_) {
-      const auto same = [&](const SharedCopy& early) { return is_early && early.copy == copy; };
-      const auto early = std::find_if(early_copies_.begin(), early_copies_.end(), same);
-      if (early == early_copies_.end()) {
-        copies.push_back(copy);
-      } else {
-        add_late_rows(*early, copies);
-      }
-    }
-    for (engine::UploadStream::Copy& copy : copies) copy.target += target;
-    // After the early copy, on its stream.
-    if (is_early) on_user_stream = early_on_user_stream_;
-    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies, on_user_stream);
+    for (engine::UploadStream::Copy& copy : copies_) copy.target += target;
+    const std::int64_t number = uploads_.start(as_pointer(user_stream), copies_, on_user_stream);
     reading_.push_back({number, std::move(batch), std::move(staging_)});
-    if (!shared_copies_.empty()) last_of_shared_rows_ = number;
+    if (reads_shared_rows_) last_of_shared_rows_ = number;
     copies_.clear();
-    early_copies_.clear();
-  }
-
-  // Before a batch is complete: copies all rows that workers write, as the last plan says. If the batch gets the same plan
-  // and the same target, start() copies only the late rows of these arrays again.
-  void start_early(std::uintptr_t user_stream, std::uintptr_t target, bool on_user_stream, nb::handle late_rows) {
-    early_copies_.clear();
-    release_done();
-    const IdArray ids = read_ids(late_rows);
-    if (ids.data == nullptr) throw nb::type_error("start_early() expected a one-dimensional array of int32");
-    std::vector<engine::UploadStream::Copy> copies;
-    for (const SharedCopy& shared : shared_copies_) {
-      copies.push_back(shared.copy);
-      copies.back().target += target;
-    }
-    if (copies.empty()) return;
-    last_of_shared_rows_ = uploads_.start(as_pointer(user_stream), copies, on_user_stream);
-    early_copies_ = shared_copies_;
-    early_target_ = target;
-    early_on_user_stream_ = on_user_stream;
-    late_rows_.assign(ids.data, ids.data + ids.count);
   }
 
   void mark_allocated(std::uintptr_t user_stream) { uploads_.mark_allocated(as_pointer(user_stream)); }
 
-  // Waits until no copy reads memory that workers write to. To be called before they write there again: an early copy is not
-  // used after that.
+  // Waits until no copy reads memory that workers write to. To be called before they write there again.
   void wait_for_shared_rows() {
-    early_copies_.clear();
     wait(last_of_shared_rows_);
     release_done();
   }
@@ -150,8 +114,6 @@ class BatchUploader {
 
   // Waits for all copies and unlocks what was locked here.
   void close() {
-    shared_copies_.clear();  // a step that another thread has begun must start no copy of unlocked memory
-    early_copies_.clear();
     wait(last_of_shared_rows_);
     if (!reading_.empty()) wait(reading_.back().number);
     release_done();
@@ -159,33 +121,11 @@ class BatchUploader {
   }
 
  private:
-  // Of rows that workers write, in memory that is page-locked. The target is an offset.
-  struct SharedCopy {
-    engine::UploadStream::Copy copy;
-    std::size_t num_rows;
-  };
-
   struct Reading {
     std::int64_t number;
     nb::object batch;
     std::unique_ptr<StagingBuffer> staging;
   };
-
-  // Adjacent rows are merged into one copy.
-  void add_late_rows(const SharedCopy& shared, std::vector<engine::UploadStream::Copy>& copies) const {
-    const std::size_t row_bytes = shared.copy.num_bytes / shared.num_rows;
-    std::int64_t end = -1;
-    for (const std::int32_t row : late_rows_) {
-      if (row < 0 || static_cast<std::size_t>(row) >= shared.num_rows) continue;
-      if (row == end) {
-        copies.back().num_bytes += row_bytes;
-      } else {
-        const std::size_t first = static_cast<std::size_t>(row) * row_bytes;
-        copies.push_back({shared.copy.target + first, static_cast<const char*>(shared.copy.source) + first, row_bytes});
-      }
-      end = row + 1;
-    }
-  }
 
   void wait(std::int64_t number) {
     if (number <= uploads_.num_done()) return;
@@ -238,7 +178,7 @@ class BatchUploader {
       if (!is_recycled && !is_locked_shared(array)) continue;
       offsets_[i] = num_bytes;
       copies_.push_back({static_cast<std::uintptr_t>(num_bytes), PyArray_DATA(array), static_cast<std::size_t>(size)});
-      if (!is_recycled) shared_copies_.push_back({copies_.back(), static_cast<std::size_t>(PyArray_DIMS(array)[0])});
+      if (!is_recycled) reads_shared_rows_ = true;
       num_bytes += aligned(size);
     }
     return num_bytes;
@@ -307,13 +247,7 @@ class BatchUploader {
   std::vector<std::int64_t> signature_, layout_signature_;
   nb::object layout_;
   std::unique_ptr<StagingBuffer> staging_;
-  std::vector<SharedCopy> shared_copies_;  // those of the plan that read rows of workers; kept for start_early()
-
-  // What start_early() copied, until the batch follows.
-  std::vector<SharedCopy> early_copies_;
-  std::vector<std::int32_t> late_rows_;
-  std::uintptr_t early_target_ = 0;
-  bool early_on_user_stream_ = false;
+  bool reads_shared_rows_ = false;  // a copy of the plan reads rows where workers write them
 
   std::deque<Reading> reading_;
   std::vector<std::unique_ptr<StagingBuffer>> free_staging_;
@@ -356,8 +290,6 @@ void bind_cuda(nb::module_& module) {
       .def("plan", &BatchUploader::plan, nb::arg("arrays"))
       .def("start", &BatchUploader::start, nb::arg("user_stream"), nb::arg("target"), nb::arg("on_user_stream"),
            nb::arg("batch").none())
-      .def("start_early", &BatchUploader::start_early, nb::arg("user_stream"), nb::arg("target"), nb::arg("on_user_stream"),
-           nb::arg("late_rows"))
       .def("mark_allocated", &BatchUploader::mark_allocated, nb::arg("user_stream"))
       .def("wait_for_stream", &BatchUploader::wait_for_stream, nb::arg("user_stream"))
       .def("wait_for_shared_rows", &BatchUploader::wait_for_shared_rows)

@@ -180,12 +180,6 @@ class Column {
   void clear_row(std::int32_t env_id) const { std::memset(row(env_id), 0, static_cast<std::size_t>(row_bytes_)); }
   // The array itself, whose memory the next batch overwrites. A new reference.
   PyObject* view() const { return Py_NewRef(array_.ptr()); }
-  // An array for count rows, not initialized.
-  nanobind::object new_rows(std::int64_t count) const { return new_array(count, false); }
-  void copy_row(std::int32_t env_id, nanobind::handle target, std::int64_t target_row) const {
-    char* rows = PyArray_BYTES(as_array(target));
-    std::memcpy(rows + target_row * row_bytes_, row(env_id), static_cast<std::size_t>(row_bytes_));
-  }
   // A new array with the rows of env_ids, in that order. env_ids null: of envs 0 to count - 1.
   nanobind::object gather(const std::int32_t* env_ids, std::int64_t count) const;
   // The same, with zeros in the rows of envs for which is_wanted(env_id) is false.

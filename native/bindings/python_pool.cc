@@ -9,7 +9,6 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
-#include "engine/cuda.h"
 #include "engine/split.h"
 #include "engine/wait.h"
 #include "envfleet/abi.h"
@@ -30,12 +29,6 @@ struct Reply {
   bool is_lost;  // its worker died
   std::uint64_t num_bytes;
 };
-
-// Observations of at least so many bytes are copied before the batch is complete, when all but one row in kLateRows are
-// finished: by then the first workers are idle, and so are their cores.
-constexpr std::int64_t kEarlyBytes = 256 * 1024;
-constexpr std::int64_t kLateRows = 12;
-constexpr std::int64_t kMaxLateUploads = 16;  // each late row is a copy of its own
 
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
@@ -104,11 +97,9 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
       is_plain_(options.is_plain),
       run_inline_(options.run_inline),
       on_overdue_(options.on_overdue),
-      on_nearly_done_(nb::none()),
       ids_(options.num_envs) {
   if (!options.action_space.is_none()) actions_.emplace(options.action, nb::cast<nb::dict>(options.action_space));
   for (nb::handle column : options.obs) obs_.emplace_back(column);
-  copies_early_ = is_worth_copying_early();
   for (nb::handle column : options.final_obs) final_obs_.emplace_back(column);
   kept_ = KeptColumn::read(options.kept);
 }
@@ -178,13 +169,11 @@ void PythonPool::post(shm::Op op) {
 
 void PythonPool::begin(shm::Op op) {
   if (!is_async()) return begin_ordered(op);
-  tell_before_rows_change();
   post(op);
   count_in_flight(ids_.count());
 }
 
 void PythonPool::begin_ordered(shm::Op op) {
-  tell_before_rows_change();
   ordered_ = ids_.list();
   is_ordered_whole_ = ids_.is_whole();
   post(op);
@@ -203,84 +192,19 @@ void PythonPool::take_ordered() {
 }
 
 nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_ns) {
-  const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
-  EarlyRows early;
-  const bool copies_early = copies_early_ && is_ordered_whole_ && !is_borrowing_;
-  const bool calls_back = !on_nearly_done_.is_none() && is_ordered_whole_ && is_worth_telling();
-  if (copies_early || calls_back) {
-    std::int64_t num_late = std::ssize(ordered_) / kLateRows;
-    if (calls_back) num_late = std::clamp<std::int64_t>(num_late, 1, kMaxLateUploads);
-    if (!wait_for([&] { return num_missing() - num_late; }, timeout_ns)) return nb::none();
-    if (num_missing() > 0 && calls_back) tell_nearly_done();
-    if (num_missing() > 0 && copies_early) early = copy_finished_rows();
-  }
-  const std::int64_t rest = deadline < 0 ? -1 : std::max<std::int64_t>(deadline - engine::now_ns(), 0);
-  if (!wait_for([&] { return num_missing(); }, rest)) return nb::none();
+  if (!wait_for([&] { return num_missing(); }, timeout_ns)) return nb::none();
   taken_ = ordered_;
   take_ordered();
-  return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_), early);
-}
-
-std::int64_t PythonPool::num_obs_bytes() const {
-  std::int64_t num_bytes = 0;
-  for (const Column& column : obs_) num_bytes += column.row_bytes() * num_envs_;
-  return num_bytes;
-}
-
-bool PythonPool::is_worth_copying_early() const {
-  return copy_ && run_inline_.is_none() && num_envs_ >= kLateRows && num_obs_bytes() >= kEarlyBytes;
-}
-
-bool PythonPool::is_worth_telling() const {
-  return !copy_ && run_inline_.is_none() && num_envs_ > 1 && num_obs_bytes() >= engine::kDirectUploadBytes;
-}
-
-void PythonPool::call_when_nearly_done(nb::object callback) {
-  const Part part(*this);
-  on_nearly_done_ = std::move(callback);
-}
-
-// Not that of a worker that died, which counts as finished and is cleared when the batch is made.
-bool PythonPool::is_final_row(std::int32_t env_id) const {
-  return queue_.is_collected(env_id) && queue_.slot(env_id).kind == shm::kGoodRow;
-}
-
-void PythonPool::tell_nearly_done() {
-  std::vector<std::int32_t> late;
-  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (!is_final_row(env_id)) late.push_back(env_id);
-  }
-  if (std::ssize(late) > std::min<std::int64_t>(kMaxLateUploads, num_envs_ / 2)) return;
-  auto [array, ids] = new_column<std::int32_t>(NPY_INT32, std::ssize(late));
-  std::copy(late.begin(), late.end(), ids);
-  python([&, own = on_nearly_done_] { own(array); });
-}
-
-void PythonPool::tell_before_rows_change() {
-  if (!on_nearly_done_.is_none()) python([own = on_nearly_done_] { own(nb::none()); });
-}
-
-PythonPool::EarlyRows PythonPool::copy_finished_rows() const {
-  EarlyRows early;
-  for (const Column& column : obs_) early.arrays.push_back(column.new_rows(num_envs_));
-  early.is_copied.assign(static_cast<std::size_t>(num_envs_), 0);
-  const GilRelease released;
-  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (!is_final_row(env_id)) continue;
-    for (std::size_t k = 0; k < obs_.size(); ++k) obs_[k].copy_row(env_id, early.arrays[k], env_id);
-    early.is_copied[env_id] = 1;
-  }
-  return early;
+  return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_));
 }
 
 // Returns rows that were taken. env_ids null: all envs.
-nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count,
-                                  const EarlyRows& early) {
+nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count) {
   count_in_flight(-count);
   for (std::int64_t row = 0; row < count; ++row) settle_obs(env_of(env_ids, row));
   nb::object replies = replies_of(env_ids, count);
   const bool has_replies = replies.is_valid();
-  nb::object rows = rows_of(env_ids, count, std::move(replies), early).release();
+  nb::object rows = rows_of(env_ids, count, std::move(replies)).release();
   if (is_plain_ && !has_replies) return rows;
   // make_batch() calls this pool about its rows.
   struct AllowNestedCalls {
@@ -406,29 +330,14 @@ bool PythonPool::abandon(double timeout_s) {
   return true;
 }
 
-void PythonPool::set_borrowing(bool is_on) {
-  const Part part(*this);
-  is_borrowing_ = is_on;
-}
-
 // ------------------------------------------------------------------- rows as arrays
 
-nb::object PythonPool::obs_rows(std::size_t column, const std::int32_t* env_ids, std::int64_t count,
-                                const EarlyRows& early) const {
-  const Column& own = obs_[column];
-  if (early.arrays.empty()) return own.gather(env_ids, count);
-  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
-    if (early.is_copied[env_id] == 0) own.copy_row(env_id, early.arrays[column], env_id);
-  }
-  return early.arrays[column];
-}
-
-Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies, const EarlyRows& early) const {
+Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies) const {
   Rows rows;
-  const bool is_view = (!copy_ || is_borrowing_) && env_ids == nullptr;
+  const bool is_view = !copy_ && env_ids == nullptr;
   nb::object obs = checked(PyTuple_New(std::ssize(obs_)));
   for (std::size_t k = 0; k < obs_.size(); ++k) {
-    PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_rows(k, env_ids, count, early).release().ptr());
+    PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_[k].gather(env_ids, count).release().ptr());
   }
   rows.set(Rows::kObs, std::move(obs));
   set_numbers(rows, env_ids, count);
@@ -706,8 +615,6 @@ void bind_python_pool(nb::module_& module) {
       .def("step_stored", &PythonPool::step_stored, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_stored", &PythonPool::send_stored, nb::arg("env_ids").none())
       .def("recv", &PythonPool::recv, nb::arg("executor"), nb::arg("timeout_s"))
-      .def("set_borrowing", &PythonPool::set_borrowing, nb::arg("is_on"))
-      .def("call_when_nearly_done", &PythonPool::call_when_nearly_done, nb::arg("callback").none())
       .def("reset", &PythonPool::reset, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &PythonPool::send_reset, nb::arg("env_ids").none())
       .def("call", &PythonPool::call, nb::arg("env_ids").none())

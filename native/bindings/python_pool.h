@@ -115,12 +115,6 @@ class PythonPool {
   nanobind::object elapsed_steps();
   // Returns false if what is in flight did not end within the limit.
   bool abandon(double timeout_s);
-  // While it is on, whole batches are views of the buffer, as without copy. For a part of a public method.
-  void set_borrowing(bool is_on);
-  // callback(env_ids) is called while these rows of a whole batch, the last ones, are missing, if the batch will be a view
-  // and its observations are large. callback(None) is called before any rows change. None instead of a callback removes it.
-  void call_when_nearly_done(nanobind::object callback);
-
   // --- between batches -------------------------------------------------------------------
 
   void seed(nanobind::handle env_ids, nanobind::handle words);
@@ -190,28 +184,13 @@ class PythonPool {
   std::int64_t num_missing() const;
   void take_ordered();
   nanobind::object finish_ordered(nanobind::handle executor, std::int64_t timeout_ns);
-  // Observations of a whole batch that were copied while the last workers still ran: the arrays, and for which envs.
-  struct EarlyRows {
-    std::vector<nanobind::object> arrays;
-    std::vector<std::uint8_t> is_copied;
-  };
-  std::int64_t num_obs_bytes() const;
-  bool is_worth_copying_early() const;
-  bool is_worth_telling() const;
-  EarlyRows copy_finished_rows() const;
-  bool is_final_row(std::int32_t env_id) const;
-  void tell_nearly_done();
-  void tell_before_rows_change();
-  nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count,
-                              const EarlyRows& early = {});
+  nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count);
   void kill_overdue();
   template <class Missing>
   bool wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched = true);
 
   // Rows as arrays. env_ids null: all envs.
-  Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies, const EarlyRows& early) const;
-  nanobind::object obs_rows(std::size_t column, const std::int32_t* env_ids, std::int64_t count,
-                            const EarlyRows& early) const;
+  Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies) const;
   void settle_obs(std::int32_t env_id);
   nanobind::object replies_of(const std::int32_t* env_ids, std::int64_t count) const;
   void set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
@@ -228,12 +207,11 @@ class PythonPool {
   InfoSchema schema_;
   nanobind::object all_ids_;
   const bool copy_, is_plain_;
-  nanobind::object run_inline_, on_overdue_, on_nearly_done_;
+  nanobind::object run_inline_, on_overdue_;
   engine::CallGuard guard_;
   CallIds ids_;                                // of the current call
   std::vector<std::int32_t> ordered_, taken_;  // begun in this order; returned last
-  bool copies_early_ = false;
-  bool is_ordered_whole_ = false, is_call_abandoned_ = false, is_borrowing_ = false;
+  bool is_ordered_whole_ = false, is_call_abandoned_ = false;
   std::atomic<std::int64_t> num_in_flight_{0};  // written by the caller, read by any thread
 };
 

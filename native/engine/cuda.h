@@ -61,7 +61,6 @@ class UploadStream {
     std::uintptr_t target;
     const void* source;
     std::size_t num_bytes;
-    bool operator==(const Copy&) const = default;
   };
 
   // Throws std::runtime_error without a driver, or without a context in this thread.

@@ -350,29 +350,6 @@ class Pool:
     def _make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
         return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
 
-    def step_borrowed(self, actions: Any, env_ids: Any = None) -> Batch:
-        """Step a synchronous pool and return a batch that the next call may overwrite, even with copy=True."""
-        batch = self._guard.run(self._step_borrowed, actions, env_ids)
-        return batch if not batch.faults else self._handle_faults(batch)
-
-    def _step_borrowed(self, actions: Any, env_ids: Any) -> Batch:
-        self._executor.set_borrowing(True)
-        try:
-            batch = self._step_checked(actions, env_ids, NO_TIMEOUT)
-        finally:
-            self._executor.set_borrowing(False)
-        assert batch is not None, "without a time limit there is a batch"
-        return batch
-
-    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32] | None], None] | None) -> None:
-        """For apis: register a function that is called while the last rows are missing, and before rows change.
-
-        See Executor.call_when_nearly_done(). An exception in the function ends the call. If envs were stepped, recv()
-        then waits for the rows, and calls the function again if some are still missing. A function that refers to the
-        pool keeps it alive.
-        """
-        self._guard.run(self._executor.call_when_nearly_done, callback)
-
     def batch_of_rows(self, rows: _native.Rows | Batch) -> Batch:
         """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
         batch = self._executor.batch_of(rows)

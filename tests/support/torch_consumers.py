@@ -144,7 +144,7 @@ def run_with(driver: ctypes.CDLL, backend: str, num_steps: int, seed: int) -> No
 
     env, options = subject(backend)
     envs = TorchPool(envfleet.make_pool(env, **options, copy=False), "cpu", reward_dtype=None)
-    envs.groups[0]._set_transfer(DeviceTransfer("cpu"))
+    envs.groups[0]._transfer = DeviceTransfer("cpu")
     num_compared = consume(envs, backend, num_steps, seed, lambda: driver.cuStreamSynchronize(None))
     envs.close()
     used = num_registered()[1]

@@ -45,7 +45,6 @@ Step = tuple[Arrays, jax.Array, jax.Array, jax.Array, dict[str, Any]]
 Functions = tuple[Any, Callable[..., Any], Callable[..., Any], Callable[..., Any]]
 
 _HANDLE = jax.ShapeDtypeStruct((8,), np.uint8)
-_LARGE_BATCH = 256 * 1024  # bytes
 _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -345,12 +344,9 @@ class _Calls:
         self._action_leaves = action_leaves
         self._split_obs = split(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
-        # Checked step by step in Python, which pays only where the rows are large.
-        is_large = sum(int(np.prod(own.shape)) * own.dtype.itemsize for own in columns) * pool.num_envs >= _LARGE_BATCH
-        self._step = pool.step if pool.config.is_async or not pool.config.copy or not is_large else pool.step_borrowed
 
     def step(self, leaves: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> list[NDArray[Any]]:
-        return self.columns_of(self._step(self._actions(leaves), env_ids))
+        return self.columns_of(self._pool.step(self._actions(leaves), env_ids))
 
     def send(self, leaves: list[NDArray[Any]], env_ids: NDArray[np.int32] | None) -> None:
         self._pool.send(self._actions(leaves), env_ids)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -21,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, MissingExtraError
 from envfleet.infos import all_true, final_info_of, vector_info
@@ -159,7 +157,7 @@ class TorchPool:
         return self.groups[0]
 
 
-class TorchGroup(HasStats):
+class TorchGroup:
     """One pool, stepped with tensors. Made by TorchPool."""
 
     def __init__(
@@ -170,7 +168,7 @@ class TorchGroup(HasStats):
         reward_dtype: torch.dtype | None,
         static_shapes: bool,
     ) -> None:
-        self.pool = pool
+        self._pool = pool
         self.num_envs = pool.num_envs
         self._device = device
         self._info_tensors = info_tensors
@@ -180,24 +178,18 @@ class TorchGroup(HasStats):
         self._converts_rewards = reward_dtype is torch.float32 and pool.spec.backend != "native"
         self._obs = _ObsColumns(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
-        self._set_transfer(transfer_for(device))
+        self._transfer = transfer_for(device)
         self._static_rows = pool.config.batch_size if static_shapes else None
         self._static = StaticTensors(device)
         self.num_batches = 0  # returned so far
         self._everywhere = all_true(0)
         self._everywhere_tensor = torch.ones(0, dtype=torch.bool, device=device)
 
-    def _set_transfer(self, transfer: Transfer) -> None:
-        self._transfer = transfer
-        if isinstance(transfer, DeviceTransfer):
-            # Weakly: a pool that outlives this group must not go on copying.
-            method = weakref.WeakMethod(transfer.on_nearly_done)
-
-            def on_nearly_done(late_rows: NDArray[np.int32] | None) -> None:
-                if (call := method()) is not None:
-                    call(late_rows)
-
-            self.pool.call_when_nearly_done(on_nearly_done)
+    @property
+    def pool(self) -> Pool:
+        """The pool. Waits until no copy reads the rows of the last batch, which the next call may overwrite."""
+        self._transfer.wait_for_shared_rows()
+        return self._pool
 
     def reset(
         self, env_ids: Any = None, *, seed: Seed = None, options: Mapping[str, Any] | None = None
@@ -210,56 +202,60 @@ class TorchGroup(HasStats):
         """Reset these envs (default: all) and return their rows on the host."""
         ids = _ids(env_ids)
         if self._static_rows is not None:
-            num_rows = self.num_envs if ids is None else len(self.pool.check_env_ids("reset()", ids))
+            num_rows = self.num_envs if ids is None else len(self._pool.check_env_ids("reset()", ids))
             if num_rows > self._static_rows:
                 raise ConfigError(
                     f"reset() with static_shapes=True expected at most batch_size={self._static_rows} rows, got "
                     f"{num_rows}; call async_reset() and recv() instead"
                 )
         self._transfer.wait_for_shared_rows()
-        return self.pool.reset(ids, seed=seed, options=options)
+        return self._pool.reset(ids, seed=seed, options=options)
 
     def step(self, actions: Tensors, env_ids: Any = None, *, timeout: float | None = None) -> Step:
         """Step these envs (default: all)."""
         host_actions, was_idle = self._transfer.to_host(actions)
         self._transfer.wait_for_shared_rows()
-        return self.tensors(self.pool.step(host_actions, _ids(env_ids), timeout), was_idle)
+        return self.tensors(self._pool.step(host_actions, _ids(env_ids), timeout), was_idle)
 
     def send(self, actions: Tensors, env_ids: Any = None) -> None:
         """Start a step of these envs (default: all) and return."""
         host_actions, _ = self._transfer.to_host(actions, envs_run=True)
         self._transfer.wait_for_shared_rows()
-        self.pool.send(host_actions, _ids(env_ids))
+        self._pool.send(host_actions, _ids(env_ids))
 
     def checked_columns(self, actions: Tensors, num_rows: int) -> list[Any]:
         """Return actions on the host as one column per leaf of the action space. Raises ActionError for wrong ones."""
         host_actions, _ = self._transfer.to_host(actions, envs_run=True)
-        columns = check_actions("step()", host_actions, self.pool.spec.action_space, num_rows, None)
+        columns = check_actions("step()", host_actions, self._pool.spec.action_space, num_rows, None)
         return columns if isinstance(columns, list) else [columns]
 
     def send_columns(self, columns: list[Any]) -> None:
         """Start a step of all envs with one column per leaf of the action space."""
         self._transfer.wait_for_shared_rows()
-        self.pool.send(self._join_actions(columns))
+        self._pool.send(self._join_actions(columns))
 
     def recv(self, *, timeout: float | None = None) -> Step:
         """Wait for the next batch."""
-        return self.tensors(self.pool.recv(timeout))
+        return self.tensors(self._pool.recv(timeout))
 
     def async_reset(self, *, seed: Seed = None, options: Mapping[str, Any] | None = None) -> None:
         """Start a reset of all envs; recv() returns their rows."""
         self._transfer.wait_for_shared_rows()
-        self.pool.async_reset(seed=seed, options=options)
+        self._pool.async_reset(seed=seed, options=options)
 
     def drop_pending(self, timeout: float | None = None) -> None:
         """Wait for the envs in flight and discard their rows; see Pool.drop_pending()."""
         self._transfer.wait_for_shared_rows()
-        self.pool.drop_pending(timeout)
+        self._pool.drop_pending(timeout)
+
+    def stats(self) -> PoolStats:
+        """Return the steps, episodes, returns and times; see Pool.stats(). For any thread at any time."""
+        return self._pool.stats()
 
     def close(self) -> None:
         """Close the pool."""
         self._transfer.close()
-        self.pool.close()
+        self._pool.close()
 
     def tensors(self, batch: Batch, is_idle: bool = False) -> Step:
         """Return the batch as tensors. is_idle: the current stream had nothing to do when the step began."""
@@ -384,7 +380,7 @@ class DeviceTransfer:
     If the user's stream was idle, the copy goes there, which saves the events.
 
     Making tensors takes the host longer than anything else here. It makes those of the next batch while it waits for
-    the actions, or for the last rows of workers. In the second case on_nearly_done() also copies the finished rows.
+    the actions.
     """
 
     def __init__(self, device: torch.device | str) -> None:
@@ -395,8 +391,6 @@ class DeviceTransfer:
         self._layout: tuple[int, tuple[int, ...]] | None = None
         self._columns: list[tuple[torch.dtype, int, tuple[int, ...], tuple[int, ...]]] = []
         self._next: _DeviceBatch | None = None
-        self._was_early = False  # on_nearly_done() was called for this batch, or the last one
-        self._is_idle = False  # the current stream was waited for, and envs run since then
         self._actions: dict[int, tuple[torch.dtype, NDArray[Any], _native.PageLock]] = {}
 
     def to_device(self, arrays: Sequence[NDArray[Any]], batch: object, is_idle: bool = False) -> list[torch.Tensor]:
@@ -412,37 +406,13 @@ class DeviceTransfer:
         if layout is not self._layout:
             self._layout, self._columns = layout, _device_columns(arrays, layout[1])
         following = self._next
-        if following is None:
-            self._was_early = False
         if following is None or following.layout is not layout or following.stream != stream:
-            # An early copy may still write to the memory that is given back here.
-            self._uploads.wait_for_shared_rows()
             following = self._allocate(stream)
         self._next = None
         self._uploads.start(stream, following.memory.data_ptr(), is_idle, batch)
         if not is_idle:  # otherwise when the host waits for the next actions
             self._next = self._allocate(stream)
         return following.tensors
-
-    def on_nearly_done(self, late_rows: NDArray[np.int32] | None) -> None:
-        """Copy the rows that workers have finished, while the last ones still run. late_rows: the others.
-
-        to_device() copies these, if the batch is like the last one. None: workers are about to write new rows.
-        """
-        if not self._is_current():
-            with torch.cuda.device(self._device):
-                self.on_nearly_done(late_rows)
-            return
-        if late_rows is None:
-            self._uploads.wait_for_shared_rows()
-        if late_rows is None or self._layout is None:
-            return
-        stream = _current_stream(self._device)
-        self._was_early = True
-        if self._next is None or self._next.layout is not self._layout or self._next.stream != stream:
-            self._uploads.wait_for_shared_rows()  # see to_device()
-            self._next = self._allocate(stream)
-        self._uploads.start_early(stream, self._next.memory.data_ptr(), self._is_idle, late_rows)
 
     def _is_current(self) -> bool:
         return self._device.type != "cuda" or bool(torch._C._cuda_getDevice() == self._device.index)
@@ -488,9 +458,8 @@ class DeviceTransfer:
 
         sources: list[torch.Tensor] = []  # alive until they are copied
         host = _map(start, actions)
-        self._is_idle = num_copies > 0 and not envs_run
         if num_copies:
-            if self._next is None and self._layout is not None and not self._was_early:
+            if self._next is None and self._layout is not None:
                 self._next = self._allocate(stream)
             # The one wait of a step: the envs need their actions.
             if envs_run:

@@ -105,19 +105,6 @@ class Executor(ABC):
         Returns REFUSED if fewer envs are in flight, and None after timeout_s.
         """
 
-    def set_borrowing(self, is_on: bool) -> None:  # noqa: B027 (most return batches of their own anyway)
-        """While it is on, batches may be views that the next call overwrites. As part of a guarded method."""
-
-    def call_when_nearly_done(  # noqa: B027 (most have no rows to show early)
-        self, callback: Callable[[NDArray[np.int32] | None], None] | None
-    ) -> None:
-        """Register a function that is told about the memory that rows are written to and that batches may be views of.
-
-        It is called with None before envs write there, and, if workers write there and observations are large, with the
-        ids of the envs whose rows are missing when all others of a batch of all envs are finished. None instead of a
-        function removes it.
-        """
-
     def native_pool(self) -> _native.NativePool | None:
         """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
         return None

@@ -113,12 +113,6 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         return self._to_batch(self._native.recv(self, timeout_s))
 
-    def set_borrowing(self, is_on: bool) -> None:
-        self._native.set_borrowing(is_on)
-
-    def call_when_nearly_done(self, callback: Callable[[NDArray[np.int32] | None], None] | None) -> None:
-        self._native.call_when_nearly_done(callback)
-
     def _to_batch(self, result: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
         if type(result) is _native.Rows:
             # One observation array, no messages, no final rows: the most common case.
