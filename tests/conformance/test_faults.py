@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
-import itertools
 import pickle
-import sys
 from pathlib import Path
-from types import FrameType
 
 import numpy as np
 import pytest
@@ -314,59 +309,3 @@ def test_after_a_restored_state_the_last_observation_is_its_own(make):
     pool.step([STEP, STEP])
     pool.set_state(state)
     assert_same_row(rows_of(pool.step([STEP, STEP]).obs, 2)[0], ended)
-
-
-# --- Ctrl-C during a restart -----------------------------------------------------------------------
-
-
-class InterruptedAt:
-    """Raise KeyboardInterrupt at the n-th event that a profiler sees in envfleet's own code."""
-
-    def __init__(self, event: int) -> None:
-        self.remaining = event
-
-    def __enter__(self) -> InterruptedAt:
-        # Otherwise it may come in the __del__() of an earlier test's pool, which cannot raise it.
-        gc.disable()
-        sys.setprofile(self._on_event)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        gc.enable()
-
-    def _on_event(self, frame: FrameType, event: str, argument: object) -> None:
-        if event in ("return", "c_exception") or not frame.f_code.co_filename.startswith(PACKAGE):
-            return
-        if frame.f_code.co_name == "<genexpr>":  # a generator that is being deleted ignores exceptions
-            return
-        self.remaining -= 1
-        if self.remaining == 0:
-            sys.setprofile(None)
-            raise KeyboardInterrupt
-
-
-@pytest.mark.ray_core(mode="same_step")
-@pytest.mark.parametrize("mode", ["next_step", "same_step"])
-def test_ctrl_c_during_a_restart_leaves_no_env_with_a_wrong_seed(make, mode):
-    """Wherever it comes, the env continues with the stream of a restart, or is refused until a reset rebuilds it."""
-    pool: Pool = make("Faulty-v0", num_envs=2, on_error="restart", max_restarts=10_000, autoreset_mode=mode)
-    starts = {int(np.random.default_rng(restart_seed(6, count)).integers(0, 1_000_000)) for count in range(1, 6)}
-    num_refused = 0
-    for event in itertools.count(1):
-        pool.reset(seed=5)
-        pool.send([STEP, THROW])
-        with contextlib.suppress(KeyboardInterrupt), InterruptedAt(event) as interruption:
-            pool.recv()
-        if interruption.remaining > 0:
-            break
-        if pool.num_in_flight:
-            pool.recv()
-        try:
-            obs = pool.step([STEP, STEP]).obs
-        except CallOrderError:
-            num_refused += 1
-            obs = pool.reset([1]).obs[[0, 0]]
-        assert obs[1, 0] in starts, f"interrupted at event {event}"
-    assert event > 10
-    assert num_refused > 0
