@@ -227,15 +227,8 @@ def test_registered_ids_join():
     envs.close()
 
 
-def test_an_id_without_the_namespace_is_refused_before_and_after_the_import():
-    with pytest.raises(envfleet.ConfigError, match="write 'envfleet:envfleet/CartPole-v1'"):
-        gymnasium.make_vec("envfleet:CartPole-v1", num_envs=2)
-    with pytest.raises(envfleet.ConfigError):
-        gymnasium.make("envfleet:CartPole-v1")
-    assert gymnasium.make_vec("envfleet:envfleet/CartPole-v1").pool.num_envs == 1
-    first = "import gymnasium; gymnasium.make_vec('envfleet:{}', num_envs=2)"
-    assert "write 'envfleet:envfleet/CartPole-v1'" in run(first.format("CartPole-v1")).stderr
-    result = run(first.format("envfleet/CartPole-v1"))
+def test_a_module_prefix_imports_envfleet():
+    result = run("import gymnasium; gymnasium.make_vec('envfleet:envfleet/CartPole-v1', num_envs=2).pool.close()")
     assert result.returncode == 0, result.stderr
 
 
