@@ -198,38 +198,9 @@ def test_an_id_that_no_one_could_use_is_refused(tmp_path):
     assert envfleet.list_all_envs() == before
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "throw 1",
-        'std::puts("weights loaded"), std::abort()',
-        "std::exit(0)",
-        "*(volatile int*)nullptr = 1",
-    ],
-)
-def test_an_initializer_that_ends_the_process(statement, tmp_path, cache):
-    initializer = f"#include <cstdio>\n#include <cstdlib>\nstruct Table {{ Table() {{ {statement}; }} }};\nTable table;"
-    with pytest.raises(CompileError, match=r"counter\.cc was compiled, but loading it ended the process") as raised:
-        envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
-    if statement == "throw 1":
-        assert "terminate called after throwing an instance of 'int'" in str(raised.value)
-    assert not list(cache.glob("*.so"))
-
-
-def test_an_env_that_prints_when_it_is_loaded_and_unloaded(tmp_path, monkeypatch):
-    members = 'Table() { std::puts("one"); } ~Table() { std::puts("two"); }'
-    initializer = f"#include <cstdio>\nstruct Table {{ {members} }};\nTable table;"
-    assert envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
-    # As in a program that embeds Python: there is no interpreter to try it in.
-    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
-    assert envfleet.compile(write(tmp_path, "other.cc", include="", env_id="Other-v0"))
-
-
-def test_an_initializer_that_never_ends(tmp_path, monkeypatch):
-    monkeypatch.setattr("envfleet.making.compiling._LOAD_TIMEOUT_S", 1)
-    initializer = "#include <unistd.h>\nstruct Table { Table() { pause(); } };\nTable table;"
-    with pytest.raises(CompileError, match="loading it took more than 1 s"):
-        envfleet.compile(write(tmp_path, "counter.cc", include=initializer))
+def test_a_function_that_is_declared_and_not_defined(tmp_path):
+    with pytest.raises(CompileError, match=r"cannot be loaded as an env: .*undefined symbol: .*missing_table"):
+        envfleet.compile(write(tmp_path, "counter.cc", start="missing_table()", include="float missing_table();"))
 
 
 def test_two_plugins_may_use_the_same_names(tmp_path):
@@ -670,26 +641,11 @@ def test_a_cache_folder_that_others_can_write_to_is_refused(tmp_path, cache, mod
     assert not list(cache.iterdir())
 
 
-def test_a_cache_folder_that_others_can_replace_is_refused(tmp_path, monkeypatch):
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    monkeypatch.setenv("ENVFLEET_CACHE", str(tmp_path / "open" / "cache"))
-    with pytest.raises(CompileError, match=r"which every user can replace, .*chmod go-w '.*/open'"):
-        envfleet.compile(write(tmp_path, "env.cc"))
-
-
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_cache_folder_of_another_user_is_refused(tmp_path, cache, monkeypatch):
+def test_a_cache_folder_of_another_user_is_refused(tmp_path, cache):
     cache.mkdir()
     os.chown(cache, 12345, -1)
     with pytest.raises(CompileError, match="belongs to user 12345"):
-        envfleet.compile(write(tmp_path, "env.cc"))
-    os.chown(cache, 0, -1)
-    link = tmp_path / "link"
-    link.symlink_to(cache)
-    os.chown(link, 12345, -1, follow_symlinks=False)
-    monkeypatch.setenv("ENVFLEET_CACHE", str(link))
-    with pytest.raises(CompileError, match=r"through a link, .*, of user 12345"):
         envfleet.compile(write(tmp_path, "env.cc"))
 
 

@@ -63,8 +63,7 @@ def _load() -> ctypes.CDLL:
     from envfleet.making.compiling import build
 
     try:
-        with build(source_folder() / "handlers.cc", flags=[f"-I{include}"]) as library:
-            return _register(library.dlopen_path)
+        return _register(str(build(source_folder() / "handlers.cc", flags=[f"-I{include}"])))
     except CompileError as error:
         raise CompileError(
             f"the handlers for XLA could not be built for jaxlib with XLA's interface {version}: {error}"

@@ -250,8 +250,7 @@ def _cache() -> Finding:
     try:
         folder = compiling.cache_folder()
         if folder.exists():
-            with LibraryCache(folder):  # raises if other users can write to it
-                pass
+            LibraryCache(folder)  # raises if other users can write to it
         # Where compile() would make the folder: the doctor leaves nothing behind.
         with tempfile.TemporaryFile(dir=next(own for own in (folder, *folder.absolute().parents) if own.exists())):
             pass

@@ -16,7 +16,6 @@ import os
 import secrets
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from envfleet.errors import CompileError
@@ -24,20 +23,8 @@ from envfleet.errors import CompileError
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
-@dataclass(frozen=True)
-class CachedLibrary:
-    """A verified library. dlopen_path: what to load while the cache is open; path: where the file is."""
-
-    path: Path
-    dlopen_path: str
-
-
 class LibraryCache:
-    """The libraries in one folder, by key. A context manager: it holds the folder open.
-
-    Everything is read and written relative to the open folder, so a folder that somebody puts in its place
-    after the check is never used.
-    """
+    """The libraries in one folder, by key."""
 
     def __init__(
         self,
@@ -46,91 +33,42 @@ class LibraryCache:
         expected: str = "compile() expected a cache folder",
         remedy: str = "set ENVFLEET_CACHE to a folder of your own",
     ) -> None:
-        """Open the folder, creating it if necessary. Raises CompileError if others can write to it, or OSError.
+        """Create the folder if necessary. Raises CompileError if others can write to it, or OSError.
 
         expected, remedy: the beginning and the end of that CompileError's message.
         """
         self.folder = folder.absolute()
         _make_folders(self.folder)
-        self._fd = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            reason, culprit = _untrusted_folder_reason(self.folder, os.fstat(self._fd))
-            if reason:
-                raise CompileError(
-                    f"{expected} that only you can write to, got {self.folder}, which {reason}; "
-                    f"run: chmod go-w '{culprit}' if it is yours, or {remedy}"
-                )
-        except BaseException:
-            os.close(self._fd)
-            raise
+        if reason := _untrusted_reason(self.folder.stat()):
+            raise CompileError(
+                f"{expected} that only you can write to, got {self.folder}, which {reason}; "
+                f"run: chmod go-w '{self.folder}' if it is yours, or {remedy}"
+            )
 
-    def __enter__(self) -> LibraryCache:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        os.close(self._fd)
-
-    def find(self, key: str) -> CachedLibrary | None:
+    def find(self, key: str) -> Path | None:
         """Return the library of a key if it verifies and no input has changed since it was built, else None."""
         try:
-            manifest = json.loads(self._read(f"{key}.json") or b"")
+            manifest = json.loads(_read(self.folder / f"{key}.json") or b"")
             digest = str(manifest["sha256"])
             is_current = all(own and file_digest(name) == own for name, own in manifest["inputs"].items())
         except (ValueError, KeyError, TypeError, AttributeError):
             return None
-        name = _library_name(key, digest)
-        if not is_current or "/" in name:
-            return None
-        data = self._read(name)
-        return self._library(name) if data is not None and hashlib.sha256(data).hexdigest() == digest else None
+        library = self._library(key, digest)
+        data = _read(library) if is_current else None
+        return library if data is not None and hashlib.sha256(data).hexdigest() == digest else None
 
-    def store(self, key: str, data: bytes, inputs: Mapping[str, str]) -> CachedLibrary:
+    def store(self, key: str, data: bytes, inputs: Mapping[str, str]) -> Path:
         """Store a library with the digests of the files it was built from. Raises OSError, e.g. on a full disk."""
         digest = hashlib.sha256(data).hexdigest()
-        name = _library_name(key, digest)
+        library = self._library(key, digest)
         # The library before its manifest: a manifest never names a file that is not there yet.
-        self._write(name, data)
-        manifest = {"sha256": digest, "inputs": dict(inputs)}
-        self._write(f"{key}.json", json.dumps(manifest, indent=1).encode())
-        os.fsync(self._fd)
-        return self._library(name)
+        _replace(library, data)
+        _replace(self.folder / f"{key}.json", json.dumps({"sha256": digest, "inputs": dict(inputs)}, indent=1).encode())
+        return library
 
-    def _library(self, name: str) -> CachedLibrary:
-        # By name within the verified folder, and not /proc/self/fd/<the file>: dlopen() identifies a library by its
-        # path, and would return an older library for a descriptor number that is used a second time. The name
-        # contains the digest, so a file that another process of this user puts there has the same contents.
-        path = self.folder / name
-        through_descriptor = f"/proc/self/fd/{self._fd}/{name}"
-        return CachedLibrary(path, through_descriptor if os.path.exists(through_descriptor) else str(path))
-
-    def _read(self, name: str) -> bytes | None:
-        """Return the contents of a regular file that only its owner can write, else None."""
-        try:
-            # Neither a symbolic link nor, by waiting for a writer, a named pipe.
-            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            with open(os.open(name, flags, dir_fd=self._fd), "rb") as file:
-                status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode) or _untrusted_reason(status):
-                    return None
-                return file.read()
-        except OSError:
-            return None
-
-    def _write(self, name: str, data: bytes) -> None:
-        temporary = f".{secrets.token_hex(8)}.tmp"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            with open(os.open(temporary, flags, 0o644, dir_fd=self._fd), "wb") as file:
-                os.fchmod(file.fileno(), 0o644)  # whatever the umask is
-                file.write(data)
-                file.flush()
-                # Before the rename: after a power failure the name must not stand for an empty file.
-                os.fsync(file.fileno())
-            os.replace(temporary, name, src_dir_fd=self._fd, dst_dir_fd=self._fd)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary, dir_fd=self._fd)
-            raise
+    def _library(self, key: str, digest: str) -> Path:
+        # With the digest: dlopen() identifies a library by its path, and would return the older one of the same name.
+        return self.folder / f"{key}-{digest[:24]}.so"
 
 
 def file_digest(path: str | os.PathLike[str]) -> str:
@@ -141,9 +79,25 @@ def file_digest(path: str | os.PathLike[str]) -> str:
         return ""
 
 
-def _library_name(key: str, digest: str) -> str:
-    # The digest too: dlopen() would return the older library of the same name.
-    return f"{key}-{digest[:24]}.so"
+def _read(path: Path) -> bytes | None:
+    """Return the contents of a regular file, and no link, that only its owner can write, else None."""
+    try:
+        status = path.lstat()
+        return path.read_bytes() if stat.S_ISREG(status.st_mode) and not _untrusted_reason(status) else None
+    except OSError:
+        return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")
+    try:
+        temporary.write_bytes(data)
+        temporary.chmod(0o644)  # whatever the umask is
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
 
 
 def _make_folders(folder: Path) -> None:
@@ -159,18 +113,3 @@ def _untrusted_reason(status: os.stat_result) -> str:
     if status.st_mode & _WRITABLE_BY_OTHERS:
         return f"other users can write to (mode {stat.S_IMODE(status.st_mode):03o})"
     return ""
-
-
-def _untrusted_folder_reason(folder: Path, opened: os.stat_result) -> tuple[str, Path]:
-    """Return why another user may have put files into a folder, and which folder lets them; empty if none can."""
-    if reason := _untrusted_reason(opened):
-        return reason, folder
-    for path in (folder, *folder.parents):
-        status = path.lstat()
-        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
-            return f"is reached through a link, {path}, of user {status.st_uid}", folder
-    for path in folder.resolve().parents:
-        mode = path.stat().st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            return f"every user can replace, since they can write to {path}", path
-    return "", folder

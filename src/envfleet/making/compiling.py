@@ -11,20 +11,18 @@ import platform
 import re
 import shlex
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from envfleet import _native
-from envfleet.descriptors import above_standard_streams
 from envfleet.errors import CompileError, ConfigError
-from envfleet.making.compile_cache import CachedLibrary, LibraryCache, file_digest
+from envfleet.making.compile_cache import LibraryCache, file_digest
 from envfleet.making.gymnasium_ids import publish
 from envfleet.making.make import make_spec
 from envfleet.making.native_envs import plugin_files
@@ -42,7 +40,6 @@ _CHECK_FLAGS = (
 _OTHER_SANITIZERS = {"address", "hwaddress", "kernel-address", "kernel-hwaddress", "thread", "leak"}
 _SUFFIXES = (".cc", ".cpp", ".cxx", ".c++", ".C", ".cp", ".CPP")  # for which compilers choose C++
 _TIMEOUT_S = 600
-_LOAD_TIMEOUT_S = 60
 _ATTEMPTS = 3
 _WITHOUT_RELATIVE_PATHS = re.compile(
     r"-[OgDUmw].*|-std=.*|-f[^=]*|-W(?![apl],).*|-Wl,-[-\w]*|-pthread|-pipe|-(I|L|isystem|iquote)/.*|/.*"
@@ -74,34 +71,27 @@ def compile(  # noqa: A001 (the name users expect)
     debug: an index past either end of an observation, info, action or parameter becomes an EnvError that names it;
     assertions hold, debug symbols are kept, and steps are many times slower. See docs/writing_a_cpp_env.md.
     """
-    with build(path, flags=flags, debug=debug, verbose=verbose) as library:
-        # By its path in a debug build: debuggers and sanitizers read the symbols there later.
-        return _load(str(library.path) if debug else library.dlopen_path, library.path)
+    return load_plugin(build(path, flags=flags, debug=debug, verbose=verbose))
 
 
-@contextlib.contextmanager
 def build(
     path: str | os.PathLike[str], *, flags: Sequence[str] = (), debug: bool = False, verbose: bool = False
-) -> Iterator[CachedLibrary]:
-    """Yield the shared library of a source, from the cache or newly built. Load it inside the with block."""
+) -> Path:
+    """Return the shared library of a source, from the cache or newly built."""
     source = _source_file(path)
     compiler = find_compiler()
     given = [*_flags_of_environment(), *_checked_flags(flags)]
     _check_sanitizer(source, compiler, given)
     own_flags = [*_mode_flags(compiler, given, debug), *given]
     key = cache_key(source, compiler, own_flags, cpu_description())
-    with contextlib.ExitStack() as stack:
-        try:
-            cache = stack.enter_context(LibraryCache(cache_folder()))
-            library = cache.find(key)
-            if library is None:
-                library = cache.store(key, *_build(source, compiler, own_flags, verbose))
-        except OSError as error:
-            raise CompileError(
-                f"{source.name} could not be built in the cache {cache_folder()}: {error}; "
-                "set ENVFLEET_CACHE to a writable folder with enough space"
-            ) from error
-        yield library
+    try:
+        cache = LibraryCache(cache_folder())
+        return cache.find(key) or cache.store(key, *_build(source, compiler, own_flags, verbose))
+    except OSError as error:
+        raise CompileError(
+            f"{source.name} could not be built in the cache {cache_folder()}: {error}; "
+            "set ENVFLEET_CACHE to a writable folder with enough space"
+        ) from error
 
 
 def _source_file(path: str | os.PathLike[str]) -> Path:
@@ -169,17 +159,12 @@ def _flags_of_environment() -> list[str]:
 
 def load_plugin(path: str | os.PathLike[str]) -> list[str]:
     """Load a shared library whose source includes envfleet/env.h, register its ids and return them."""
-    resolved = Path(path).resolve()
-    return _load(str(resolved), resolved)
-
-
-def _load(dlopen_path: str, path: Path) -> list[str]:
+    path = Path(path).resolve()
     built_in = set(_native.built_in_ids())
     try:
-        ids = _native.load_plugin(dlopen_path)
+        ids = _native.load_plugin(str(path))
     except RuntimeError as error:
-        reason = str(error).replace(dlopen_path, str(path))
-        raise CompileError(f"{path} cannot be loaded as an env: {reason}") from error
+        raise CompileError(f"{path} cannot be loaded as an env: {error}") from error
     replaced = dict(plugin_files)
     plugin_files.update(dict.fromkeys(ids, path))
     try:
@@ -275,60 +260,11 @@ def _build(source: Path, compiler: list[str], flags: list[str], verbose: bool) -
             # If a file was saved while the compiler ran, the library may contain either version.
             after = _contents(source, depfile, flags)
             if after == before:
-                _check_loads(source, built)
                 return built.read_bytes(), {path: contents.sha256 for path, contents in after.items()}
             before = after
     raise CompileError(
         f"{source.name} expected headers that do not change while it compiles, but one changed in each of {_ATTEMPTS} "
         "attempts; compile it again after they are saved"
-    )
-
-
-# Answers on a descriptor of its own, since the library may write to stdout, and exits without running destructors. A
-# library that cannot be loaded does not concern this check: loading it in the caller raises, with the reason.
-_LOADER = """
-import ctypes, os, sys
-try:
-    ctypes.CDLL(sys.argv[1])
-except OSError:
-    pass
-os.write(int(sys.argv[2]), b"alive")
-os._exit(0)
-"""
-
-
-def _check_loads(source: Path, library: Path) -> None:
-    """Load a new library in a process of its own. What its static initializers throw would end this one."""
-    if not sys.executable:  # an embedded interpreter: there is nothing to start
-        return
-    # Sockets: a pipe's ends are numbers, which would have to be closed by hand to try again.
-    reader, writer = above_standard_streams(socket.socketpair)
-    try:
-        reader.setblocking(False)  # a process that an initializer has left behind may keep it open
-        result = subprocess.run(
-            [sys.executable, "-I", "-S", "-c", _LOADER, str(library), str(writer.fileno())],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-            timeout=_LOAD_TIMEOUT_S,
-            pass_fds=[writer.fileno()],
-        )
-        with contextlib.suppress(BlockingIOError):
-            if reader.recv(5) == b"alive":
-                return
-        what, said = "ended the process", result.stderr.strip()
-    except subprocess.TimeoutExpired:
-        what, said = f"took more than {_LOAD_TIMEOUT_S} s", ""
-    except FileNotFoundError:  # sys.executable is not there, as in some programs that embed Python
-        return
-    finally:
-        reader.close()
-        writer.close()
-    raise CompileError(
-        f"{source.name} was compiled, but loading it {what}: a variable outside of functions has an initializer that "
-        f"throws, crashes or waits; move that into the env's constructor{f'. It said: {said}' if said else ''}"
     )
 
 

@@ -5,17 +5,14 @@ libmujoco of the user's wheel -> the plug-in that was built against that version
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
 from envfleet import _native
 from envfleet.errors import CompileError, MissingExtraError
-from envfleet.making.compile_cache import CachedLibrary
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None
@@ -57,11 +54,7 @@ def load(asset_folder: Path) -> ctypes.CDLL:
         except OSError as error:
             raise CompileError(f"MuJoCo's library cannot be loaded: {error}; reinstall mujoco") from error
         plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
-        if plugin.is_file():
-            _loaded = _load(str(plugin), mujoco, asset_folder)
-        else:
-            with _built(mujoco) as library:
-                _loaded = _load(library.dlopen_path, mujoco, asset_folder)
+        _loaded = _load(str(plugin if plugin.is_file() else _built(mujoco)), mujoco, asset_folder)
         return _loaded
 
 
@@ -95,16 +88,12 @@ def flags_for(mujoco: MujocoInstallation) -> list[str]:
     return [f"-I{mujoco.include}", "-Wl,--no-as-needed", str(mujoco.library)]
 
 
-@contextlib.contextmanager
-def _built(mujoco: MujocoInstallation) -> Iterator[CachedLibrary]:
+def _built(mujoco: MujocoInstallation) -> Path:
     """Build the plug-in for a MuJoCo version for which none is shipped."""
     from envfleet.making.compiling import build
 
-    with contextlib.ExitStack() as stack:
-        try:
-            library = stack.enter_context(build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco)))
-        except CompileError as error:
-            raise CompileError(
-                f"the native MuJoCo envs could not be compiled for MuJoCo {mujoco.version}: {error}"
-            ) from error
-        yield library
+    try:
+        return build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco))
+    except CompileError as error:
+        message = f"the native MuJoCo envs could not be compiled for MuJoCo {mujoco.version}: {error}"
+        raise CompileError(message) from error

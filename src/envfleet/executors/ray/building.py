@@ -22,7 +22,7 @@ from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
-from envfleet.making.compile_cache import CachedLibrary, LibraryCache
+from envfleet.making.compile_cache import LibraryCache
 from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.spec import EnvSpec, PoolConfig, RayConfig
@@ -187,13 +187,12 @@ def _load_library(name: str, data: bytes) -> None:
     """Write a plug-in's library to a file of this machine and load it. Others must not be able to replace the file."""
     key = f"{Path(name).stem}-{hashlib.sha256(data).hexdigest()[:16]}"
 
-    def store(folder: Path) -> CachedLibrary:
+    def store(folder: Path) -> Path:
         cache = LibraryCache(
             folder,
             expected="make() expected a cache folder on the Ray worker",
             remedy=f"pass {_CACHE_VARIABLE} with a folder of your own",
         )
-        stack.enter_context(cache)
         return cache.find(key) or cache.store(key, data, {})
 
     with contextlib.ExitStack() as stack:
@@ -209,4 +208,4 @@ def _load_library(name: str, data: bytes) -> None:
                     f"{name} could not be stored on the Ray worker: {error}; "
                     f"pass {_CACHE_VARIABLE} with a writable folder that has enough space"
                 ) from error
-        _native.load_plugin(library.dlopen_path)
+        _native.load_plugin(str(library))
