@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from envfleet.errors import ConfigError
 from envfleet.making.options import PYTHON_BACKENDS
 from envfleet.option_checks import integer_option
+from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
-
-if TYPE_CHECKING:
-    from envfleet.tuning.probe import Probe
 
 _KNOWN_BACKENDS = ("native", *PYTHON_BACKENDS)
 DEFAULT_PYTHON_ENVS, DEFAULT_NATIVE_ENVS = 64, 1024
@@ -61,46 +59,28 @@ def worker_counts(cores: int, num_envs: int, waits: bool) -> list[int]:
     """Return 1, 2, 4 ... up to the number of cores; more for envs that wait."""
     highest = cores
     if waits:
-        highest = min(max(_WAITING_WORKERS_PER_CORE * cores, _MIN_WAITING_WORKERS), _MAX_WAITING_WORKERS)
-        highest = max(highest, cores)
-    counts = {cores, highest}
-    counts.update(2**power for power in range(highest.bit_length()) if 2**power <= highest)
+        highest = max(cores, min(max(_WAITING_WORKERS_PER_CORE * cores, _MIN_WAITING_WORKERS), _MAX_WAITING_WORKERS))
+    counts = {cores, highest, *(2**power for power in range(highest.bit_length()))}
     return sorted(count for count in counts if count <= num_envs) or [1]
 
 
 def batch_sizes_for(num_envs: int, batch_sizes: Sequence[int] | None) -> list[int]:
     """Return the batch sizes to measure, the largest first."""
     if batch_sizes is None:
-        return sorted({num_envs, max(1, num_envs // 2), max(1, num_envs // 4)}, reverse=True)
-    return sorted((size for size in batch_sizes if size <= num_envs), reverse=True)
+        batch_sizes = num_envs, max(1, num_envs // 2), max(1, num_envs // 4)
+    sizes = sorted({size for size in batch_sizes if size <= num_envs}, reverse=True)
+    if not sizes:
+        raise ConfigError(f"batch_sizes expected a size of at most num_envs={num_envs}, got only larger ones")
+    return sizes
 
 
-def first_cases(
-    backends: Sequence[str],
-    num_envs: int,
-    batch_sizes: Sequence[int],
-    num_workers: Sequence[int] | None,
-    probes: dict[str, Probe],
-    cores: int,
+def cases_of(
+    backend: str, num_envs: int, batch_size: int, num_workers: Sequence[int] | None, probe: Probe, cores: int
 ) -> list[Case]:
-    """Return every backend and worker count at the largest batch size."""
-    cases = []
-    for backend in backends:
-        waits = probes[backend].waits
-        counts = worker_counts(cores, num_envs, waits) if num_workers is None else num_workers
-        for count in [1] if backend == "serial" else sorted({min(count, num_envs) for count in counts}):
-            cases.append(Case(backend, num_envs, batch_sizes[0], count))
-    return cases
-
-
-def smaller_batches(cases: Iterable[Case], batch_sizes: Sequence[int]) -> list[Case]:
-    """Return the cases with the other batch sizes, except serial, which does not gain by them."""
-    return [
-        Case(case.backend, case.num_envs, size, case.num_workers)
-        for case in cases
-        if case.backend != "serial"
-        for size in batch_sizes[1:]
-    ]
+    """Return a backend's cases with this batch size, one for each number of workers."""
+    counts = worker_counts(cores, num_envs, probe.waits) if num_workers is None else num_workers
+    counts = [1] if backend == "serial" else sorted({min(count, num_envs) for count in counts})
+    return [Case(backend, num_envs, batch_size, count) for count in counts]
 
 
 def expected_s(case: Case, probe: Probe, cores: int) -> float:

@@ -98,11 +98,14 @@ class Tuning:
     def __str__(self) -> str:
         header = ("backend", "mode", "num_envs", "batch_size", "workers", "steps/s", "slowest", "fastest", "rounds")
         rows = [header, *(_cells(case) for case in self.cases)]
-        # Without the error at the end of a shorter row, which takes the place of several columns.
-        aligned = [row if len(row) == len(header) else row[:-1] for row in rows]
-        widths = [max(map(len, cells)) for cells in itertools.zip_longest(*aligned, fillvalue="")]
+        widths = [max(map(len, cells)) for cells in itertools.zip_longest(*rows, fillvalue="")]
         lines = [f"{self.env}: steps/s, median of the rounds, with the slowest and fastest relative to it", ""]
-        lines += [_line(row, widths) for row in rows]
+        for row, error in zip(rows, ["", *(case.error or "" for case in self.cases)], strict=True):
+            cells = [
+                cell.ljust(width) if column < 2 else cell.rjust(width)
+                for column, (cell, width) in enumerate(zip(row, widths, strict=False))
+            ]
+            lines.append("  ".join([*cells, error]).rstrip())
         lines += ["", *(f"- {note}" for note in self.notes), "", f"best: {self.make_line}"]
         return "\n".join(lines)
 
@@ -127,21 +130,8 @@ def one_line(error: BaseException) -> str:
 
 
 def _cells(case: Case) -> tuple[str, ...]:
-    sizes = (f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_workers))
+    sizes = (case.backend, case.mode, f"{case.num_envs:,}", f"{case.batch_size:,}", str(case.num_workers))
     if case.error is not None:
-        return (case.backend, case.mode, *sizes, case.error)
+        return sizes  # the error takes the place of the other columns
     slowest, fastest = ("-", "-") if len(case.steps_per_s) == 1 else (f"{part:+.0%}" for part in case.spread)
-    return (case.backend, case.mode, *sizes, f"{case.median:,.0f}", slowest, fastest, str(len(case.steps_per_s)))
-
-
-def _line(row: tuple[str, ...], widths: list[int]) -> str:
-    if len(row) < len(widths):  # an error, which takes the place of several columns
-        *cells, error = row
-        return "  ".join([*_aligned(tuple(cells), widths), error])
-    return "  ".join(_aligned(row, widths)).rstrip()
-
-
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> list[str]:
-    return [
-        cell.ljust(widths[column]) if column < 2 else cell.rjust(widths[column]) for column, cell in enumerate(cells)
-    ]
+    return (*sizes, f"{case.median:,.0f}", slowest, fastest, str(len(case.steps_per_s)))

@@ -7,64 +7,42 @@ from __future__ import annotations
 
 import math
 import numbers
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from gymnasium.vector import AutoresetMode
+
 from envfleet import _native
-from envfleet.errors import ConfigError, EnvfleetError
+from envfleet.errors import ConfigError, EnvfleetError, WorkerDied
+from envfleet.making.builders import builders_for
 from envfleet.making.make import Env, make_pool
+from envfleet.making.native_envs import find_entry, plugin_files, supports_params
+from envfleet.making.options import PYTHON_BACKENDS, Options, parse_options
+from envfleet.making.python_envs import check_known
+from envfleet.pool import Pool
 from envfleet.tuning.candidates import (
+    backends_for,
     batch_sizes_for,
+    cases_of,
     counts_of,
     default_num_envs,
     expected_s,
-    first_cases,
-    smaller_batches,
 )
-from envfleet.tuning.probe import EnvSurvey, Probe
+from envfleet.tuning.probe import Probe, probe
 from envfleet.tuning.report import Case, Tuning, counted, duration, one_line
-from envfleet.tuning.throughput import RandomActions, RandomStepper, measure
+from envfleet.tuning.throughput import RandomStepper, measure
 
 _SCREENING_SHARE = 0.6  # of the time, at most, until every case has been measured once
 _MIN_ROUND_S, _MAX_ROUND_S = 0.02, 0.5
 _MIN_TIMEOUT_S = 2.0
 _NUM_ROUNDS = 5
-_MIN_THREADS_SPEEDUP = 1.3  # of two threads over one
-_MAX_OPEN_POOLS = 6  # each has num_envs envs
 _NUM_FINALISTS = 4
 _MIN_FINALIST_SHARE = 0.5  # of the fastest: below this, more rounds would not change the result
 _TIE_SHARE = 0.95  # of the fastest: from here on, the simpler setting is preferred
 
-_TIME_IS_UP = "skipped: the time was used up"
-
 Progress = Callable[[float, str], None]  # called with the share of the time that is used, and what is measured now
-
-
-class Budget:
-    """The time that tune() may take, from the construction of this object."""
-
-    def __init__(self, seconds: float, progress: Progress | None) -> None:
-        self.seconds = seconds
-        self._started = time.perf_counter()
-        self._progress = progress
-
-    @property
-    def used_s(self) -> float:
-        """The time since the start, in seconds."""
-        return time.perf_counter() - self._started
-
-    @property
-    def left_s(self) -> float:
-        """The remaining time in seconds; negative if it was exceeded."""
-        return self.seconds - self.used_s
-
-    def show(self, what: str) -> None:
-        """Report to the caller what is measured next."""
-        if self._progress is not None:
-            self._progress(min(1.0, self.used_s / self.seconds), what)
 
 
 def tune(
@@ -105,52 +83,100 @@ def tune(
         raise ConfigError(f"seconds expected a number above 0, got {seconds!r}")
     if env_kwargs is not None:
         options["env_kwargs"] = env_kwargs
-    return _Search(env, options, Budget(float(seconds), progress)).run(
-        backends,
-        counts_of("num_envs", num_envs),
-        counts_of("num_workers", num_workers, 1024),
-        counts_of("batch_sizes", batch_sizes),
+    sizes, workers = counts_of("num_envs", num_envs), counts_of("num_workers", num_workers, 1024)
+    return _Search(env, options, float(seconds), progress).run(
+        backends, sizes, workers, counts_of("batch_sizes", batch_sizes)
     )
 
 
 class _Search:
-    def __init__(self, env: Env, options: dict[str, Any], budget: Budget) -> None:
+    def __init__(self, env: Env, options: dict[str, Any], seconds: float, progress: Progress | None) -> None:
         self._env = env
         self._options = options
-        self._budget = budget
+        self._seconds = seconds
+        self._progress = progress
+        self._started = time.perf_counter()
         self._cores = _native.usable_cores()
         self._cases: list[Case] = []
-        self._steppers: dict[int, RandomStepper] = {}  # of the cases whose pools are open, by id()
-        self._actions: RandomActions | None = None
-        self._probes: dict[str, Probe] = {}
+        self._probe = Probe()  # of the Python env
         self._notes: list[str] = []
-        self._ruled_out: set[str] = set()  # backends whose other settings are not worth measuring
         self._first_error: Exception | None = None
 
     def run(
-        self, backends: Any, num_envs: list[int] | None, num_workers: list[int] | None, batch_sizes: list[int] | None
+        self, requested: Any, num_envs: list[int] | None, num_workers: list[int] | None, batch_sizes: list[int] | None
     ) -> Tuning:
         """Run the search."""
-        implied = implied_num_envs(self._env, self._options)
+        # A list of factories or of env_kwargs has one entry per env.
+        lists = (self._env, self._options.get("env_kwargs"))
+        implied = next((len(own) for own in lists if isinstance(own, (list, tuple)) and own), None)
         first_size = num_envs[0] if num_envs else implied
-        survey = EnvSurvey(self._env, self._options, backends, first_size, self._cores, self._budget)
-        probing_s = self._budget.used_s
-        self._probes, self._notes = survey.probes, survey.notes
-        sizes = num_envs or [implied or default_num_envs(survey.python_probe, self._cores, self._budget.seconds)]
-        with ExitStack() as at_end:
-            at_end.callback(self._close_all)
-            for size in sizes:
-                self._screen(survey.backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
-            measured = [case for case in self._cases if case.was_measured]
-            if measured:
-                self._run_finals(finalists(measured, sizes))
+        backends = self._survey(requested, {"num_envs": first_size} if first_size else {})
+        probing_s = self._used_s()
+        python_probe = self._probe if set(backends) - {"native"} else None
+        sizes = num_envs or [implied or default_num_envs(python_probe, self._cores, self._seconds)]
+        for size in sizes:
+            self._screen(backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
+        measured = [case for case in self._cases if case.was_measured]
+        self._run_finals([case for size in sizes for case in finalists(measured, size, _NUM_FINALISTS // len(sizes))])
         if not any(case.was_measured for case in self._cases):
-            if self._first_error is not None:
-                raise self._first_error
-            raise nothing_measured(self._cases, self._budget.seconds, probing_s)
+            raise self._first_error or self._nothing_measured(probing_s)
         return conclusion(self._env, self._options, self._cases, sizes, self._notes)
 
-    # --- every case once ----------------------------------------------------------------------
+    # --- the time -------------------------------------------------------------------------------
+
+    def _used_s(self) -> float:
+        return time.perf_counter() - self._started
+
+    def _left_s(self) -> float:
+        return self._seconds - self._used_s()
+
+    def _show(self, what: str) -> None:
+        if self._progress is not None:
+            self._progress(min(1.0, self._used_s() / self._seconds), what)
+
+    # --- the env --------------------------------------------------------------------------------
+
+    def _survey(self, requested: Any, sizes: dict[str, int]) -> tuple[str, ...]:
+        """Probe the env and return the backends to measure."""
+        entry = find_entry(self._env)
+        parsed = parse_options({**sizes, **self._options})
+        config = parsed.config
+        if config.autoreset_mode is AutoresetMode.DISABLED:
+            raise ConfigError(
+                "autoreset_mode expected 'next_step' or 'same_step' in tune(), got 'disabled'; leave it out"
+            )
+        needs_processes = config.step_timeout is not None or config.start_method != "forkserver"
+        is_native = entry is not None and not parsed.wrappers and supports_params(entry, parsed.params)
+        backends = backends_for(requested, is_native=is_native, needs_processes=needs_processes)
+        if "native" in backends and requested is None:
+            is_plugin = entry is not None and entry.native_id in plugin_files  # these have no Python env
+            others = "" if is_plugin else "; backends=['serial', 'processes'] measures the Python env of this id"
+            self._notes.append(f"it runs in C++{others}")
+        if not set(backends) & set(PYTHON_BACKENDS):
+            return backends
+        return self._survey_python(backends, parsed)
+
+    def _survey_python(self, backends: tuple[str, ...], parsed: Options) -> tuple[str, ...]:
+        check_known(self._env)
+        self._show("probing one env")
+        config = parsed.config
+        builders = builders_for(
+            self._env, config.num_envs, parsed.params, parsed.wrappers, config.render_mode, config.max_episode_steps
+        )
+        try:
+            own = probe(builders, config, in_worker="processes" in backends, limit_s=self._left_s() * 0.75)
+        except WorkerDied:
+            self._notes.append(
+                "it ended its process at once: serial and threads were skipped, since they would end this process"
+            )
+            return tuple(name for name in backends if name not in ("serial", "threads"))
+        self._probe = own
+        cores = counted(self._cores, "usable core")
+        waiting = f", {1 - own.cpu_share:.0%} of it waiting: more workers than the {cores} may help"
+        self._notes.append(f"a step takes {duration(own.step_s)} in one env{waiting if own.waits else f'; {cores}'}")
+        return backends
+
+    # --- every case once ------------------------------------------------------------------------
 
     def _screen(
         self,
@@ -160,92 +186,58 @@ class _Search:
         num_workers: list[int] | None,
         num_sizes: int,
     ) -> None:
-        if not batch_sizes:
-            raise ConfigError(f"batch_sizes expected a size of at most num_envs={num_envs}, got only larger ones")
-        cases = first_cases(backends, num_envs, batch_sizes, num_workers, self._probes, self._cores)
-        # The fastest first: for a slow env, the time is only enough for those.
-        cases.sort(key=lambda case: expected_s(case, self._probes[case.backend], self._cores))
+        cases = [
+            case
+            for backend in backends
+            for case in cases_of(backend, num_envs, batch_sizes[0], num_workers, self._probe_of(backend), self._cores)
+        ]
         expected_cases = num_sizes * (len(cases) + 2 * len(backends) * (len(batch_sizes) - 1))
-        round_s = _clamped(_SCREENING_SHARE * self._budget.seconds / expected_cases / 2)
-        if cases[0].backend != "threads":
-            # The comparison may use up the time of an env that is slow to build, and threads would win unopposed.
-            self._measure_first(cases.pop(0), round_s)
-        cases = self._compare_threads(cases, round_s)
-        for case in cases:
+        round_s = _clamped(_SCREENING_SHARE * self._seconds / expected_cases / 2)
+        # The fastest first: for a slow env, the time is only enough for those.
+        for case in sorted(cases, key=self._expected_s):
             self._measure_first(case, round_s)
         for backend in backends:
-            if backend in self._ruled_out:
-                continue
-            own = [c for c in self._cases if (c.backend, c.num_envs) == (backend, num_envs) and c.was_measured]
-            for case in smaller_batches(fastest(own)[:2], batch_sizes):
-                self._measure_first(case, round_s)
+            own = [case for case in cases if case.backend == backend and case.was_measured]
+            # Smaller batches do not help serial.
+            for case in fastest(own)[:2] if backend != "serial" else []:
+                for size in batch_sizes[1:]:
+                    self._measure_first(Case(backend, num_envs, size, case.num_workers), round_s)
 
-    def _compare_threads(self, cases: list[Case], round_s: float) -> list[Case]:
-        """Compare two threads with one, in alternation, to see if threads help. Return the cases left to measure."""
-        pair = [c for c in cases if c.backend == "threads" and c.num_workers in (1, 2)]
-        if len(pair) < 2 or (self._cores < 2 and not self._probes["threads"].waits):
-            return cases
-        for attempt in range(3):
-            for case in pair:
-                if attempt == 0:
-                    self._measure_first(case, round_s)
-                elif case.was_measured and self._budget.left_s > self._budget.seconds / 2:
-                    self._measure_again(case, round_s)
-        left = [case for case in cases if case not in pair]
-        if not all(case.was_measured for case in pair):
-            return left
-        one, two = (case.median for case in sorted(pair, key=lambda case: case.num_workers))
-        ratio = two / one
-        if not _has_gil():
-            self._note_once(f"the GIL is off: two threads are {ratio:.2f} times as fast as one")
-        elif ratio >= _MIN_THREADS_SPEEDUP:
-            self._note_once(f"threads help this env, it releases the GIL: two are {ratio:.2f} times as fast as one")
-        else:
-            self._note_once(f"threads do not help this env, it holds the GIL: two are {ratio:.2f} times as fast as one")
-            self._ruled_out.add("threads")
-            return [case for case in left if case.backend != "threads"]
-        return left
+    def _probe_of(self, backend: str) -> Probe:
+        return Probe() if backend == "native" else self._probe
 
-    def _note_once(self, note: str) -> None:
-        if not any(other.partition(":")[0] == note.partition(":")[0] for other in self._notes):
-            self._notes.append(note)
+    def _expected_s(self, case: Case) -> float:
+        return expected_s(case, self._probe_of(case.backend), self._cores)
 
     def _measure_first(self, case: Case, round_s: float) -> None:
         self._cases.append(case)
+        left_s, needed_s = self._left_s(), self._expected_s(case)
         has_figures = any(other.was_measured for other in self._cases)
-        if has_figures and self._budget.used_s > _SCREENING_SHARE * self._budget.seconds:
-            case.error = _TIME_IS_UP
-            return
-        needed_s, left_s = expected_s(case, self._probes[case.backend], self._cores), self._budget.left_s
-        if left_s <= 0:
-            case.error = _TIME_IS_UP
-            return
-        if needed_s > left_s:
+        if left_s <= 0 or (has_figures and self._used_s() > _SCREENING_SHARE * self._seconds):
+            case.error = "skipped: the time was used up"
+        elif needed_s > left_s:
             case.error = f"skipped: its first batch would take about {duration(needed_s)} of {duration(left_s)} left"
-            return
-        self._budget.show(str(case))
+        else:
+            with ExitStack() as stack:
+                stepper = self._open(case, stack)
+                if stepper is not None:
+                    self._measure(case, stepper, round_s)
+
+    def _open(self, case: Case, stack: ExitStack) -> RandomStepper | None:
+        """Make the pool of a case, to be closed with the stack; None if that fails."""
+        self._show(str(case))
+        options = {"seed": 0, **self._options, **case.options, "batch_size": case.batch_size}
         try:
-            pool = make_pool(
-                self._env,
-                **{"seed": 0, **self._options, **case.options, "batch_size": case.batch_size},
-            )
+            pool: Pool = stack.enter_context(make_pool(self._env, **options))
         except Exception as error:  # it becomes the result of this case
             self._fail(case, error)
-            return
-        try:
-            self._actions = self._actions or RandomActions(pool.spec.action_space, seed=0)
-            self._steppers[id(case)] = RandomStepper(pool, actions=self._actions)
-        except BaseException:
-            pool.close()
-            raise
-        self._measure_again(case, round_s)
-        self._close_slow_pools()
+            return None
+        return RandomStepper(pool, seed=0)
 
-    def _measure_again(self, case: Case, round_s: float) -> None:
-        stepper = self._steppers[id(case)]
+    def _measure(self, case: Case, stepper: RandomStepper, round_s: float) -> None:
         # On a busy machine a batch may take long; a case that was started gets some time.
-        stepper.timeout_s = max(self._budget.left_s, _MIN_TIMEOUT_S)
-        self._budget.show(str(case))
+        stepper.timeout_s = max(self._left_s(), _MIN_TIMEOUT_S)
+        self._show(str(case))
         try:
             case.steps_per_s.append(measure(stepper, round_s))
         except Exception as error:  # likewise
@@ -254,47 +246,37 @@ class _Search:
     def _fail(self, case: Case, error: Exception) -> None:
         self._first_error = self._first_error or error
         case.error = one_line(error)
-        self._close(case)
 
-    # --- the fastest again --------------------------------------------------------------------
+    # --- the fastest again ----------------------------------------------------------------------
 
     def _run_finals(self, chosen: list[Case]) -> None:
-        for case in self._cases:
-            if case not in chosen:
-                self._close(case)
-        round_s = _clamped(self._budget.left_s / len(chosen) / _NUM_ROUNDS)
-        for number in range(_NUM_ROUNDS):
-            for case in chosen if number % 2 else chosen[::-1]:
-                # A round that cannot end in time would exceed `seconds`.
-                expected_round_s = round_s + 2 * case.num_envs / case.median
-                if case.was_measured and id(case) in self._steppers and self._budget.left_s > expected_round_s:
-                    self._measure_again(case, round_s)
+        with ExitStack() as stack:
+            steppers: list[tuple[Case, RandomStepper]] = []
+            for case in chosen:
+                if self._expected_s(case) < self._left_s():
+                    stepper = self._open(case, stack)
+                    steppers += [(case, stepper)] if stepper is not None else []
+            round_s = _clamped(self._left_s() / max(len(steppers), 1) / _NUM_ROUNDS)
+            for number in range(_NUM_ROUNDS):
+                for case, stepper in steppers if number % 2 else steppers[::-1]:
+                    # A round that cannot end in time would exceed `seconds`.
+                    expected_round_s = round_s + 2 * case.num_envs / case.median
+                    if case.was_measured and self._left_s() > expected_round_s:
+                        self._measure(case, stepper, round_s)
 
-    # --- pools --------------------------------------------------------------------------------
-
-    def _close_slow_pools(self) -> None:
-        open_cases = fastest(case for case in self._cases if id(case) in self._steppers)
-        wanted = finalists(open_cases, sorted({case.num_envs for case in open_cases}))
-        for case in [case for case in open_cases if case not in wanted][max(0, _MAX_OPEN_POOLS - len(wanted)) :]:
-            self._close(case)
-
-    def _close(self, case: Case) -> None:
-        stepper = self._steppers.pop(id(case), None)
-        if stepper is not None:
-            stepper.pool.close()
-
-    def _close_all(self) -> None:
-        for case in self._cases:
-            self._close(case)
-
-
-def implied_num_envs(env: Env, options: dict[str, Any]) -> int | None:
-    """Return the length of a list of factories or of env_kwargs among the arguments of tune(), or None."""
-    lists = (env, options.get("env_kwargs"))
-    return next((len(own) for own in lists if isinstance(own, (list, tuple)) and own), None)
-
-
-# --- ranking ------------------------------------------------------------------------------------
+    def _nothing_measured(self, probing_s: float) -> EnvfleetError:
+        """Return the error for a run in which no case was measured, and none raised an exception."""
+        if probing_s >= self._seconds:
+            enough = max(math.ceil(4 * probing_s), 2)
+            return EnvfleetError(
+                f"tune() expected to probe and measure the env within {self._seconds:g} s, but probing one env took "
+                f"{duration(probing_s)}; pass seconds={enough}, or --seconds {enough} on the command line"
+            )
+        reason = self._cases[0].error if self._cases else "no backend can run the env"
+        return EnvfleetError(
+            f"tune() could not measure any setting within {self._seconds:g} s ({reason}); "
+            "pass more seconds or fewer num_envs"
+        )
 
 
 def fastest(cases: Iterable[Case]) -> list[Case]:
@@ -302,18 +284,12 @@ def fastest(cases: Iterable[Case]) -> list[Case]:
     return sorted(cases, key=lambda case: case.median, reverse=True)
 
 
-def finalists(measured: list[Case], sizes: Sequence[int]) -> list[Case]:
-    """Return the cases that may be the best for their number of envs."""
-    chosen = []
-    for size in sizes:
-        own = fastest(case for case in measured if case.num_envs == size)
-        best = own[0].median if own else 0.0
-        chosen += [case for case in own if case.median >= _MIN_FINALIST_SHARE * best][
-            : max(2, _NUM_FINALISTS // len(sizes))
-        ]
-        # Among ties a synchronous case is chosen: the best of those must be measured again.
-        chosen += [case for case in own if case.mode == "sync" and case not in chosen][:1]
-    return chosen
+def finalists(measured: list[Case], num_envs: int, count: int) -> list[Case]:
+    """Return the cases that may be the best for a number of envs."""
+    own = fastest(case for case in measured if case.num_envs == num_envs)
+    chosen = [case for case in own if case.median >= _MIN_FINALIST_SHARE * own[0].median][: max(2, count)]
+    # Among ties a synchronous case is chosen: the best of those must be measured again.
+    return chosen + [case for case in own if case.mode == "sync" and case not in chosen][:1]
 
 
 def simplest(fastest_first: list[Case]) -> Case:
@@ -328,57 +304,26 @@ def conclusion(
 ) -> Tuning:
     """Return the result. options: those of make() that were passed to tune()."""
     measured = fastest(case for case in cases if case.was_measured)
-    failed = [case for case in cases if not case.was_measured]
-    best = simplest(measured)
-    return Tuning(
-        _name_of(env),
-        {**best.options, **options},
-        (*measured, *failed),
-        (*notes, *_notes_on(best, measured, sizes)),
-    )
-
-
-def nothing_measured(cases: Sequence[Case], seconds: float, probing_s: float) -> EnvfleetError:
-    """Return the error for a run in which no case was measured, and none raised an exception."""
-    if probing_s >= seconds:
-        enough = max(math.ceil(4 * probing_s), 2)
-        return EnvfleetError(
-            f"tune() expected to probe and measure the env within {seconds:g} s, but probing one env took "
-            f"{duration(probing_s)}; pass seconds={enough}, or --seconds {enough} on the command line"
-        )
-    reason = cases[0].error if cases else "no backend can run the env"
-    return EnvfleetError(
-        f"tune() could not measure any setting within {seconds:g} s ({reason}); pass more seconds or fewer num_envs"
-    )
-
-
-def _notes_on(best: Case, measured: list[Case], sizes: Sequence[int]) -> list[str]:
-    notes = []
+    best, notes = simplest(measured), list(notes)
     if best is not measured[0]:
         notes.append(
             f"{best} is within {1 - _TIE_SHARE:.0%} of the fastest ({measured[0]}) and simpler, so it was chosen"
         )
     for size in sizes if len(sizes) > 1 else []:
-        own = [case for case in measured if case.num_envs == size]
-        if own:
+        if own := [case for case in measured if case.num_envs == size]:
             chosen = simplest(own)
             notes.append(f"best of {counted(size, 'env')}: {chosen}, {chosen.median:,.0f} steps/s")
     if best.mode == "async":
         notes.append("the best is asynchronous: rows come in order of completion, and env_id identifies them")
-    return notes
-
-
-def _name_of(env: Env) -> str:
-    """Return the env as written in a call of make()."""
-    if isinstance(env, str):
-        return repr(env)
-    name: str = getattr(env, "__name__", "env")
-    return name if name.isidentifier() else "env"
+    name = repr(env) if isinstance(env, str) else getattr(env, "__name__", "env")
+    failed = [case for case in cases if not case.was_measured]
+    return Tuning(
+        name if isinstance(env, str) or name.isidentifier() else "env",
+        {**best.options, **options},
+        (*measured, *failed),
+        tuple(notes),
+    )
 
 
 def _clamped(round_s: float) -> float:
     return min(max(round_s, _MIN_ROUND_S), _MAX_ROUND_S)
-
-
-def _has_gil() -> bool:
-    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())

@@ -19,21 +19,6 @@ _NUM_NESTED_ACTIONS = 1 << 11  # nested spaces are sampled row by row: thousands
 _MIN_READ_INTERVAL_S = 1e-3
 
 
-class RandomActions:
-    """Random actions of one space, sampled once per requested number of rows."""
-
-    def __init__(self, space: gymnasium.Space[Any], seed: int | None = None) -> None:
-        self._space = space
-        self._seed = seed
-        self._sampled: dict[int, list[Any]] = {}
-
-    def batches(self, num_rows: int) -> list[Any]:
-        """Return batches of that many actions, for step() and send()."""
-        if num_rows not in self._sampled:
-            self._sampled[num_rows] = sample_batches(self._space, num_rows, self._seed)
-        return self._sampled[num_rows]
-
-
 class RandomStepper:
     """Steps a pool with random actions that were sampled beforehand, so that sampling is not measured.
 
@@ -41,13 +26,14 @@ class RandomStepper:
     timeout_s: the time limit of one call, after which it raises RecvTimeout; None for no limit.
     """
 
-    def __init__(self, pool: Pool, seed: int | None = None, actions: RandomActions | None = None) -> None:
+    def __init__(self, pool: Pool, seed: int | None = None) -> None:
         self.pool = pool
         self.batch_size = pool.config.batch_size
         self.timeout_s: float | None = None
-        actions = actions or RandomActions(pool.spec.action_space, seed)
-        self._first_actions = actions.batches(pool.num_envs)[0]
-        self._actions = actions.batches(self.batch_size)
+        self._actions = sample_batches(pool.spec.action_space, self.batch_size, seed)
+        space_of_all = batch_space(pool.spec.action_space, pool.num_envs)
+        space_of_all.seed(seed)
+        self._first_actions = space_of_all.sample()
         self._next = 0
 
     @property
