@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,22 +49,18 @@ class EnvStats:
 
         The extremes of the period are known if it has the env's first episode, or if they exceed all earlier ones.
         """
-        is_known = not earlier.num_episodes
-        has_episodes = self.num_episodes > earlier.num_episodes
-        nan = float("nan")
-        return EnvStats(
-            num_steps=self.num_steps - earlier.num_steps,
-            num_resets=self.num_resets - earlier.num_resets,
-            num_episodes=self.num_episodes - earlier.num_episodes,
-            return_sum=self.return_sum - earlier.return_sum if has_episodes else 0.0,
-            return_min=self.return_min if is_known or self.return_min < earlier.return_min else nan,
-            return_max=self.return_max if is_known or self.return_max > earlier.return_max else nan,
-            length_sum=self.length_sum - earlier.length_sum,
-            length_min=self.length_min if is_known or self.length_min < earlier.length_min else 0,
-            length_max=self.length_max if is_known or self.length_max > earlier.length_max else 0,
-            busy_ns=self.busy_ns - earlier.busy_ns,
-            slowest_ns=self.slowest_ns if self.slowest_ns > earlier.slowest_ns else 0,
-        )
+        values: dict[str, Any] = {}
+        for name, now in vars(self).items():
+            before = getattr(earlier, name)
+            if name not in _EXTREMES:
+                values[name] = now - before
+            elif (name != "slowest_ns" and not earlier.num_episodes) or _EXTREMES[name].exceeds(now, before):
+                values[name] = now
+            else:
+                values[name] = float("nan") if isinstance(now, float) else 0
+        if self.num_episodes == earlier.num_episodes:
+            values["return_sum"] = 0.0  # also if it was infinite before
+        return EnvStats(**values)
 
     def combined(self, other: EnvStats) -> EnvStats:
         """Return the counters of both together, as of an env that was rebuilt in another process."""
@@ -71,21 +68,30 @@ class EnvStats:
             return self
         if not self.num_resets and not self.num_steps:
             return other
-        # The minimum and maximum of no episodes mean nothing.
+        # The minimum and maximum of no episodes mean nothing, and their sums are 0.
         with_episodes = [stats for stats in (self, other) if stats.num_episodes] or [self]
-        return EnvStats(
-            num_steps=self.num_steps + other.num_steps,
-            num_resets=self.num_resets + other.num_resets,
-            num_episodes=self.num_episodes + other.num_episodes,
-            return_sum=self.return_sum + other.return_sum,
-            return_min=min(stats.return_min for stats in with_episodes),
-            return_max=max(stats.return_max for stats in with_episodes),
-            length_sum=self.length_sum + other.length_sum,
-            length_min=min(stats.length_min for stats in with_episodes),
-            length_max=max(stats.length_max for stats in with_episodes),
-            busy_ns=self.busy_ns + other.busy_ns,
-            slowest_ns=max(self.slowest_ns, other.slowest_ns),
-        )
+        values: dict[str, Any] = {}
+        for name in vars(self):
+            counted = with_episodes if name.startswith(("return", "length")) else (self, other)
+            values[name] = _EXTREMES.get(name, _SUM).combine(getattr(stats, name) for stats in counted)
+        return EnvStats(**values)
+
+
+class _Rule(NamedTuple):
+    combine: Callable[[Iterable[Any]], Any]
+    exceeds: Callable[[Any, Any], bool] = operator.gt
+
+
+_SUM = _Rule(sum)
+_LOWEST, _HIGHEST = _Rule(min, operator.lt), _Rule(max)
+# The counters that are no sums.
+_EXTREMES = {
+    "return_min": _LOWEST,
+    "return_max": _HIGHEST,
+    "length_min": _LOWEST,
+    "length_max": _HIGHEST,
+    "slowest_ns": _HIGHEST,
+}
 
 
 @dataclass(frozen=True)
