@@ -50,14 +50,10 @@ def tile(
 
 
 def shrink(frame: Frame, max_width: int) -> Frame:
-    """Shrink a frame to at most max_width by an integer factor; each pixel is the mean of a block."""
+    """Shrink a frame to at most max_width by an integer factor."""
     height, width = frame.shape[:2]
-    factor = min(math.ceil(width / max_width), height)
-    if factor <= 1:
-        return frame
-    height, width = height // factor, width // factor
-    blocks: Frame = frame[: height * factor, : width * factor].reshape(height, factor, width, factor, 3)
-    smaller: Frame = blocks.mean(axis=(1, 3)).astype(np.uint8)
+    factor = max(1, min(math.ceil(width / max_width), height))
+    smaller: Frame = resized(frame, width // factor, height // factor)
     return smaller
 
 
@@ -129,11 +125,11 @@ def _resized_along(frame: NDArray[Any], axis: int, size: int) -> NDArray[Any]:
     # The sum up to any edge, by interpolation between the sums up to whole pixels.
     edges = np.linspace(0, length, size + 1)
     whole = np.minimum(edges.astype(np.int64), length - 1)
-    pixels = np.moveaxis(frame, axis, 0).astype(np.float64)
-    sums = np.concatenate([np.zeros((1, *pixels.shape[1:])), np.cumsum(pixels, axis=0)])
+    pixels = np.moveaxis(frame, axis, 0)
+    sums = np.zeros((length + 1, *pixels.shape[1:]))
+    np.cumsum(pixels, axis=0, out=sums[1:])
     part = (edges - whole).reshape(-1, *(1,) * (pixels.ndim - 1))
-    up_to = sums[whole] + part * pixels[whole]
-    means = np.diff(up_to, axis=0) * (size / length)
+    means = np.diff(sums[whole] + part * pixels[whole], axis=0) * (size / length)
     if frame.dtype.kind in "iu":
         means = np.rint(means)
     result: NDArray[Any] = np.moveaxis(means, 0, axis).astype(frame.dtype)
