@@ -317,7 +317,7 @@ def test_bad_arguments():
     with pytest.raises(envfleet.ConfigError, match="same extras each step"):
         rollout(envs, lambda obs: (np.zeros(2, int), next(flips)), 2)
     shapes = iter([(2, 3), (2, 1)])
-    with pytest.raises(envfleet.ConfigError, match=r"'value' of shape \(2, 1\) at step 1, \(2, 3\) before"):
+    with pytest.raises(envfleet.ConfigError, match=r"'value' with rows of shape \(1,\) at step 1, \(3,\) before"):
         rollout(envs, lambda obs: (np.zeros(2, int), {"value": np.zeros(next(shapes))}), 2)
     assert rollout(envs, None, 2).mask.all()  # after an error the next rollout starts over
     envs.metadata.pop("autoreset_mode")

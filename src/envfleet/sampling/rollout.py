@@ -254,18 +254,14 @@ class _Collector:
         self._write_extras(step, extras)
         self._rewards[step], self._terminated[step], self._truncated[step] = reward, terminated, truncated
         ended = np.asarray(terminated) | np.asarray(truncated)
-        valid = self._mask[step]
-        if self._mode is AutoresetMode.NEXT_STEP:
-            valid &= ~state.ended
-        # Where an env raised and was restarted, nothing in the row means anything except that the episode ended.
         failed = restarted_rows(info)
-        if failed is not None:
-            valid &= ~failed
+        is_next_step = self._mode is AutoresetMode.NEXT_STEP
+        valid, state.starts = judge_rows(is_next_step, state.ended, ended, failed)
+        self._mask[step] = valid
         state.returns += np.where(valid, reward, 0.0)
         state.lengths += valid
         if ended.any():
             self._end_episodes(step, ended, obs, info, failed)
-        state.starts = state.ended if self._mode is AutoresetMode.NEXT_STEP else ended
         state.obs, state.ended = obs, ended
 
     def _act(self, obs: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -290,31 +286,12 @@ class _Collector:
         return join(space)(list(columns))
 
     def _write_extras(self, step: int, extras: Mapping[str, Any]) -> None:
-        for key, value in extras.items():
-            row = np.asarray(value)
-            if row.shape[:1] != (self._envs.num_envs,):
-                raise ConfigError(
-                    f"policy expected to return extras with a row for each of {self._envs.num_envs} envs, "
-                    f"got {key!r} of shape {row.shape}"
-                )
+        rows = {key: np.asarray(value) for key, value in extras.items()}
+        check_extras(rows, self._extras if step else None, self._envs.num_envs, step)
+        for key, row in rows.items():
             if key not in self._extras:
-                if step:
-                    raise ConfigError(
-                        f"policy expected to return the same extras each step, got {key!r} first at step {step}"
-                    )
                 self._extras[key] = np.zeros((len(self._rewards), *row.shape), row.dtype)
-            column = self._extras[key]
-            if row.shape != column.shape[1:]:
-                raise ConfigError(
-                    f"policy expected to return extras of the same shape each step, got {key!r} of shape {row.shape} "
-                    f"at step {step}, {column.shape[1:]} before"
-                )
-            self._extras[key] = _write_row(column, step, row)
-        if len(extras) != len(self._extras):
-            missing = sorted(set(self._extras) - set(extras))
-            raise ConfigError(
-                f"policy expected to return the same extras each step, got none of {missing} at step {step}"
-            )
+            self._extras[key] = _write_row(self._extras[key], step, row)
 
     def _end_episodes(
         self, step: int, ended: NDArray[np.bool_], obs: Any, info: Mapping[str, Any], failed: NDArray[np.bool_] | None
@@ -415,10 +392,7 @@ def _current_state(envs: VectorEnv[Any, Any, Any]) -> _EnvState | None:
     if state is not None and (
         state.num_resets != pool.num_resets or not _have_same_values(pool.observe(), state.pool_obs)
     ):
-        raise CallOrderError(
-            "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
-            "pass reset=True or a seed to start over"
-        )
+        raise used_since()
     return state
 
 
@@ -433,6 +407,52 @@ def _restored_state(envs: VectorEnv[Any, Any, Any], pool: Pool) -> _EnvState | N
             "which has no current observations before its next step(); pass reset=True or a seed to start over"
         )
     return _first_state(pool.observe(), phases == Phase.ENDED)
+
+
+# --- shared with the rollouts of a TorchPool -----------------------------------------------------
+
+
+def used_since() -> CallOrderError:
+    """Return the error for envs that others have used since the last rollout."""
+    return CallOrderError(
+        "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
+        "pass reset=True or a seed to start over"
+    )
+
+
+def check_extras(extras: Mapping[str, Any], columns: Mapping[str, Any] | None, num_envs: int, step: int) -> None:
+    """Raise ConfigError if a policy's extras (arrays or tensors) are not a row per env, the same ones at each step.
+
+    columns: what was written before, of shape (steps, num_envs, ...); None at first.
+    """
+    for key, rows in extras.items():
+        if rows.shape[:1] != (num_envs,):
+            raise ConfigError(
+                f"policy expected to return extras with a row for each of {num_envs} envs, got {key!r} of shape "
+                f"{tuple(rows.shape)}"
+            )
+        if columns is None:
+            continue
+        if key not in columns:
+            raise ConfigError(f"policy expected to return the same extras each step, got {key!r} first at step {step}")
+        if rows.shape[1:] != columns[key].shape[2:]:
+            raise ConfigError(
+                f"policy expected to return extras of the same shape each step, got {key!r} with rows of shape "
+                f"{tuple(rows.shape[1:])} at step {step}, {tuple(columns[key].shape[2:])} before"
+            )
+    if columns is not None and len(extras) != len(columns):
+        missing = sorted(set(columns) - {str(key) for key in extras})
+        raise ConfigError(f"policy expected to return the same extras each step, got none of {missing} at step {step}")
+
+
+def judge_rows(is_next_step: bool, ended_before: Any, ended: Any, failed: Any) -> tuple[Any, Any]:
+    """Return which rows of a step are transitions, and which of its observations start an episode; arrays or tensors.
+
+    failed: the envs that raised and were restarted, if any did. Nothing in their rows means anything except that the
+    episode ended.
+    """
+    valid = ~ended_before if is_next_step else ended_before | True
+    return valid if failed is None else valid & ~failed, ended_before if is_next_step else ended
 
 
 # --- columns -------------------------------------------------------------------------------------

@@ -16,10 +16,11 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
-from envfleet.errors import CallOrderError, ConfigError
+from envfleet.errors import ConfigError
 from envfleet.infos import restarted_rows
 from envfleet.option_checks import integer_option
 from envfleet.policies import BatchPolicy, Policy, as_arrays
+from envfleet.sampling.rollout import check_extras, judge_rows, used_since
 from envfleet.seeding import Seed
 
 
@@ -105,10 +106,7 @@ def rollout_on_device(
         ended = [none[own] for own in rows]
         state = _PoolState(parts_of_obs, ended, [~own for own in ended], [None] * len(rows), [])
     elif state.num_batches != [group.num_batches for group in envs.groups]:
-        raise CallOrderError(
-            "rollout() expected the envs as the last rollout left them, got envs that were stepped or reset since; "
-            "pass reset=True or a seed to start over"
-        )
+        raise used_since()
     buffer: dict[str, Any] = {}
     parts = [
         _GroupCollector(group, rows, own, num_steps, envs.num_envs, buffer, *last)
@@ -174,17 +172,15 @@ class _GroupCollector:
         # One group has nothing to overlap with: its envs step in the caller's thread, too.
         result = self._group.step(self._actions) if self._is_only else self._group.recv()
         obs, reward, terminated, truncated, info = result
-        mask = ~self.ended if self._is_next_step else torch.ones_like(self.ended)
+        ended = terminated | truncated
         failed = restarted_rows(info)
-        if failed is not None:  # nothing in these rows means anything but that the episode ended
-            mask &= ~torch.as_tensor(failed, device=mask.device)
+        failed = None if failed is None else torch.as_tensor(failed, device=ended.device)
+        mask, self.starts = judge_rows(self._is_next_step, self.ended, ended, failed)
         columns = {"rewards": reward, "terminated": terminated, "truncated": truncated, "mask": mask}
         if not self._is_next_step:
             columns["final_obs"] = info["final_obs"]
         for name, column in columns.items():
             self._write(name, step, column)
-        ended = terminated | truncated
-        self.starts = self.ended if self._is_next_step else ended
         self.obs, self.ended = obs, ended
 
     def _choose(self) -> tuple[Tensors, Mapping[str, torch.Tensor]]:
@@ -202,31 +198,12 @@ class _GroupCollector:
         return _map(on_device, actions), {key: on_device(value) for key, value in extras.items()}
 
     def _write_extras(self, step: int, extras: Mapping[str, torch.Tensor]) -> None:
+        rows = {key: _tensor(value) for key, value in extras.items()}
         is_first = step == 0 and self._rows.start == 0
-        for key, value in extras.items():
-            rows = _tensor(value)
-            if rows.shape[:1] != (self._group.num_envs,):
-                raise ConfigError(
-                    f"policy expected to return extras with a row for each of {self._group.num_envs} envs, "
-                    f"got {key!r} of shape {tuple(rows.shape)}"
-                )
-            column = self._buffer.get(f"extra {key}")
-            if column is None and not is_first:
-                raise ConfigError(
-                    f"policy expected to return the same extras each step, got {key!r} first at step {step}"
-                )
-            if column is not None and rows.shape[1:] != column.shape[2:]:
-                raise ConfigError(
-                    f"policy expected to return extras of the same shape each step, got {key!r} with rows of shape "
-                    f"{tuple(rows.shape[1:])} at step {step}, {tuple(column.shape[2:])} before"
-                )
-            self._write(f"extra {key}", step, rows)
-        known = {name.removeprefix("extra ") for name in self._buffer if name.startswith("extra ")}
-        if len(extras) != len(known):
-            missing = sorted(known - {str(key) for key in extras})
-            raise ConfigError(
-                f"policy expected to return the same extras each step, got none of {missing} at step {step}"
-            )
+        known = {key.removeprefix("extra "): own for key, own in self._buffer.items() if key.startswith("extra ")}
+        check_extras(rows, None if is_first else known, self._group.num_envs, step)
+        for key, value in rows.items():
+            self._write(f"extra {key}", step, value)
 
     def _write(self, name: str, step: int, value: Tensors) -> None:
         if name not in self._buffer:
