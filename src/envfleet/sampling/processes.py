@@ -28,6 +28,7 @@ import cloudpickle
 
 from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
+from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
 from envfleet.executors.processes.worker import ProcessContext
 from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
@@ -36,7 +37,6 @@ from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_e
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory
 from envfleet.sampling.worker import GeneratorJob
 
-_CLOSE_TIMEOUT_S = 5.0
 _KILL_TIMEOUT_S = 5.0
 _GRACE_S = 1.0  # for the trajectory that is running when the runner is closed
 _SEND_TIMEOUT_S = 10
@@ -117,7 +117,7 @@ class ProcessesBackend(Backend):
         try:
             if has_scheduler:
                 self._queue.submit(self._scheduler.close_workers)
-                deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+                deadline = time.monotonic() + CLOSE_TIMEOUT_S
                 for worker in self._workers:
                     worker.process.wait(max(0.0, deadline - time.monotonic()))
         finally:

@@ -20,6 +20,7 @@ from typing import Any
 
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
+from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import ActorContext
@@ -38,7 +39,6 @@ from envfleet.sampling.weights import WeightsStore, set_process_store
 from envfleet.sampling.worker import StopWorker
 
 _GRACE_S = 1.0
-_CLOSE_TIMEOUT_S = 5.0
 # Nothing wakes up a thread that waits for Ray: this is how often it checks whether another one has ended its stream.
 _CHECK_S = 0.25
 
@@ -502,7 +502,7 @@ class RayBackend(Backend):
         self._is_closed = True  # first: the thread that holds the lock checks it
         faults: list[Fault] = []
         # A running next_event() must return before the session may end: without one, ray.wait() would start another.
-        has_lock = self._lock.acquire(timeout=_CLOSE_TIMEOUT_S)
+        has_lock = self._lock.acquire(timeout=CLOSE_TIMEOUT_S)
         try:
             if self._session.is_alive:
                 faults = self._close_generators()
@@ -515,7 +515,7 @@ class RayBackend(Backend):
         return faults
 
     def _close_generators(self) -> list[Fault]:
-        deadline = time.monotonic() + _CLOSE_TIMEOUT_S
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
         for worker in self._workers:
             self._tell(worker, "stop")
         refs = {worker.handle.close.remote(): worker for worker in self._workers if worker.handle is not None}
