@@ -68,9 +68,8 @@ def worker_table(count: int) -> None:
                 "CartPole-v1",
                 backend="ray",
                 num_workers=num_workers,
-                envs_per_worker=1,
-                placement_timeout=300,
-                ray_direct=is_direct,
+                num_envs=num_workers,
+                ray=envfleet.RayConfig(direct=is_direct, placement_timeout_s=300),
             ) as pool:
                 pool.reset(seed=0)
                 actions = np.zeros(num_workers, dtype=np.int64)

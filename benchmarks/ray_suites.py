@@ -19,7 +19,7 @@ from python_envs import SleepyEnv
 from ray_env_wrapper_shims import import_ray_env_wrapper
 
 FLEET, NATIVE = "envfleet ray", "envfleet ray, native CartPole"
-THROUGH_RAY = "envfleet ray, ray_direct=False"
+THROUGH_RAY = "envfleet ray, direct=False"
 BARE, WRAPPER = "bare Ray actors", "RayEnvWrapper"
 ASYNC, SYNC = "envfleet ray, asynchronous", "envfleet ray, synchronous"
 _WORKERS = 2
@@ -34,7 +34,7 @@ def _session() -> Any:
     return ray
 
 
-def fleet(per_worker: int, inner_backend: str, ray_direct: bool = True) -> Loop:
+def fleet(per_worker: int, inner_backend: str, direct: bool = True) -> Loop:
     import envfleet
 
     _session()
@@ -42,9 +42,8 @@ def fleet(per_worker: int, inner_backend: str, ray_direct: bool = True) -> Loop:
         _CARTPOLE,
         backend="ray",
         num_workers=_WORKERS,
-        envs_per_worker=per_worker,
-        inner_backend=inner_backend,
-        ray_direct=ray_direct,
+        num_envs=_WORKERS * per_worker,
+        ray=envfleet.RayConfig(inner_backend=inner_backend, direct=direct),
     )
     pool.reset(seed=0)
     return sync_loop(pool.step, pool.num_envs, pool.close)
@@ -111,7 +110,7 @@ def uneven(batch_size: int) -> Loop:
     import envfleet
 
     _session()
-    pool = envfleet.make(UnevenEnv, backend="ray", num_workers=8, envs_per_worker=1, batch_size=batch_size, seed=0)
+    pool = envfleet.make(UnevenEnv, backend="ray", num_workers=8, num_envs=8, batch_size=batch_size, seed=0)
     if batch_size == pool.num_envs:
         pool.reset()
         return sync_loop(pool.step, pool.num_envs, pool.close)

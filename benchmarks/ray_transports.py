@@ -82,7 +82,12 @@ def speed_table(ray: Any, seconds: float) -> None:
     print("| workers x envs | own connections | Compiled Graph | ratio of throughputs |\n|---|---|---|---|")
     for num_envs in ENVS_PER_WORKER:
         pool = envfleet.make_pool(
-            "CartPole-v1", backend="ray", num_workers=2, envs_per_worker=num_envs, inner_num_workers=1, seed=0
+            "CartPole-v1",
+            backend="ray",
+            num_workers=2,
+            num_envs=2 * num_envs,
+            ray=envfleet.RayConfig(inner_num_workers=1),
+            seed=0,
         )
         pool.reset()
         actions = np.random.default_rng(0).integers(0, 2, 2 * num_envs)

@@ -28,9 +28,8 @@ def main(args: Args) -> None:
     envs = envfleet.make(
         args.env,
         backend="ray",
-        ray_address=args.address,
+        ray=envfleet.RayConfig(address=args.address, envs_per_worker=args.envs_per_worker),
         num_workers=args.num_workers,
-        envs_per_worker=args.envs_per_worker,
         # Half of the envs per batch: the other half keeps running.
         batch_size=args.num_workers * args.envs_per_worker // 2,
         on_error="restart",

@@ -14,8 +14,8 @@ import pytest
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import ConfigError, EnvError, PoolConfig, RayConfig, SeedError, UnknownEnvError
-from envfleet.making.options import parse_options, resolve_num_workers
+from envfleet import ConfigError, EnvError, RayConfig, SeedError, UnknownEnvError
+from envfleet.options import pool_options, resolve_num_workers
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_options_of_make(options, message):
 
 
 def test_flags_may_be_of_numpy():
-    config = parse_options({"copy": np.False_, "check_actions": np.True_, "seed_envs": False}).config
+    config = pool_options(copy=np.False_, check_actions=np.True_, seed_envs=False).config
     assert (config.copy, config.check_actions, config.seed_envs) == (False, True, False)
     assert type(config.copy) is bool
 
@@ -79,9 +79,9 @@ def test_flags_may_be_of_numpy():
 )
 def test_a_pool_config_checks_itself(fields, message):
     with pytest.raises(ConfigError, match=message):
-        PoolConfig(**fields)
+        pool_options(**fields)
     with pytest.raises(ConfigError, match=message):
-        replace(PoolConfig(), **fields)
+        replace(pool_options().config, **fields)
 
 
 @pytest.mark.parametrize(
@@ -90,12 +90,12 @@ def test_a_pool_config_checks_itself(fields, message):
         ({"envs_per_worker": 0}, "envs_per_worker expected an integer from 1"),
         ({"inner_backend": "gpu"}, "inner_backend expected one of"),
         ({"inner_num_workers": -1}, "inner_num_workers expected an integer from 0"),
-        ({"address": 5}, "ray_address expected an address"),
-        ({"actor_options": 5}, "ray_options expected a dict"),
-        ({"actor_options": {"max_restarts": 3}}, "ray_options cannot contain 'max_restarts'"),
+        ({"address": 5}, "address expected an address"),
+        ({"actor_options": 5}, "actor_options expected a dict"),
+        ({"actor_options": {"max_restarts": 3}}, "actor_options cannot contain 'max_restarts'"),
         ({"runtime_env": "x"}, "runtime_env expected a dict"),
-        ({"direct": "no"}, "ray_direct expected True or False, got 'no'"),
-        ({"placement_timeout_s": 0}, "placement_timeout expected seconds above 0"),
+        ({"direct": "no"}, "direct expected True or False, got 'no'"),
+        ({"placement_timeout_s": 0}, "placement_timeout_s expected seconds above 0"),
     ],
     ids=str,
 )
@@ -389,8 +389,8 @@ def test_frozen_lakes_maps_in_every_form():
     ],
 )
 def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_envs, batch_size, backend, per_core):
-    monkeypatch.setattr("envfleet.making.options._native.usable_cores", lambda: 4)
-    config = parse_options({"num_envs": num_envs, "batch_size": batch_size}).config
+    monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 4)
+    config = pool_options(num_envs=num_envs, batch_size=batch_size).config
     expected = 4 * per_core if per_core else 1
     assert resolve_num_workers(config, backend, has_slow_steps=True) == expected
     assert resolve_num_workers(config, backend) == min(num_envs, 4)
@@ -400,8 +400,8 @@ def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_env
 
 
 def test_the_default_number_of_workers_is_one_that_may_be_passed(monkeypatch):
-    monkeypatch.setattr("envfleet.making.options._native.usable_cores", lambda: 384)
-    config = parse_options({"num_envs": 8192, "num_workers": 1024}).config
+    monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 384)
+    config = pool_options(num_envs=8192, num_workers=1024).config
     assert resolve_num_workers(replace(config, num_workers=0), "processes", has_slow_steps=True) == 1024
 
 
@@ -419,14 +419,14 @@ def test_num_threads_is_envpools_name_of_num_workers():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"ray": RayConfig(address="auto"), "ray_address": "local"}, "ray_address or ray=RayConfig.* got both"),
-        ({"ray": RayConfig(placement_timeout_s=5), "placement_timeout": 6}, "placement_timeout or ray=RayConfig"),
-        ({"envs_per_worker": 0}, "envs_per_worker expected an integer from 1"),
-        ({"inner_num_workers": -1}, "inner_num_workers expected an integer from 0"),
-        ({"ray_direct": 1}, "ray_direct expected True or False, got 1"),
+        (
+            {"envs_per_worker": 1},
+            r"did you mean 'ray=RayConfig\(envs_per_worker=...\)'",
+        ),
+        ({"ray_adress": "auto"}, r"did you mean 'ray=RayConfig\(address=...\)'"),
         ({"ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig, got dict"),
         ({"backend": "native", "ray": RayConfig(address="auto")}, "expected backend='ray'"),
-        ({"backend": "native", "inner_num_workers": 2}, "inner_num_workers expected backend='ray'"),
+        ({"backend": "processes", "ray": RayConfig(direct=False)}, r"ray=RayConfig\(...\) expected backend='ray'"),
     ],
     ids=str,
 )
@@ -435,21 +435,13 @@ def test_options_of_ray(options, message):
         envfleet.make("CartPole-v1", **{"backend": "ray", "num_envs": 2, **options})
 
 
-def test_flat_and_grouped_options_of_ray_are_the_same():
-    flat = {
-        "inner_backend": "threads",
-        "inner_num_workers": 2,
-        "ray_address": "auto",
-        "ray_options": {"num_cpus": 1},
-        "runtime_env": {"env_vars": {}},
-        "ray_direct": False,
-        "placement_timeout": 5.0,
-    }
-    grouped = RayConfig(None, "threads", 2, "auto", {"num_cpus": 1}, {"env_vars": {}}, False, 5.0)
-    assert parse_options({"backend": "ray", **flat}).config.ray == grouped
-    assert parse_options({"backend": "ray", "ray": grouped}).config.ray == grouped
-    parsed = parse_options({"backend": "ray", "ray": RayConfig(envs_per_worker=3), "num_workers": 2}).config
-    assert (parsed.num_envs, parsed.num_workers) == (6, 2)
+def test_a_ray_config_completes_the_numbers():
+    config = RayConfig(None, "threads", 2, "auto", {"num_cpus": 1}, {"env_vars": {}}, False, 5.0)
+    assert pool_options(backend="ray", ray=config).config.ray == config
+    assert pool_options(backend="serial", ray=RayConfig()).config.ray == RayConfig()
+    for sizes in ({"num_workers": 2}, {"num_envs": 6}, {"num_envs": 6, "num_threads": 2}):
+        parsed = pool_options(backend="ray", ray=RayConfig(envs_per_worker=3), **sizes).config
+        assert (parsed.num_envs, parsed.num_workers) == (6, 2)
 
 
 # In a process of its own: the limit of memory stays.

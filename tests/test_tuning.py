@@ -23,7 +23,7 @@ import envfleet
 from envfleet import _native
 from envfleet.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
 from envfleet.making.builders import builders_for
-from envfleet.making.options import parse_options
+from envfleet.options import pool_options
 from envfleet.tuning import Case, Tuning, candidates, search
 from envfleet.tuning import probe as probe_module
 from envfleet.tuning.probe import Probe, probe
@@ -245,7 +245,7 @@ def test_an_env_that_raises_now_and_then_is_measured_if_on_error_restarts_it(at_
 
 
 def test_an_env_that_shares_its_core_does_not_wait() -> None:
-    parsed = parse_options({})
+    parsed = pool_options()
     builders = builders_for(SpinningEnv, 1, [{}], (), None, None)
     cores = os.sched_getaffinity(0)
     spin = [sys.executable, "-c", "print('started', flush=True)\nwhile True: pass"]

@@ -13,9 +13,9 @@ from envfleet.apis.dm import DmPool
 from envfleet.apis.gym import GymPool
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.pettingzoo import PlayerRowsPool
-from envfleet.making.options import Backend
+from envfleet.options import BackendName
 
-backend: Backend
+backend: BackendName
 for backend in ("auto", "native", "serial", "threads", "processes", "ray"):
     envfleet.make_pool("CartPole-v1", backend=backend)
 envfleet.make("CartPole-v1", backend="ray", ray=envfleet.RayConfig(inner_backend="threads", address="auto"))

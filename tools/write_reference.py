@@ -24,7 +24,7 @@ PAGES = ROOT / "docs" / "reference"
 BLOCK = re.compile(r"(<!-- reference: (\S+)(.*?)-->\n).*?(<!-- end of reference -->)", re.DOTALL)
 HIDDEN = ("short_repr",)  # not of interest to users, in modules without __all__
 MIXINS = ("PoolView", "HasStats")  # bases whose members the table of a class includes
-OPTIONS = "envfleet.making.options.pool_options"
+OPTIONS = "envfleet.options.pool_options"
 
 Definition = ast.ClassDef | ast.FunctionDef
 
@@ -106,14 +106,9 @@ def options_table(found: Found) -> list[str]:
         own.arg: ast.unparse(value) for own, value in zip(names.kwonlyargs, names.kw_defaults, strict=True) if value
     }
     lines = ["| option | default | |", "|---|---|---|"]
-    described = set()
     for text in re.split(r"\n(?=\w+: )", inspect.cleandoc(found.doc).split("\n\n", 2)[2]):
         name, _, meaning = text.partition(": ")
-        described.add(name)
         lines.append(f"| `{name}` | `{defaults[name]}` | {summary(meaning)} |")
-    lines += [
-        f"| `{name}` | `{default}` | a field of `ray` |" for name, default in defaults.items() if name not in described
-    ]
     return lines
 
 

@@ -33,8 +33,9 @@ from envfleet.making.make import (
     make_spec,
 )
 from envfleet.making.registry import list_all_envs, register
+from envfleet.options import PoolConfig, RayConfig
 from envfleet.pool import Pool, PoolState
-from envfleet.spec import EnvSpec, PoolConfig, RayConfig
+from envfleet.spec import EnvSpec
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.tuning import Tuning, tune
 

@@ -36,9 +36,10 @@ from envfleet.errors import (
     short_repr,
 )
 from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
+from envfleet.options import PoolConfig
 from envfleet.restarts import Restarts
 from envfleet.seeding import Seed, fresh_seeds, seeds_for, to_words
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats
 from envfleet.validation import check_can_step, check_env_id, check_env_ids, check_step
 

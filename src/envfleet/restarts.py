@@ -14,9 +14,9 @@ from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, Executor
 from envfleet.infos import RestartMessage, merge, row_as_given
+from envfleet.options import PoolConfig
 from envfleet.seeding import restart_seed, to_words
 from envfleet.spaces import join, split
-from envfleet.spec import PoolConfig
 
 
 class Restarts:

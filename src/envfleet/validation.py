@@ -23,7 +23,7 @@ from envfleet.spaces import Leaf, leaves_of, path_text, plain_array_leaf, split
 
 if TYPE_CHECKING:
     from envfleet.executors.base import Executor
-    from envfleet.spec import PoolConfig
+    from envfleet.options import PoolConfig
 
 
 # What numpy, another library's __array__() and a space's contains() raise for a wrong value. Not every Exception: one

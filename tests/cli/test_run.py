@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet import options
 from envfleet.cli import main
 from envfleet.cli.arguments import output_file, parameter
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
-from envfleet.making import options
 from envfleet.tuning.throughput import RandomStepper
 
 PLUGIN = """

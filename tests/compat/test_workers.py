@@ -357,7 +357,8 @@ def test_ray_actors(project):
         with WrapperRayVecEnv(my_envs.make_and_seed, 2, 1) as vec_env:
             print(vec_env.reset().shape)
             assert all(pid != os.getpid() and own == repr(gym) for pid, own in vec_env.env_method("where"))
-        with envfleet.make(my_envs.make, num_envs=2, backend="ray", num_workers=1, inner_backend="processes") as envs:
+        inner = envfleet.RayConfig(inner_backend="processes")
+        with envfleet.make(my_envs.make, num_envs=2, backend="ray", num_workers=1, ray=inner) as envs:
             print(envs.reset()[0].shape)
         with Runner([my_envs.trajectories], backend="ray") as runner:
             print(next(runner.trajs()) == [repr(gym), 2])

@@ -302,7 +302,7 @@ def test_a_rollout_is_that_of_a_plain_loop(name, setting, tmp_path, monkeypatch)
         batch_size=setting.batch_size,
         backend=setting.backend,
         autoreset_mode=setting.mode,
-        **({"inner_backend": "serial"} if setting.backend == "ray" else {}),
+        **({"ray": envfleet.RayConfig(inner_backend="serial")} if setting.backend == "ray" else {}),
         **case.options,
         **options,
     ) as pool:

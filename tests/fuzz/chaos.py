@@ -230,7 +230,7 @@ def makers(with_ray: bool) -> Iterator[Callable[[], Subject]]:
     yield partial(Trajectories, "runner", 3)
     if with_ray:
         yield partial(Synchronous, "processes, spawned", 4, backend="processes", num_workers=2, start_method="spawn")
-        ray = {"backend": "ray", "ray_options": {"num_cpus": 0}}
+        ray = {"backend": "ray", "ray": envfleet.RayConfig(actor_options={"num_cpus": 0})}
         yield partial(Synchronous, "ray", 6, num_workers=3, **ray)
         yield partial(Asynchronous, "ray, asynchronous", 4, num_workers=2, batch_size=1, **ray)
         yield partial(Trajectories, "runner on ray", 2, **ray)

@@ -34,7 +34,7 @@ def make_on(backend: str, case: Case) -> Any:
     options = {} if backend == "serial" else {"num_workers": case.num_workers}
     if backend == "ray":
         ray_session()
-        options["inner_backend"] = "serial"
+        options["ray"] = envfleet.RayConfig(inner_backend="serial")
     return envfleet.make(factories_of(case), backend=backend, autoreset_mode=case.mode, **options)
 
 

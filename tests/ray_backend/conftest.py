@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import Pool
+from envfleet import Pool, RayConfig
 
 
 @pytest.fixture
@@ -29,4 +29,7 @@ def make_direct():
 
 @pytest.fixture(params=["direct", pytest.param("through Ray", marks=pytest.mark.soak)])
 def make(request, make_direct):
-    return partial(make_direct, ray_direct=False) if request.param == "through Ray" else make_direct
+    def make_through_ray(env: Any, ray: RayConfig | None = None, **options: Any) -> Pool:
+        return make_direct(env, ray=replace(ray or RayConfig(), direct=False), **options)
+
+    return make_direct if request.param == "direct" else make_through_ray

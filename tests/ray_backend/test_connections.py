@@ -14,7 +14,7 @@ from ray_probes import BigActionEnv, LargeEnv, LargeSleepyEnv, UnpackableEnv
 from support.python_probes import FaultyEnv, SleepyEnv
 
 import envfleet
-from envfleet import ConfigError, Pool, WorkerDied
+from envfleet import ConfigError, Pool, RayConfig, WorkerDied
 from envfleet.errors import RecvTimeout
 from envfleet.executors.ray.connection import (
     HELLO_BYTES,
@@ -47,8 +47,8 @@ def break_connection(pool: Pool, worker: int) -> None:
 
 
 def test_both_ways_give_the_same_rows(make):
-    options = {"num_workers": 2, "envs_per_worker": 3, "seed": 7}
-    direct, by_ray = make(SleepyEnv, **options), make(SleepyEnv, **options, ray_direct=False)
+    options = {"num_workers": 2, "num_envs": 6, "seed": 7}
+    direct, by_ray = make(SleepyEnv, **options), make(SleepyEnv, **options, ray=RayConfig(direct=False))
     assert None not in connections_of(direct)
     assert connections_of(by_ray) == [None, None]
     np.testing.assert_array_equal(direct.reset().obs, by_ray.reset().obs)
@@ -64,7 +64,7 @@ def test_both_ways_give_the_same_rows(make):
 @pytest.mark.parametrize("when", ["while idle", "while pending"])
 def test_a_connection_that_breaks_costs_nothing_but_speed(make, when):
     """What was pending is sent again through Ray, and an env that has stepped is not stepped again."""
-    pool = make(SleepyEnv, num_workers=2, envs_per_worker=2, batch_size=3)
+    pool = make(SleepyEnv, num_workers=2, num_envs=4, batch_size=3)
     pool.reset()
     ids = np.arange(4, dtype=np.int32)
     counts = np.zeros(4, dtype=int)
@@ -133,7 +133,7 @@ def test_rows_larger_than_any_buffer_neither_block_the_worker_nor_the_caller(mak
 
 
 def test_a_broken_connection_of_a_busy_worker_delays_no_other(make):
-    pool = make(SleepyEnv, num_workers=2, envs_per_worker=1, batch_size=1, step_timeout=30)
+    pool = make(SleepyEnv, num_workers=2, num_envs=2, batch_size=1, step_timeout=30)
     pool.reset()
     pool.send(np.array([4000, 1], dtype=np.float32), np.arange(2, dtype=np.int32))
     break_connection(pool, 0)
@@ -148,7 +148,7 @@ def test_a_broken_connection_of_a_busy_worker_delays_no_other(make):
 
 def test_a_worker_that_responds_while_no_call_waits_is_not_overdue(make):
     """Its reply fits into no buffer, so that most of it is still to come when step_timeout is over."""
-    pool = make(LargeSleepyEnv, num_workers=2, envs_per_worker=8, step_timeout=4.0)
+    pool = make(LargeSleepyEnv, num_workers=2, num_envs=16, step_timeout=4.0)
     pool.reset()
     pool.send(np.ones(16, dtype=np.float32))
     time.sleep(5.0)  # the subject, not a wait for anything
@@ -156,7 +156,7 @@ def test_a_worker_that_responds_while_no_call_waits_is_not_overdue(make):
 
 
 def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
-    pool = make(BigActionEnv, num_workers=1, envs_per_worker=4, batch_size=1)
+    pool = make(BigActionEnv, num_workers=1, num_envs=4, batch_size=1)
     pool.reset()
 
     def send(milliseconds: int, env_id: int) -> None:
@@ -177,7 +177,7 @@ def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
 
 
 def test_what_fails_after_its_envs_stepped_is_not_done_again(make):
-    pool = make(UnpackableEnv, num_workers=2, envs_per_worker=1)
+    pool = make(UnpackableEnv, num_workers=2, num_envs=2)
     pool.reset(seed=0)
     with pytest.raises(WorkerDied, match=r"env 0 raised in step\(\).*the request was started, and failed"):
         pool.step([UnpackableEnv.THROW, STEP])
@@ -186,17 +186,17 @@ def test_what_fails_after_its_envs_stepped_is_not_done_again(make):
 
 
 def test_where_ray_encrypts_nothing_travels_in_the_open(make, monkeypatch):
-    pool = make(FaultyEnv, num_workers=1, num_envs=1, ray_direct=False)
+    pool = make(FaultyEnv, num_workers=1, num_envs=1, ray=RayConfig(direct=False))
     monkeypatch.setenv("RAY_USE_TLS", "1")
     Connections(ray, True).connect(pool.executor._workers)
     assert connections_of(pool) == [None]
 
 
 def test_an_odd_option_is_refused():
-    with pytest.raises(ConfigError, match="ray_direct expected"):
-        envfleet.make_pool(FaultyEnv, backend="ray", num_workers=1, ray_direct="maybe")
-    with pytest.raises(ConfigError, match="ray_direct expected backend='ray'"):
-        envfleet.make_pool(FaultyEnv, backend="serial", ray_direct=False)
+    with pytest.raises(ConfigError, match="direct expected"):
+        envfleet.make_pool(FaultyEnv, backend="ray", num_workers=1, ray=RayConfig(direct="maybe"))
+    with pytest.raises(ConfigError, match="expected backend='ray'"):
+        envfleet.make_pool(FaultyEnv, backend="serial", ray=RayConfig(direct=False))
 
 
 # --- the two ends by themselves ------------------------------------------------------------------

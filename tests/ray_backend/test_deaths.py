@@ -14,7 +14,7 @@ from support.python_probes import FaultyEnv, SleepyEnv, TrailEnv, scribble_on_tr
 from support.ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
 from support.traces import alive, is_alive, wait_until
 
-from envfleet import CallOrderError, EnvError, Pool, WorkerDied
+from envfleet import CallOrderError, EnvError, Pool, RayConfig, WorkerDied
 from envfleet.errors import PlacementError
 from envfleet.seeding import restart_seed
 
@@ -44,7 +44,7 @@ def first_draw(seed: int) -> int:
 
 @KILLS
 def test_a_killed_actor_is_a_death_of_its_envs_alone_and_a_reset_brings_them_back(make, kill):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2)
+    pool = make(FaultyEnv, num_workers=2, num_envs=4)
     pool.reset(seed=5)
     kill(pool, 1)
     with pytest.raises(WorkerDied, match=r"env 2 raised in step\(\).*Ray actor") as caught:
@@ -60,7 +60,7 @@ def test_a_killed_actor_is_a_death_of_its_envs_alone_and_a_reset_brings_them_bac
 
 
 def test_observe_has_the_rows_of_the_envs_that_were_reset_since_their_actor_died(make):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2)
+    pool = make(FaultyEnv, num_workers=2, num_envs=4)
     pool.reset(seed=5)
     kill_by_signal(pool, 1)
     with pytest.raises(WorkerDied):
@@ -76,7 +76,7 @@ def test_observe_has_the_rows_of_the_envs_that_were_reset_since_their_actor_died
 
 
 def test_a_restart_reports_truncated_rows_and_reseeds(make):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=2, on_error="restart")
+    pool = make(FaultyEnv, num_workers=2, num_envs=4, on_error="restart")
     pool.reset(seed=5)
     pool.step([STEP] * 4)
     kill_by_signal(pool, 0)
@@ -92,7 +92,7 @@ def test_a_restart_reports_truncated_rows_and_reseeds(make):
 
 def test_a_restarted_row_has_the_last_observation(make):
     """Whether the env raised, or its actor was killed; and after a state was restored."""
-    pool = make(TrailEnv, num_workers=2, envs_per_worker=2, on_error="restart")
+    pool = make(TrailEnv, num_workers=2, num_envs=4, on_error="restart")
     pool.reset(seed=5)
     for failing in ([1], [0, 1]):
         batch = pool.step([0] * 4)
@@ -119,7 +119,7 @@ def test_a_restarted_row_has_the_last_observation(make):
 
 @pytest.mark.parametrize("mode", ["same_step", pytest.param("disabled", marks=pytest.mark.soak)])
 def test_a_restart_in_other_modes(make, mode):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=1, on_error="restart", autoreset_mode=mode)
+    pool = make(FaultyEnv, num_workers=2, num_envs=2, on_error="restart", autoreset_mode=mode)
     pool.reset(seed=5)
     kill_by_ray(pool, 0)
     batch = pool.step([STEP] * 2)
@@ -131,14 +131,14 @@ def test_a_restart_in_other_modes(make, mode):
 
 
 def test_an_actor_that_died_idle_is_replaced_by_a_reset(make):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=1)
+    pool = make(FaultyEnv, num_workers=2, num_envs=2)
     pool.reset(seed=0)
     kill_by_signal(pool, 0)
     assert pool.reset(seed=0).obs[:, 0].tolist() == [first_draw(0), first_draw(1)]
 
 
 def test_of_an_async_pool_the_rows_of_a_dead_worker_come_back_once(make):
-    pool = make(SleepyEnv, num_workers=2, envs_per_worker=2, batch_size=2, on_error="restart")
+    pool = make(SleepyEnv, num_workers=2, num_envs=4, batch_size=2, on_error="restart")
     pool.reset()
     pool.send(np.array([3000, 3000, 1, 1], dtype=np.float32), np.arange(4, dtype=np.int32))
     assert pool.recv().env_id.tolist() == [2, 3]
@@ -151,7 +151,7 @@ def test_of_an_async_pool_the_rows_of_a_dead_worker_come_back_once(make):
 
 
 def test_calls_of_a_dead_actor_name_it(make):
-    pool = make(FaultyEnv, num_workers=2, envs_per_worker=1)
+    pool = make(FaultyEnv, num_workers=2, num_envs=2)
     pool.reset(seed=0)
     kill_by_ray(pool, 1)
     with pytest.raises(WorkerDied, match=r"env 1 raised in get_attr\('count'\): its Ray actor.*; reset the env"):
@@ -164,7 +164,7 @@ def test_calls_of_a_dead_actor_name_it(make):
 
 def test_a_killed_node_moves_its_envs_to_another(make):
     with spare_nodes(2) as nodes:
-        pool = make(PlacedEnv, num_workers=2, envs_per_worker=2, on_error="restart", ray_options=SPARE)
+        pool = make(PlacedEnv, num_workers=2, num_envs=4, on_error="restart", ray=RayConfig(actor_options=SPARE))
         pool.reset(seed=5)
         places = node_of(pool)
         assert len(set(places)) == 2  # SPREAD
@@ -181,14 +181,14 @@ def test_a_killed_node_moves_its_envs_to_another(make):
 
 
 def test_an_actor_that_nothing_has_room_for_is_told_in_time(make):
-    with pytest.raises(PlacementError, match=r"1 of 1 Ray actors.*placement_timeout=1 s.*'num_cpus': 1000.*has"):
-        make(FaultyEnv, num_workers=1, placement_timeout=1, ray_options={"num_cpus": 1000})
+    with pytest.raises(PlacementError, match=r"1 of 1 Ray actors.*placement_timeout_s=1;.*'num_cpus': 1000.*has"):
+        make(FaultyEnv, num_workers=1, ray=RayConfig(placement_timeout_s=1, actor_options={"num_cpus": 1000}))
     with pytest.raises(PlacementError, match="spare"):
-        make(FaultyEnv, num_workers=1, placement_timeout=0.5, ray_options=SPARE)
+        make(FaultyEnv, num_workers=1, ray=RayConfig(placement_timeout_s=0.5, actor_options=SPARE))
 
 
 def test_an_env_that_hangs_is_given_up_after_step_timeout(make):
-    pool = make(SleepyEnv, num_workers=2, envs_per_worker=1, step_timeout=1.0)
+    pool = make(SleepyEnv, num_workers=2, num_envs=2, step_timeout=1.0)
     pool.reset()
     with pytest.raises(WorkerDied, match=r"step_timeout=1 s") as caught:
         pool.step(np.array([10_000, 1], dtype=np.float32))
@@ -199,7 +199,7 @@ def test_an_env_that_hangs_is_given_up_after_step_timeout(make):
 
 @pytest.mark.soak  # seconds of sleep
 def test_a_slow_env_within_step_timeout_is_left_alone(make):
-    pool = make(SleepyEnv, num_workers=1, envs_per_worker=2, batch_size=1, step_timeout=3.0, on_error="restart")
+    pool = make(SleepyEnv, num_workers=1, num_envs=2, batch_size=1, step_timeout=3.0, on_error="restart")
     pool.reset()
     pool.send(np.array([1800], dtype=np.float32), [0])
     pool.send(np.array([1800], dtype=np.float32), [1])  # waits its turn, which does not count
@@ -209,8 +209,8 @@ def test_a_slow_env_within_step_timeout_is_left_alone(make):
 
 @pytest.mark.parametrize("is_direct", [True, False])
 def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(make_direct, is_direct):
-    options = {"batch_size": 1, "step_timeout": 2.0, "ray_direct": is_direct}
-    pool = make_direct(StuckEnv, num_workers=2, envs_per_worker=2, **options)
+    options = {"batch_size": 1, "step_timeout": 2.0, "ray": RayConfig(direct=is_direct)}
+    pool = make_direct(StuckEnv, num_workers=2, num_envs=4, **options)
     pool.reset()
     pool.send([STEP, STEP], [0, 2])  # what is answered and not received yet is no reason to wait either
     pool.send([StuckEnv.HANG], [1])
@@ -235,7 +235,7 @@ def test_what_is_asked_behind_a_step_that_hangs_comes_back_after_step_timeout(ma
 def test_a_learner_that_is_away_longer_than_step_timeout_loses_nothing(make):
     """The rows lie on the actor's node until they are fetched."""
     with spare_nodes(1):
-        options = {"envs_per_worker": 1, "step_timeout": 4.0, "ray_options": SPARE, "ray_direct": False}
+        options = {"num_envs": 2, "step_timeout": 4.0, "ray": RayConfig(actor_options=SPARE, direct=False)}
         pool = make(LargeSleepyEnv, num_workers=2, **options)
         other = make(LargeSleepyEnv, num_workers=2, batch_size=1, **options)
         for own in (pool, other):
@@ -257,7 +257,7 @@ def test_a_constructor_that_raises_or_dies(make):
 
 def test_a_full_object_store_loses_no_row(make):
     """Replies that need the store are fetched in pieces that do not."""
-    pool = make(LargeEnv, num_workers=2, envs_per_worker=1, on_error="raise", ray_direct=False)
+    pool = make(LargeEnv, num_workers=2, num_envs=2, on_error="raise", ray=RayConfig(direct=False))
     held = fill_object_store()
     pool.reset(seed=0)
     for count in range(1, 3):
@@ -267,7 +267,7 @@ def test_a_full_object_store_loses_no_row(make):
 
 
 def test_an_answer_that_ray_loses_is_not_the_death_of_its_actor(make):
-    pool = make(TalkativeEnv, num_workers=2, envs_per_worker=1, ray_direct=False)
+    pool = make(TalkativeEnv, num_workers=2, num_envs=2, ray=RayConfig(direct=False))
     pool.reset(seed=0)
     pool.step([STEP] * 2)
     pids = list(pool.executor.worker_pids)

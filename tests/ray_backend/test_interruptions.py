@@ -43,8 +43,8 @@ PLACES = [
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
     """One for all tests: starting actors would take most of the time."""
     ray_session()
-    options = {} if request.param == "direct" else {"ray_direct": False}
-    with envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, envs_per_worker=2, **options) as pool:
+    ray = envfleet.RayConfig(direct=request.param == "direct")
+    with envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, num_envs=4, ray=ray) as pool:
         yield pool
 
 

@@ -15,7 +15,7 @@ from support.ray_session import ray_session
 from support.traces import alive, wait_until
 
 import envfleet
-from envfleet import ConfigError, ForkedPoolError, PoolClosedError
+from envfleet import ConfigError, ForkedPoolError, PoolClosedError, RayConfig
 from envfleet.executors.ray import cluster as ray_cluster
 
 ray = pytest.importorskip("ray")
@@ -35,7 +35,7 @@ def test_a_local_cluster_is_quiet_and_gone_after_close():
     done = run(
         """
 import psutil, envfleet
-one = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
+one = envfleet.make("CartPole-v1", backend="ray", num_workers=1, num_envs=2)
 two = envfleet.make("CartPole-v1", backend="ray", num_envs=2)
 assert two.pool.config.num_workers >= 1
 one.reset(seed=0)
@@ -73,11 +73,11 @@ def test_a_running_cluster_is_joined_and_left():
     done = run(
         """
 import sys, envfleet, ray
-envs = envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address=sys.argv[1])
+envs = envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray=envfleet.RayConfig(address=sys.argv[1]))
 assert ray.get_runtime_context().gcs_address == sys.argv[1]
 envs.reset(seed=0)
 try:
-    envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address="10.0.0.1:1")
+    envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray=envfleet.RayConfig(address="10.0.0.1:1"))
 except envfleet.ConfigError as error:
     assert "already" in str(error)
 del envs
@@ -96,11 +96,11 @@ def test_a_cluster_has_several_names(make):
     for name in (host, "localhost", "127.0.0.1", socket.gethostname()):
         if name != host and not can_reach(name, host):
             continue
-        pool = make("CartPole-v1", num_workers=1, ray_address=f"{name}:{port}")
+        pool = make("CartPole-v1", num_workers=1, ray=RayConfig(address=f"{name}:{port}"))
         pool.close()
     for name in ("localhost:1", f"no.such.host.invalid:{port}", f"192.0.2.99:{port}", "localhost"):
         with pytest.raises(ConfigError, match="to which this process is already connected"):
-            make("CartPole-v1", num_workers=1, ray_address=name)
+            make("CartPole-v1", num_workers=1, ray=RayConfig(address=name))
 
 
 def can_reach(name: str, host: str) -> bool:
@@ -127,13 +127,13 @@ def answer():
 threading.Thread(target=answer).start()
 for address in ("127.0.0.1:1", "nonsense", f"127.0.0.1:{other.getsockname()[1]}"):
     try:
-        envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray_address=address)
+        envfleet.make("CartPole-v1", backend="ray", num_workers=1, ray=envfleet.RayConfig(address=address))
     except envfleet.ConfigError as error:
         print(error)
 """
     )
-    assert "expected a running Ray cluster at ray_address='127.0.0.1:1', got none" in done.stdout
-    assert "ray_address='nonsense'" in done.stdout
+    assert "expected a running Ray cluster at address='127.0.0.1:1', got none" in done.stdout
+    assert "address='nonsense'" in done.stdout
     assert "does not answer as Ray does (b'220 a mai')" in done.stdout
 
 
@@ -142,7 +142,8 @@ def test_actors_die_with_their_driver():
     script = """
 import sys, os, signal, envfleet
 from support.python_probes import FaultyEnv
-pool = envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, envs_per_worker=1, ray_address=sys.argv[1])
+cluster = envfleet.RayConfig(address=sys.argv[1])
+pool = envfleet.make_pool(FaultyEnv, backend="ray", num_workers=2, num_envs=2, ray=cluster)
 pool.reset()
 print(*pool.executor.worker_pids, flush=True)
 signal.pause()
@@ -195,7 +196,7 @@ def test_a_pool_in_a_forked_child_says_so(make):
 
 
 def test_runtime_env_reaches_the_actors(make):
-    pool = make(PlacedEnv, num_workers=1, runtime_env={"env_vars": {"ENVFLEET_TEST": "yes"}})
+    pool = make(PlacedEnv, num_workers=1, ray=RayConfig(runtime_env={"env_vars": {"ENVFLEET_TEST": "yes"}}))
     assert pool.call("variable", "ENVFLEET_TEST") == ("yes",)
 
 
@@ -210,35 +211,42 @@ def test_what_an_env_raises_in_close_is_a_warning(make):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"num_workers": 2, "envs_per_worker": 3, "num_envs": 7}, r"2 \* 3 = 6, got 7"),
-        ({"envs_per_worker": 3, "num_envs": 7}, "multiple of envs_per_worker=3, got 7"),
-        ({"envs_per_worker": 3}, "num_workers or num_envs beside it"),
-        ({"num_workers": 1, "inner_backend": "fast"}, "inner_backend expected one of"),
-        ({"num_workers": 1, "ray_options": 3}, "ray_options expected a dict"),
-        ({"num_workers": 1, "ray_options": {"max_restarts": 3}}, "ray_options cannot contain 'max_restarts'"),
-        ({"num_workers": 1, "ray_options": {"num_cpus": "two"}}, r"\['num_cpus'\] expected a number of cores"),
-        ({"num_workers": 1, "ray_options": {"num_cpus": -1}}, r"\['num_cpus'\] expected a number of cores"),
-        ({"num_workers": 1, "placement_timeout": -1}, "placement_timeout expected seconds above 0"),
-        ({"num_workers": 1, "ray_address": 7}, "ray_address expected an address"),
+        ({"num_workers": 2, "ray": {"envs_per_worker": 3}, "num_envs": 7}, r"2 \* 3 = 6, got 7"),
+        ({"ray": {"envs_per_worker": 3}, "num_envs": 7}, "multiple of envs_per_worker=3, got 7"),
+        ({"ray": {"envs_per_worker": 3}}, "num_workers or num_envs beside it"),
+        ({"num_workers": 1, "ray": {"inner_backend": "fast"}}, "inner_backend expected one of"),
+        ({"num_workers": 1, "ray": {"actor_options": 3}}, "actor_options expected a dict"),
+        (
+            {"num_workers": 1, "ray": {"actor_options": {"max_restarts": 3}}},
+            "actor_options cannot contain 'max_restarts'",
+        ),
+        (
+            {"num_workers": 1, "ray": {"actor_options": {"num_cpus": "two"}}},
+            r"\['num_cpus'\] expected a number of cores",
+        ),
+        ({"num_workers": 1, "ray": {"actor_options": {"num_cpus": -1}}}, r"\['num_cpus'\] expected a number of cores"),
+        ({"num_workers": 1, "ray": {"placement_timeout_s": -1}}, "placement_timeout_s expected seconds above 0"),
+        ({"num_workers": 1, "ray": {"address": 7}}, "address expected an address"),
     ],
 )
 def test_wrong_options_are_told_before_anything_starts(options, message):
     with pytest.raises(ConfigError, match=message):
-        envfleet.make_pool("CartPole-v1", backend="ray", **options)
+        envfleet.make_pool("CartPole-v1", backend="ray", **{**options, "ray": RayConfig(**options["ray"])})
 
 
 @pytest.mark.parametrize(
-    "options",
+    "config",
     [
-        {"ray_options": {"nonsense": 1}},
-        {"ray_options": {"resources": 3}},
-        {"ray_options": {"scheduling_strategy": "nearby"}},
-        {"runtime_env": {"working_dir": "/no/such/folder"}},
+        RayConfig(actor_options={"nonsense": 1}),
+        RayConfig(actor_options={"resources": 3}),
+        RayConfig(actor_options={"scheduling_strategy": "nearby"}),
+        RayConfig(runtime_env={"working_dir": "/no/such/folder"}),
     ],
+    ids=str,
 )
-def test_what_ray_refuses_is_told_as_an_option(make, options):
-    with pytest.raises(ConfigError, match="ray_options and runtime_env expected what"):
-        make("CartPole-v1", num_workers=1, **options)
+def test_what_ray_refuses_is_told_as_an_option(make, config):
+    with pytest.raises(ConfigError, match="actor_options and runtime_env expected what"):
+        make("CartPole-v1", num_workers=1, ray=config)
 
 
 POOL_AND_RUNNER = """
@@ -247,7 +255,7 @@ from envfleet.sampling import Runner
 from functools import partial
 from sampling.sampling_probes import counting
 
-pool = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=2)
+pool = envfleet.make("CartPole-v1", backend="ray", num_workers=1, num_envs=2)
 pool.reset(seed=0)
 runner = Runner([partial(counting, 0)], backend="ray")
 stream = runner.trajs()
@@ -273,7 +281,7 @@ for _ in range(3):
     assert os.waitpid(pid, 0)[1] == 0
 pool.step([0, 0])
 next(stream)
-other = envfleet.make("CartPole-v1", backend="ray", num_workers=1, envs_per_worker=1)
+other = envfleet.make("CartPole-v1", backend="ray", num_workers=1, num_envs=1)
 other.reset(seed=0)
 for own in (other, pool, runner):
     own.close()
@@ -317,7 +325,5 @@ ray.shutdown()
 
 @pytest.mark.parametrize("backend", ["auto", "native", "serial", "threads", "processes"])
 def test_options_of_ray_are_refused_elsewhere(backend):
-    with pytest.raises(ConfigError, match="envs_per_worker expected backend='ray'"):
-        envfleet.make_pool("CartPole-v1", backend=backend, envs_per_worker=2)
-    with pytest.raises(ConfigError, match="ray_address expected backend='ray'"):
-        envfleet.make_pool("CartPole-v1", backend=backend, ray_address="auto")
+    with pytest.raises(ConfigError, match=r"ray=RayConfig\(...\) expected backend='ray'"):
+        envfleet.make_pool("CartPole-v1", backend=backend, ray=RayConfig(envs_per_worker=2))

@@ -12,7 +12,7 @@ from ray_probes import PlacedEnv
 from support.ledger import Ledger
 from support.ray_session import ray_session, spare_nodes
 
-from envfleet import Pool
+from envfleet import Pool, RayConfig
 
 ray = pytest.importorskip("ray")
 
@@ -48,11 +48,11 @@ def long_run(make, num_steps: int, batch_size: int, kills: int, node_kills: int)
         pool: Pool = make(
             PlacedEnv,
             num_workers=NUM_WORKERS,
-            envs_per_worker=PER_WORKER,
+            num_envs=NUM_WORKERS * PER_WORKER,
             batch_size=batch_size,
             on_error="restart",
             max_restarts=100_000,
-            ray_options={"resources": {"spare": 1}, "num_cpus": 0},
+            ray=RayConfig(actor_options={"resources": {"spare": 1}, "num_cpus": 0}),
             length=LENGTH,
         )
         pool.reset(seed=1)

@@ -21,19 +21,21 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # n
 class Trial:
     """Makes pools where it runs."""
 
-    def groups(self, **options: Any) -> tuple[int, set[str | None]]:
+    def groups(self, actor_options: Any = None, **options: Any) -> tuple[int, set[str | None]]:
         """The number of workers of a pool made here, and the placement groups that their actors are in."""
         # Actors in a runtime env are new processes, which take long to start on a busy machine.
-        pool = envfleet.make_pool(PlacedEnv, backend="ray", placement_timeout=600, **options)
+        ray_config = envfleet.RayConfig(actor_options=actor_options, placement_timeout_s=600)
+        pool = envfleet.make_pool(PlacedEnv, backend="ray", ray=ray_config, **options)
         try:
             return pool.config.num_workers, set(pool.call("placement_group"))
         finally:
             pool.close()
 
-    def refusal(self, **options: Any) -> str:
+    def refusal(self, actor_options: Any = None, **options: Any) -> str:
         """The text of the PlacementError of a pool that finds no room."""
         try:
-            envfleet.make_pool(PlacedEnv, backend="ray", placement_timeout=1, **options)
+            ray_config = envfleet.RayConfig(actor_options=actor_options, placement_timeout_s=1)
+            envfleet.make_pool(PlacedEnv, backend="ray", ray=ray_config, **options)
         except PlacementError as error:
             return str(error)
         return ""
@@ -66,7 +68,7 @@ def start_trial(group):
         ray.kill(trial)
 
 
-ONE_CPU_EACH = {"num_envs": 2, "num_workers": 2, "ray_options": {"num_cpus": 1}}
+ONE_CPU_EACH = {"num_envs": 2, "num_workers": 2, "actor_options": {"num_cpus": 1}}
 
 
 def test_a_pool_belongs_in_the_placement_group_that_captures_child_tasks(group, start_trial):
@@ -78,7 +80,7 @@ def test_a_pool_belongs_in_the_placement_group_that_captures_child_tasks(group, 
 
 def test_a_full_placement_group_is_named_in_the_error(start_trial):
     trial = start_trial(captures_children=True)
-    said = ray.get(trial.refusal.remote(num_envs=3, num_workers=3, ray_options={"num_cpus": 1}))
+    said = ray.get(trial.refusal.remote(num_envs=3, num_workers=3, actor_options={"num_cpus": 1}))
     assert "of 3 Ray actors found no machine" in said
     assert "placement group has bundles of [{'CPU': 1.0}, {'CPU': 1.0}]" in said
 
@@ -88,7 +90,7 @@ def test_without_capture_a_pool_stays_outside_as_rays_own_actors_do(group, start
     assert ray.get(trial.groups.remote(num_envs=2, num_workers=2)) == (2, {None})
     assert "does not capture child tasks" in ray.get(trial.refusal.remote(**ONE_CPU_EACH))
     inside = {"num_cpus": 1, "scheduling_strategy": PlacementGroupSchedulingStrategy(group)}
-    asked = {**ONE_CPU_EACH, "ray_options": inside}
+    asked = {**ONE_CPU_EACH, "actor_options": inside}
     assert ray.get(trial.groups.remote(**asked)) == (2, {group.id.hex()})
 
 

@@ -19,13 +19,13 @@ from support.python_probes import FaultyEnv, SleepyEnv
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet import ActionError, CompileError, EnvError, StateError, WorkerDied
+from envfleet import ActionError, CompileError, EnvError, RayConfig, StateError, WorkerDied
 
 pytest.importorskip("ray")
 
 
 def test_native_envs_run_natively_and_as_without_ray(make):
-    pool = make("CartPole-v1", num_workers=2, envs_per_worker=3, seed=3, autoreset_mode="same_step")
+    pool = make("CartPole-v1", num_workers=2, num_envs=6, seed=3, autoreset_mode="same_step")
     assert pool.spec.backend == "ray"
     with envfleet.make_pool("CartPole-v1", num_envs=6, seed=3, autoreset_mode="same_step") as twin:
         rng = np.random.default_rng(0)
@@ -54,8 +54,7 @@ def test_a_plug_in_travels(make, tmp_path):
     options = {
         "num_envs": 3,
         "scale": [1.0, 2.0, 3.0],
-        "inner_backend": "native",
-        "runtime_env": {"env_vars": {"ENVFLEET_CACHE": str(cache)}},
+        "ray": RayConfig(inner_backend="native", runtime_env={"env_vars": {"ENVFLEET_CACHE": str(cache)}}),
     }
     pool = make("Sink-v0", num_workers=2, **options)
     pool.reset(seed=0)
@@ -71,7 +70,7 @@ def test_a_plug_in_travels(make, tmp_path):
 @pytest.mark.parametrize("inner", ["processes", pytest.param("threads", marks=pytest.mark.soak)])
 def test_inner_backends(make, inner):
     """An inner worker that dies takes its own envs with it, not the actor."""
-    pool = make(MisbehavingEnv, num_workers=1, num_envs=4, inner_backend=inner, inner_num_workers=2)
+    pool = make(MisbehavingEnv, num_workers=1, num_envs=4, ray=RayConfig(inner_backend=inner, inner_num_workers=2))
     first = pool.reset(seed=1)
     assert first.obs[:, 0].tolist() == [np.random.default_rng(1 + i).integers(0, 1_000_000) for i in range(4)]
     if inner == "processes":
@@ -241,7 +240,7 @@ def test_large_messages_arrive_whole(make):
             return action, 0.0, False, False, {"note": "x" * 300_000}
 
     Wide.__module__ = "__main__"
-    pool = make(Wide, num_workers=2, envs_per_worker=2)
+    pool = make(Wide, num_workers=2, num_envs=4)
     pool.reset()
     actions = np.random.default_rng(0).uniform(-1, 1, (4, 40_000))
     for _ in range(2):
@@ -252,7 +251,7 @@ def test_large_messages_arrive_whole(make):
 
 def test_apis_on_top():
     ray_session()
-    options = {"backend": "ray", "num_workers": 1, "envs_per_worker": 2, "render_mode": "rgb_array"}
+    options = {"backend": "ray", "num_workers": 1, "num_envs": 2, "render_mode": "rgb_array"}
     envs = envfleet.make("CartPole-v1", **options)
     assert isinstance(envs, gymnasium.vector.VectorEnv)
     envs.reset(seed=0)
@@ -265,7 +264,7 @@ def test_apis_on_top():
 
 def test_stable_baselines3_and_torchrl_on_top():
     ray_session()
-    options = {"backend": "ray", "num_workers": 1, "envs_per_worker": 2}
+    options = {"backend": "ray", "num_workers": 1, "num_envs": 2}
     pytest.importorskip("stable_baselines3")
     from envfleet.apis.sb3 import EnvFleetVecEnv
 

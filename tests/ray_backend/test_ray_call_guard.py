@@ -20,7 +20,7 @@ SLOW = np.full(2, 1500, np.float32)
 
 def test_close_in_a_signal_handler_ends_the_interrupted_call(make_direct):
     """Where messages go through Ray, the present batch is waited for: nothing wakes up a ray.get()."""
-    pool = make_direct(SleepyEnv, num_workers=2, envs_per_worker=1)
+    pool = make_direct(SleepyEnv, num_workers=2, num_envs=2)
     pool.reset()
     seen = []
 
@@ -42,7 +42,7 @@ def test_close_in_a_signal_handler_ends_the_interrupted_call(make_direct):
 
 
 def test_a_second_thread_is_turned_away(make):
-    pool = make(SleepyEnv, num_workers=2, envs_per_worker=1)
+    pool = make(SleepyEnv, num_workers=2, num_envs=2)
     pool.reset()
     thread = threading.Thread(target=pool.step, args=(SLOW,))
     thread.start()

@@ -17,6 +17,7 @@ from support.ray_session import ray_session, spare_nodes
 from support.traces import wait_until
 
 import envfleet
+from envfleet import RayConfig
 from envfleet.errors import PlacementError
 from envfleet.sampling import GeneratorDied, GeneratorError, Runner
 
@@ -156,7 +157,7 @@ def test_a_caller_who_takes_long_loses_no_worker_of_another_node():
             prefetch=2,
             size=1_250_000,
             traj_timeout=12.0,
-            ray_options={"num_cpus": 0, "resources": {"spare": 1}},
+            ray=RayConfig(actor_options={"num_cpus": 0, "resources": {"spare": 1}}),
         ) as runner,
     ):
         stream = runner.trajs()
@@ -175,8 +176,8 @@ class Trial:
         """The placement groups of a runner's actors."""
         generators = [partial(group_of, index) for index in range(2)]
         # Actors in a runtime env are new processes, which take long to start on a busy machine.
-        options = {"ray_options": {"num_cpus": 1}, "placement_timeout": 600.0}
-        with Runner(generators, backend="ray", ordered=True, **options) as runner:
+        config = RayConfig(actor_options={"num_cpus": 1}, placement_timeout_s=600.0)
+        with Runner(generators, backend="ray", ordered=True, ray=config) as runner:
             return list(islice(runner.trajs(), 2))
 
 
@@ -208,9 +209,9 @@ def test_what_cannot_start():
     with pytest.raises(GeneratorError, match="not today") as caught:
         runner_of(no_start, 2)
     assert isinstance(caught.value.__cause__, KeyError)
-    with pytest.raises(PlacementError, match="placement_timeout=2 s"):
-        runner_of(counting, 1, ray_options={"resources": {"moon": 1}}, placement_timeout=2.0)
+    with pytest.raises(PlacementError, match="placement_timeout_s=2;"):
+        runner_of(counting, 1, ray=RayConfig(actor_options={"resources": {"moon": 1}}, placement_timeout_s=2.0))
     with pytest.raises(envfleet.ConfigError, match="max_restarts"):
-        runner_of(counting, 1, ray_options={"max_restarts": 3})
+        runner_of(counting, 1, ray=RayConfig(actor_options={"max_restarts": 3}))
     with pytest.raises(envfleet.ConfigError, match="position 0"):
         Runner([partial(counting, (i for i in range(3)))], backend="ray")

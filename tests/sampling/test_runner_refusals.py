@@ -13,6 +13,7 @@ import pytest
 from sampling_probes import counting, runner_of
 
 import envfleet
+from envfleet import RayConfig
 from envfleet.sampling import GeneratorError, Runner
 
 
@@ -28,15 +29,15 @@ from envfleet.sampling import GeneratorError, Runner
         ([counting], {"traj_timeout": -1}, "traj_timeout"),
         ([counting], {"start_method": "thread"}, "start_method"),
         ([counting], {"backend": "serial", "start_method": "fork"}, "start_method"),
-        ([counting], {"backend": "serial", "ray_address": "auto"}, "ray_address"),
-        ([counting], {"backend": "serial", "placement_timeout": 3.0}, "placement_timeout expected backend='ray'"),
-        ([counting], {"backend": "ray", "placement_timeout": -1}, "placement_timeout expected seconds"),
+        ([counting], {"backend": "serial", "ray": RayConfig(address="auto")}, "expected backend='ray'"),
+        ([counting], {"backend": "ray", "ray": {"address": "auto"}}, "ray expected an envfleet.RayConfig"),
+        ([counting], {"backend": "ray", "ray": RayConfig(inner_backend="serial")}, "expected no inner_backend"),
+        ([counting], {"backend": "ray", "ray": RayConfig(direct=False)}, "expected no direct"),
         ([counting], {"ordered": "no"}, "ordered expected True or False"),
         ([counting], {"progress": 3}, "progress"),
         ([counting], {"max_ahead_bytes": 0}, "max_ahead_bytes"),
         ([counting], {"backend": "ray", "context_fn": dict}, "context_fn"),
         ([counting], {"backend": "serial", "context_fn": 5}, "context_fn expected a function"),
-        ([counting], {"backend": "ray", "ray_options": {"num_cpus": "two"}}, "number of cores"),
     ],
 )
 def test_bad_options(gen_fns, options, message):

@@ -67,7 +67,7 @@ def on_ray(env_id: str, **options: Any) -> Pool:
     ray_session()
     # As few as the test can do with: an actor is a process that has to be started.
     options.setdefault("num_threads", 2)
-    return on_python("ray")(env_id, inner_backend="serial", **options)
+    return on_python("ray")(env_id, ray=envfleet.RayConfig(inner_backend="serial"), **options)
 
 
 SUBJECTS: dict[str, Subject] = {

@@ -198,7 +198,8 @@ def parameter(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(in_env_kwargs(name, "make"))
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):  # json's error is a ValueError
-            return name, parse(value)
+            parsed = parse(value)
+            return name, envfleet.RayConfig(**parsed) if name == "ray" and isinstance(parsed, dict) else parsed
     return name, value
 
 

@@ -25,10 +25,10 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native
+from envfleet import _native, options
 from envfleet.cli import arguments as args
 from envfleet.errors import CompileError, EnvfleetError
-from envfleet.making import compiling, options
+from envfleet.making import compiling
 from envfleet.making.compile_cache import LibraryCache
 
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"

@@ -58,7 +58,6 @@ class WrapperRayVecEnv(PoolVecEnv):
             adapter=_EnvAdapter,
             backend="ray",
             num_workers=number_of_workers,
-            envs_per_worker=envs_per_worker,
             **options,
         )
         self.render_mode = self.pool.spec.render_mode

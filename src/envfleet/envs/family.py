@@ -90,7 +90,7 @@ class Family:
     # The default of num_workers, per core: above 1 if a worker spends its time waiting for its envs' processes.
     workers_per_core: int = 1
     # A step takes hundreds of microseconds, next to which switching between workers costs little: see
-    # making/options.py:resolve_num_workers().
+    # options.py:resolve_num_workers().
     has_slow_steps: bool = False
     # The Python envs open a window themselves with render_mode="human". For all others, the pool opens one.
     python_opens_windows: bool = False

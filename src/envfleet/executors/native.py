@@ -24,9 +24,10 @@ from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError, sh
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.executors.env_reports import EnvStateError
 from envfleet.executors.python.exception_report import report_exception
+from envfleet.options import PoolConfig
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.statistics import EnvStats, PoolStats
 
 # The names of ef_method in abi.h.

@@ -17,7 +17,7 @@ from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner
 from envfleet.executors.python.side_channel import LocalSideChannel
 from envfleet.making.builders import EnvBuilders
-from envfleet.spec import PoolConfig
+from envfleet.options import PoolConfig
 
 
 class SerialExecutor(PythonExecutor):

@@ -2,8 +2,8 @@
 
 make(env, ...) -> Options -> EnvSpec -> Executor -> Pool -> the api that env_type names
 
-Every function here takes the options of making.options.pool_options(), which is where they are listed, typed and
-documented. with_pool_options() copies that signature and the documentation, for type checkers, editors and help().
+Every function here takes the options of pool_options(), which is where they are declared. with_pool_options() copies
+that signature and the documentation, for type checkers, editors and help().
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from envfleet.envs.pixels import wants_pixels
 from envfleet.errors import CompileError, ConfigError
 from envfleet.executors.base import Executor
 from envfleet.making.native_envs import NativeEntry, find_entry, load_entry, native_executor, resolve, supports_params
-from envfleet.making.options import Options, parse_options, pool_options
 from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.making.registry import family_of
 from envfleet.option_checks import flag_option
+from envfleet.options import Options, pool_options
 from envfleet.pool import Pool
 from envfleet.rendering import check_screen
 from envfleet.seeding import seeds_for
@@ -48,12 +48,6 @@ class MakeFunction(Protocol[P, R_co]):
 
     def __call__(self, task_id: Env, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Make it."""
-
-
-class _MakeGym(Protocol[P]):
-    def __call__(
-        self, task_id: Env, gym_reset_return_info: bool = False, *args: P.args, **kwargs: P.kwargs
-    ) -> GymPool: ...
 
 
 class _Make(Protocol[P]):
@@ -94,10 +88,6 @@ def with_pool_options(options: Callable[P, object]) -> Callable[[Callable[..., R
 
 
 def _make_with(options: Callable[P, object]) -> Callable[[Callable[..., Any]], _Make[P]]:
-    return lambda function: _with_signature(function, options)
-
-
-def _make_gym_with(options: Callable[P, object]) -> Callable[[Callable[..., Any]], _MakeGym[P]]:
     return lambda function: _with_signature(function, options)
 
 
@@ -159,7 +149,9 @@ def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | No
     entry = find_entry(env)
     if entry is None:
         check_known(env)
-    parsed = parse_options(options, len(env) if isinstance(env, (list, tuple)) and env else 1)
+    if isinstance(env, (list, tuple)) and env and options.get("num_envs") is None:
+        options = {**options, "num_envs": len(env)}
+    parsed = pool_options(**options)
     backend = parsed.backend
     # On Ray, the backend of each actor decides.
     env_backend = (parsed.config.ray.inner_backend or "auto") if backend == "ray" else backend
@@ -230,7 +222,7 @@ def make_gymnasium(task_id: Env, **options: Any) -> GymnasiumPool:
     return GymnasiumPool(make_pool(task_id, **options), family_of(task_id))
 
 
-@_make_gym_with(pool_options)
+@with_pool_options(pool_options)
 def make_gym(task_id: Env, gym_reset_return_info: bool = False, **options: Any) -> GymPool:
     """Make a pool with the old gym's API: obs = reset(); obs, rew, done, info = step(action). Options: see make()."""
     from envfleet.apis.gym import GymPool

@@ -18,10 +18,10 @@ from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError, EnvfleetError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.making.options import POOL_OPTIONS, Options, parse_options, resolve_num_workers
 from envfleet.making.params import Param, parameter_values, unknown_option
 from envfleet.option_checks import NO_LIMIT
-from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict, space_from_native
+from envfleet.options import POOL_OPTIONS, Options, PoolConfig, pool_options, resolve_num_workers
+from envfleet.spec import ArraySpec, EnvSpec, config_as_dict, space_from_native
 
 # Ids that the engine learns when an env of them is made, since they need the library of an extra.
 _LOADED_ON_DEMAND = frozenset(
@@ -87,7 +87,7 @@ def supports_params(entry: NativeEntry, params: Sequence[Mapping[str, Any]]) -> 
 
 def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
     """Return the Gymnasium spec of one native env. The time limit is in the spec, not in the env."""
-    spec = resolve(env_id, entry, parse_options({})).spec
+    spec = resolve(env_id, entry, pool_options()).spec
     return GymnasiumSpec(
         env_id,
         entry_point="envfleet.envs.native_env:SingleNativeEnv",
@@ -126,7 +126,7 @@ def native_executor(env_id: str, entry: NativeEntry, options: Options) -> tuple[
 
         library = plugin_files.get(entry.native_id)
         libraries = {} if library is None else {library.name: library.read_bytes()}
-        return create_native_executor(entry.native_id, spec, config, params, libraries, options.explicit)
+        return create_native_executor(entry.native_id, spec, config, params, libraries)
     make_renderer = native_family(entry.native_id).make_renderer
     return NativeExecutor(entry.native_id, spec, config, params, make_renderer), config
 
@@ -171,7 +171,7 @@ def _check_options(env_id: str, entry: NativeEntry, options: Options) -> None:
     # A worker process does not have the user's plug-ins.
     remedy = "" if entry.native_id in plugin_files else "pass backend='processes', which runs them in Python, or "
     for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
-        if name in options.explicit and getattr(config, name) != getattr(PoolConfig(), name):
+        if getattr(config, name) != POOL_OPTIONS[name]:
             raise ConfigError(
                 f"{name} needs worker processes, but envs of {env_id} run on threads in C++; {remedy}leave it out"
             )
@@ -255,7 +255,7 @@ def _attributes(env_id: str, entry: NativeEntry) -> Collection[str]:
     """Return the names of the attributes of an env with default parameters; none if it cannot be built."""
     try:
         # Not the parameters that it was registered with: the one in question may be among them.
-        spec, params, config = resolve(env_id, replace(entry, params={}), parse_options({}))
+        spec, params, config = resolve(env_id, replace(entry, params={}), pool_options())
         executor = NativeExecutor(entry.native_id, spec, config, params, None)
     except EnvfleetError:
         return ()

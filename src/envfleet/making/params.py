@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from envfleet.errors import ConfigError, short_repr
-from envfleet.making.options import misspelt_option
+from envfleet.options import misspelt_option
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from envfleet.executors.python.building import EnvDescription, build_envs, close
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
 from envfleet.making.gymnasium_ids import NAMESPACE, PublishedSpec
 from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
-from envfleet.making.options import POOL_OPTIONS, Options, misspelt_option, resolve_num_workers
-from envfleet.spec import ArraySpec, EnvSpec, PoolConfig, config_as_dict
+from envfleet.options import POOL_OPTIONS, Options, PoolConfig, misspelt_option, resolve_num_workers
+from envfleet.spec import ArraySpec, EnvSpec, config_as_dict
 
 
 def auto_backend(env: Any, config: PoolConfig) -> str:
@@ -52,7 +52,7 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
             raise ConfigError(
                 f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
             )
-        if "start_method" in options.explicit and config.start_method != PoolConfig().start_method:
+        if config.start_method != POOL_OPTIONS["start_method"]:
             raise ConfigError(f"start_method expected backend='processes', got backend={backend!r}; leave it out")
     builders, config = _resolve(env, backend, options)
 
@@ -63,7 +63,7 @@ def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor,
         if backend == "ray":
             from envfleet.executors.ray.executor import create_python_executor
 
-            return create_python_executor(builders, make_spec, config, options.params, options.explicit)
+            return create_python_executor(builders, make_spec, config, options.params)
         return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
     except EnvError as error:
         builder = builders.builders[error.env_id]
@@ -156,7 +156,7 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
     if options.keywords:
         warn_of_misspelt_options(builders.builders[0].source, builders.name, options.keywords)
     threshold = config.reward_threshold if config.reward_threshold is not None else builders.reward_threshold
-    if family is None or backend == "ray":
+    if family is None:
         num_workers = resolve_num_workers(config, backend)
     else:
         num_workers = resolve_num_workers(

@@ -25,6 +25,7 @@ from envfleet.executors.python.exception_report import ExceptionReport, message_
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
+from envfleet.options import RayConfig
 from envfleet.sampling.backend import Backend, Event
 from envfleet.sampling.generators import (
     START,
@@ -252,9 +253,7 @@ class RayBackend(Backend):
         factories: Sequence[GeneratorFactory],
         prefetch: int,
         traj_timeout: float | None,
-        address: str | None,
-        options: Mapping[str, Any],
-        placement_timeout_s: float,
+        config: RayConfig,
     ) -> None:
         ray = ray_cluster.import_ray("Runner(backend='ray')")
         self._prefetch = prefetch
@@ -270,12 +269,13 @@ class RayBackend(Backend):
         self._is_closed = False
         self._is_streaming = False
         self._lock = threading.RLock()  # reentrant: garbage collection and signal handlers end streams too
-        self._session = ray_cluster.acquire_session(address, "Runner(backend='ray')")
+        self._session = ray_cluster.acquire_session(config.address, "Runner(backend='ray')")
         self._ray = self._session.ray
         ray_cluster.keep_in_forks(self)
         try:
             actor_class = ray.remote(concurrency_groups={_CONTROL: 1})(GeneratorActor)
-            self._launcher = ActorLauncher(ray, actor_class, {**options, "max_restarts": 0}, placement_timeout_s)
+            options = {**config.all_actor_options, "max_restarts": 0}
+            self._launcher = ActorLauncher(ray, actor_class, options, config.placement_timeout_s)
             for worker in self._workers:
                 self._create_actor(worker)
             while any(worker.calls for worker in self._workers):

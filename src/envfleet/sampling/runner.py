@@ -21,13 +21,13 @@ from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import exit_with_parent
 from envfleet.executors.python.exception_report import report_exception
-from envfleet.making.options import parse_ray_options
 from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
+from envfleet.options import START_METHODS, RayConfig, checked_ray_config
 from envfleet.sampling.backend import Backend, Event, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
-from envfleet.spec import START_METHODS, RayConfig
 
 BACKENDS = ("processes", "serial", "ray")
+_RAY_OPTIONS_OF_POOLS = ("envs_per_worker", "inner_backend", "inner_num_workers", "direct")
 _open_runners: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
@@ -62,9 +62,7 @@ class Runner:
         start_method: "forkserver" (the default), "spawn" or "fork" (processes).
         context_fn: context_fn(manager) returns keyword arguments for all generators, shared through a multiprocessing
             manager.
-        ray_address: The cluster to join.
-        ray_options: The options of the actors.
-        placement_timeout: Seconds that an actor may wait for a machine.
+        ray: The cluster to join, the options of the actors and the seconds that one may wait for a machine (ray).
         **kwargs: Keyword arguments of every gen_fn. Pass one that has the name of an option with functools.partial.
     """
 
@@ -82,9 +80,7 @@ class Runner:
         traj_timeout: float | None = None,
         start_method: str | None = None,
         context_fn: Callable[..., Any] | None = None,
-        ray_address: str | None = None,
-        ray_options: dict[str, Any] | None = None,
-        placement_timeout: float = 60.0,
+        ray: RayConfig | None = None,
         **kwargs: Any,
     ) -> None:
         self._owner_pid = os.getpid()
@@ -102,10 +98,10 @@ class Runner:
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
             _progress_class(progress),
         )
-        on_ray = parse_ray_options(
-            backend,
-            {"ray_address": ray_address, "ray_options": ray_options, "placement_timeout": placement_timeout},
-        )
+        on_ray = checked_ray_config(backend, ray)
+        for name in _RAY_OPTIONS_OF_POOLS:
+            if getattr(on_ray, name) != getattr(RayConfig(), name):
+                raise ConfigError(f"ray expected no {name} in the RayConfig of a Runner, it is for pools; leave it out")
         if backend != "processes" and start_method is not None:
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
         self._context = None
@@ -145,8 +141,7 @@ class Runner:
             return ProcessesBackend(factories, start_method, prefetch, max_ahead_bytes, timeout_s)
         from envfleet.sampling.ray_backend import RayBackend
 
-        address, actor_options = on_ray.address, on_ray.actor_options or {}
-        return RayBackend(factories, prefetch, timeout_s, address, actor_options, on_ray.placement_timeout_s)
+        return RayBackend(factories, prefetch, timeout_s, on_ray)
 
     def trajs(self, *args: Any, **kwargs: Any) -> Trajectories:
         """Return an endless iterator over trajectories. The generators' yield returns the arguments as:

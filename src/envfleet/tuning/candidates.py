@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.making.options import PYTHON_BACKENDS
 from envfleet.option_checks import integer_option
+from envfleet.options import PYTHON_BACKENDS
 from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
 

@@ -14,7 +14,7 @@ from envfleet.envs.adapters import AdaptedEnv
 from envfleet.errors import EnvError, EnvfleetError, RecvTimeout, WorkerDied
 from envfleet.making.builders import EnvBuilder, EnvBuilders
 from envfleet.making.make import make_pool
-from envfleet.spec import PoolConfig
+from envfleet.options import PoolConfig
 from envfleet.tuning.throughput import RandomStepper
 
 _PROBE_S = 0.25

@@ -19,8 +19,8 @@ from envfleet.errors import ConfigError, EnvfleetError, WorkerDied
 from envfleet.making.builders import builders_for
 from envfleet.making.make import Env, make_pool
 from envfleet.making.native_envs import find_entry, plugin_files, supports_params
-from envfleet.making.options import PYTHON_BACKENDS, Options, parse_options
 from envfleet.making.python_envs import check_known
+from envfleet.options import PYTHON_BACKENDS, Options, pool_options
 from envfleet.pool import Pool
 from envfleet.tuning.candidates import (
     backends_for,
@@ -139,7 +139,7 @@ class _Search:
     def _survey(self, requested: Any, sizes: dict[str, int]) -> tuple[str, ...]:
         """Probe the env and return the backends to measure."""
         entry = find_entry(self._env)
-        parsed = parse_options({**sizes, **self._options})
+        parsed = pool_options(**{**sizes, **self._options})
         config = parsed.config
         if config.autoreset_mode is AutoresetMode.DISABLED:
             raise ConfigError(

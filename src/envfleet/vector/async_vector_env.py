@@ -107,7 +107,7 @@ class AsyncVectorEnv(PoolVectorEnv):
         self._late: AsyncState | None = None
         self._pending: Future[Any] | None = None
         self._raised: set[int] = set()
-        self._start("processes", num_workers=num_workers, start_method=context or "forkserver")
+        self._start("processes", num_workers=num_workers, start_method=context)
 
     # --- reset -------------------------------------------------------------------------------
 

@@ -18,8 +18,9 @@ from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
+from envfleet.options import pool_options
 from envfleet.pool import Pool
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.tracebacks import UnpicklableError, origin_of
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import VectorEnvBuilder
@@ -82,7 +83,7 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
                 f"space, actual got {mode}"
             )
 
-    def _start(self, backend: str, ready: dict[int, Any] | None = None, **config: Any) -> None:
+    def _start(self, backend: str, ready: dict[int, Any] | None = None, **options: Any) -> None:
         """Make the pool. ready: envs that are already built."""
         builders: dict[int, VectorEnvBuilder] = {}
         for env_fn in self.env_fns:
@@ -96,16 +97,14 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
                 ready=ready,
             )
         env_builders = EnvBuilders("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
-        pool_config = PoolConfig(
+        config = pool_options(
             num_envs=self.num_envs,
-            batch_size=self.num_envs,
             autoreset_mode=self.autoreset_mode,
-            render_mode=self.render_mode,
             check_actions=False,
             seed_envs=False,
             copy=self.copy,
-            **config,
-        )
+            **{"render_mode": self.render_mode, **options},
+        ).config
 
         def make_spec(description: EnvDescription) -> EnvSpec:
             return EnvSpec(
@@ -118,11 +117,11 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
             )
 
         try:
-            executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, pool_config, [{}])
+            executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, config, [{}])
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
             raise_cause(error.faults[-1], error)
-        self.pool = Pool(executor, pool_config)
+        self.pool = Pool(executor, config)
         self.pool.mark_running()  # Gymnasium steps envs that were not reset
         self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
         self._infos = VectorInfos(self.single_observation_space, self.num_envs)

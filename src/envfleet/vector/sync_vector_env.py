@@ -37,7 +37,7 @@ class SyncVectorEnv(PoolVectorEnv):
         self.autoreset_mode = AutoresetMode(autoreset_mode)
         built = [env_fn() for env_fn in self.env_fns]
         self._describe(built[0], lambda: [env.observation_space for env in built])
-        self._start("serial", dict(enumerate(built)))
+        self._start("serial", dict(enumerate(built)), num_workers=1)
         self._ended = np.zeros(self.num_envs, dtype=np.bool_)
 
     @property

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import gymnasium
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
@@ -25,8 +24,9 @@ from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
+from envfleet.options import PoolConfig, pool_options
 from envfleet.pool import Pool
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.base import raise_cause
 from envfleet.vector.building import ReadyEnvBuilder
@@ -123,7 +123,7 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
             )
         check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
         spaces = (built[0].observation_space, built[0].action_space)
-        config = _config(len(built))
+        config = _config(len(built), num_workers=1)
         executor = _executor("serial", _env_builders(env_fns, spaces, dict(enumerate(built))), config)
         self.envs = built
         super().__init__(executor, config, copies_objects=True)
@@ -174,7 +174,7 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
         config = _config(
             num_envs,
             num_workers=max(1, min(num_envs, num_workers or _native.usable_cores())),
-            start_method=start_method or "forkserver",
+            start_method=start_method,
         )
         super().__init__(_processes(env_fns, config), config, copies_objects=False)
         self.metadata = {**self.pool.spec.metadata, **self.metadata}
@@ -214,15 +214,10 @@ def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:
     return env_fns
 
 
-def _config(num_envs: int, **others: Any) -> PoolConfig:
-    return PoolConfig(
-        num_envs=num_envs,
-        batch_size=num_envs,
-        autoreset_mode=AutoresetMode.SAME_STEP,
-        check_actions=False,
-        seed_envs=False,
-        **others,
-    )
+def _config(num_envs: int, **options: Any) -> PoolConfig:
+    return pool_options(
+        num_envs=num_envs, autoreset_mode="same_step", check_actions=False, seed_envs=False, **options
+    ).config
 
 
 def _env_builders(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:

@@ -19,9 +19,9 @@ from envfleet.errors import ConfigError, EnvError
 from envfleet.making.builders import build_env
 from envfleet.making.make import Env, make_gymnasium
 from envfleet.making.native_envs import find_entry
-from envfleet.making.options import POOL_OPTIONS
 from envfleet.making.python_envs import check_known, raise_for_wrong_arguments, warn_of_misspelt_options
 from envfleet.option_checks import NO_LIMIT
+from envfleet.options import POOL_OPTIONS
 
 _SAME_STEP = parse_mode("same_step")
 

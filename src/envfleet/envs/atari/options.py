@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from envfleet.errors import ConfigError
-from envfleet.making.options import POOL_OPTIONS
 from envfleet.option_checks import flag_option, integer_option
+from envfleet.options import POOL_OPTIONS
 
 _OBS_TYPES = ("screen", "rgb", "grayscale", "ram")
 _MAX_SIZE = 4096  # of an image's side: more than anyone needs, and small enough not to overflow

@@ -28,7 +28,7 @@ from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.side_channel import FileSideChannel
 from envfleet.making.builders import EnvBuilders
-from envfleet.spec import PoolConfig
+from envfleet.options import PoolConfig
 
 _KILL_TIMEOUT_S = 5.0
 _DISMISS_TIMEOUT_S = 1.0

@@ -24,9 +24,10 @@ from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.infos import merge
+from envfleet.options import PoolConfig
 from envfleet.seeding import Words
 from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
 from envfleet.validation import LeafColumns
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.errors import EnvfleetError
 from envfleet.executors.python.building import EnvDescription
+from envfleet.options import PoolConfig
 from envfleet.spaces import Leaf, leaves_of, plain_array_leaf
-from envfleet.spec import PoolConfig
 
 _ALIGNMENT = 64
 # Numeric infos of one row; what does not fit goes through the side channel.

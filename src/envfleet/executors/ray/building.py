@@ -25,7 +25,8 @@ from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, 
 from envfleet.making.compile_cache import LibraryCache
 from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
-from envfleet.spec import EnvSpec, PoolConfig, RayConfig
+from envfleet.options import PoolConfig, RayConfig
+from envfleet.spec import EnvSpec
 
 
 @dataclass(frozen=True)

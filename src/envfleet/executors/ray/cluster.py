@@ -7,12 +7,14 @@ session.release()                            # the last release() ends a session
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
 import socket
 import threading
 import weakref
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -170,8 +172,8 @@ def _start(ray: ModuleType, address: str, purpose: str) -> None:
         if address == "local":
             raise EnvfleetError(f"{purpose} could not start Ray on this machine: {error}") from error
         raise ConfigError(
-            f"{purpose} expected a running Ray cluster at ray_address={address!r}, got none: {error}; "
-            "start one with `ray start --head`, or leave ray_address out to start one on this machine"
+            f"{purpose} expected a running Ray cluster at address={address!r}, got none: {error}; "
+            "start one with `ray start --head`, or leave the address out to start one on this machine"
         ) from error
 
 
@@ -206,8 +208,8 @@ def _check_same(ray: ModuleType, address: str | None) -> None:
     current = ray.get_runtime_context().gcs_address
     if address != current and not _is_same_server(address, current):
         raise ConfigError(
-            f"ray_address expected {current!r}, to which this process is already connected, got {address!r}; "
-            "leave ray_address out, or call ray.shutdown() first"
+            f"address expected {current!r}, to which this process is already connected, got {address!r}; "
+            "leave it out, or call ray.shutdown() first"
         )
 
 
@@ -241,3 +243,14 @@ def _session_id(ray: ModuleType) -> str:
     """Return an id of the session. The first jobs of two local clusters have the same id, but their nodes do not."""
     context = ray.get_runtime_context()
     return f"{context.get_node_id()}/{context.get_job_id()}"
+
+
+@contextlib.contextmanager
+def refused_by_ray(options: Mapping[str, Any]) -> Iterator[None]:
+    """Raise ConfigError if Ray, which checks the options of its actors itself, rejects them."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"actor_options and runtime_env expected what a Ray actor's .options() takes, got {dict(options)}: {error}"
+        ) from error

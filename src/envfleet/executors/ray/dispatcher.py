@@ -29,7 +29,7 @@ from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Respo
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
-from envfleet.spec import PoolConfig
+from envfleet.options import PoolConfig
 from envfleet.statistics import PoolStats
 from envfleet.validation import LeafColumns
 

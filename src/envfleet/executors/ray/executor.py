@@ -51,9 +51,10 @@ from envfleet.executors.ray.supervisor import (
     stop_workers,
 )
 from envfleet.making.builders import EnvBuilders
+from envfleet.options import PoolConfig
 from envfleet.seeding import Words
 from envfleet.spaces import join, plain_array_leaf, split
-from envfleet.spec import EnvSpec, PoolConfig
+from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats, StatsHistory
 from envfleet.validation import LeafColumns
 
@@ -82,9 +83,12 @@ class RayExecutor(Executor):
         self.num_envs = config.num_envs
         self._check_options = check_options
         guard = _native.CallGuard()
-        actor_options = {**_runtime_env(config), **(config.ray.actor_options or {})}
         worker_config = WorkerConfig.create(
-            session.ray, actor_options, config.ray.placement_timeout_s, config.autoreset_mode, config.step_timeout
+            session.ray,
+            config.ray.all_actor_options,
+            config.ray.placement_timeout_s,
+            config.autoreset_mode,
+            config.step_timeout,
         )
         ray_cluster.keep_in_forks(self)
         self._workers = [
@@ -465,10 +469,6 @@ def _close_all() -> None:
         executor.close()
 
 
-def _runtime_env(config: PoolConfig) -> dict[str, Any]:
-    return {"runtime_env": dict(config.ray.runtime_env)} if config.ray.runtime_env else {}
-
-
 # --- construction --------------------------------------------------------------------------------
 
 
@@ -478,14 +478,13 @@ def create_native_executor(
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
     libraries: Mapping[str, bytes],
-    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run native envs on it. explicit: the options that the user named."""
+    """Join the cluster and run native envs on it. num_workers 0: one per core of the cluster."""
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
         return native_builders(native_id, spec, config, params, worker_envs, libraries)
 
-    return _create(builders, lambda _: spec, config, params, explicit, functools.partial(check_native_options, spec))
+    return _create(builders, lambda _: spec, config, params, functools.partial(check_native_options, spec))
 
 
 def create_python_executor(
@@ -493,15 +492,14 @@ def create_python_executor(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    explicit: frozenset[str],
 ) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run Python envs on it. explicit: the options that the user named."""
+    """Join the cluster and run Python envs on it. num_workers 0: one per core of the cluster."""
     backend = config.ray.inner_backend or "serial"
 
     def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
         return python_builders(env_builders, backend, config, worker_envs)
 
-    return _create(builders, make_spec, config, params, explicit, None)
+    return _create(builders, make_spec, config, params, None)
 
 
 def _create(
@@ -509,12 +507,11 @@ def _create(
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
-    explicit: frozenset[str],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
     num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
     config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
-    has_num_workers = not explicit.isdisjoint({"num_workers", "envs_per_worker"})
+    has_num_workers = config.num_workers > 0
     if has_num_workers:
         # Pickled before anything is started, so that what cannot be pickled is reported at once.
         worker_envs = split_envs(config.num_envs, config.num_workers)
@@ -522,7 +519,6 @@ def _create(
     session = ray_cluster.acquire_session(config.ray.address)
     try:
         if not has_num_workers:
-            # One per core of the cluster.
             config = replace(config, num_workers=min(config.num_envs, ray_cluster.num_cpus(session.ray)))
             worker_envs = split_envs(config.num_envs, config.num_workers)
             builders = make_builders(config, worker_envs)

@@ -27,10 +27,9 @@ from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
 from envfleet.executors.ray.building import ActorContext
-from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted
+from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted, refused_by_ray
 from envfleet.executors.ray.connection import SECRET_BYTES, SERVE_ID, STOP_SERVING, CallerConnection, connect_all
 from envfleet.executors.ray.messages import RemoteCallError, decode_result
-from envfleet.making.options import refused_by_ray
 
 # The exit code that is reported for an actor that ended without a message: that of kill -9.
 KILLED = -9
@@ -93,13 +92,13 @@ class ActorLauncher:
         elif self.ray.util.get_current_placement_group() is not None:
             where += (
                 " outside the current placement group, which does not capture child tasks (to place the actors inside, "
-                "set placement_group_capture_child_tasks, or pass ray_options={'scheduling_strategy': "
-                "PlacementGroupSchedulingStrategy(group)})"
+                "set placement_group_capture_child_tasks, or pass actor_options={'scheduling_strategy': "
+                "PlacementGroupSchedulingStrategy(group)} in ray=RayConfig(...))"
             )
         return PlacementError(
-            f"{num_waiting} of {num_actors} Ray actors found no machine within placement_timeout="
-            f"{self.placement_timeout_s:g} s; each requests {wanted}, {where}; "
-            "request less in ray_options, use fewer workers, add machines, or raise placement_timeout"
+            f"{num_waiting} of {num_actors} Ray actors found no machine within placement_timeout_s="
+            f"{self.placement_timeout_s:g}; each requests {wanted}, {where}; "
+            "request less in actor_options, use fewer workers, add machines, or raise placement_timeout_s"
         )
 
 
