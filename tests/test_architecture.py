@@ -1,4 +1,4 @@
-"""Every path that docs/architecture.md names exists, and every `file:name` is defined in that file."""
+"""What docs/architecture.md says: paths and names exist, and no code asks which backend a pool has."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
+
+from envfleet.backends import all_backends
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
@@ -74,3 +76,52 @@ def test_every_folder_of_the_source_is_in_the_tree():
         folder for folder in folders if any(folder.rglob("*.*")) and folder.name not in ("__pycache__", "include")
     ]
     assert [str(folder.relative_to(ROOT)) for folder in tracked if f"{folder.relative_to(ROOT)}/" not in named] == []
+
+
+# --- backends --------------------------------------------------------------------------------------
+
+
+def names_in(node: ast.AST, names: set[str]) -> bool:
+    """Whether an operand is one of these names, or a tuple, list or set that contains one."""
+    elements = node.elts if isinstance(node, (ast.Tuple, ast.List, ast.Set)) else [node]
+    return any(isinstance(own, ast.Constant) and own.value in names for own in elements)
+
+
+def comparisons_with(names: set[str], source: str) -> list[int]:
+    """The lines that compare something with one of these names."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if (isinstance(node, ast.Compare) and any(names_in(own, names) for own in (node.left, *node.comparators)))
+        or (isinstance(node, ast.MatchValue) and names_in(node.value, names))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ("x.backend == 'ray'", True),
+        ("'serial' != x", True),
+        ("x in ('serial', 'threads')", True),
+        ("x not in {'ray'}", True),
+        ("match x:\n    case 'ray' | 'native':\n        pass", True),
+        ("make(env, backend='ray')", False),
+        ("x == 'auto'", False),
+        ("backend = 'serial'", False),
+    ],
+)
+def test_comparisons_with_a_name_are_found(source, is_found):
+    assert bool(comparisons_with({"native", "serial", "threads", "processes", "ray"}, source)) is is_found
+
+
+def test_no_code_asks_which_backend_it_is():
+    """It asks what the backend can do (envfleet.backends.Backend), so that a new backend needs no change elsewhere."""
+    names = {backend.name for backend in all_backends()}
+    assert len(names) == 5
+    package = ROOT / "src" / "envfleet"
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in sorted(package.rglob("*.py"))
+        for line in comparisons_with(names, path.read_text())
+    ]
+    assert found == []

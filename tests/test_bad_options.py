@@ -15,6 +15,7 @@ from support.ray_session import ray_session
 
 import envfleet
 from envfleet import ConfigError, EnvError, RayConfig, SeedError, UnknownEnvError
+from envfleet.backends import find_backend
 from envfleet.options import pool_options, resolve_num_workers
 
 
@@ -390,19 +391,20 @@ def test_frozen_lakes_maps_in_every_form():
 )
 def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_envs, batch_size, backend, per_core):
     monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 4)
+    runs_on = find_backend(backend)
     config = pool_options(num_envs=num_envs, batch_size=batch_size).config
     expected = 4 * per_core if per_core else 1
-    assert resolve_num_workers(config, backend, has_slow_steps=True) == expected
-    assert resolve_num_workers(config, backend) == min(num_envs, 4)
-    assert resolve_num_workers(replace(config, num_workers=3), backend, has_slow_steps=True) == min(num_envs, 3)
+    assert resolve_num_workers(config, runs_on, has_slow_steps=True) == expected
+    assert resolve_num_workers(config, runs_on) == min(num_envs, 4)
+    assert resolve_num_workers(replace(config, num_workers=3), runs_on, has_slow_steps=True) == min(num_envs, 3)
     pinned = replace(config, thread_affinity_offset=0)
-    assert resolve_num_workers(pinned, backend, has_slow_steps=True) == min(num_envs, 4)
+    assert resolve_num_workers(pinned, runs_on, has_slow_steps=True) == min(num_envs, 4)
 
 
 def test_the_default_number_of_workers_is_one_that_may_be_passed(monkeypatch):
     monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 384)
     config = pool_options(num_envs=8192, num_workers=1024).config
-    assert resolve_num_workers(replace(config, num_workers=0), "processes", has_slow_steps=True) == 1024
+    assert resolve_num_workers(replace(config, num_workers=0), find_backend("processes"), has_slow_steps=True) == 1024
 
 
 def test_num_threads_is_envpools_name_of_num_workers():

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 import pydoc
 from dataclasses import fields
+from typing import get_args
 
 import pytest
 from gymnasium.vector import AutoresetMode
 
 import envfleet
-from envfleet.options import POOL_OPTIONS, PoolConfig, RayConfig, pool_options
+from envfleet.backends import AUTO, all_backends, local_backends
+from envfleet.options import POOL_OPTIONS, BackendName, InnerBackend, PoolConfig, RayConfig, pool_options
 
 MAKERS = [
     envfleet.make,
@@ -52,6 +54,11 @@ def test_the_config_takes_its_values_from_the_options():
     assert {name: getattr(config, name) for name in given} == given
     assert set(given) == {field.name for field in fields(PoolConfig)}
     assert not [name for name, value in given.items() if value == POOL_OPTIONS[name]]  # none of them is a default
+
+
+def test_the_names_that_type_checkers_know_are_those_of_the_registry():
+    assert set(get_args(BackendName)) == {AUTO, *(backend.name for backend in all_backends())}
+    assert set(get_args(InnerBackend)) == {backend.name for backend in local_backends()}
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)

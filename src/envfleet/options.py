@@ -13,6 +13,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet import _native
 from envfleet.autoreset import parse_mode
+from envfleet.backends import AUTO, Backend, find_backend, local_backends
 from envfleet.errors import ConfigError, short_repr
 from envfleet.option_checks import (
     MAX_ENVS,
@@ -39,11 +40,8 @@ AutoresetModeName = Literal["next_step", "same_step", "disabled", "NextStep", "S
 OnError = Literal["raise", "restart"]
 StartMethod = Literal["forkserver", "spawn", "fork"]
 
-BACKENDS: tuple[str, ...] = get_args(BackendName)
-INNER_BACKENDS: tuple[str, ...] = get_args(InnerBackend)
 ON_ERROR: tuple[OnError, ...] = get_args(OnError)
 START_METHODS: tuple[StartMethod, ...] = get_args(StartMethod)
-PYTHON_BACKENDS = ("serial", "threads", "processes")
 _SLOW_WORKERS_PER_CORE = 4
 _ENVS_PER_SLOW_WORKER = 4  # at least, beyond one worker per core: waking a worker costs about 10 us
 
@@ -204,8 +202,9 @@ class RayConfig:
             checked["envs_per_worker"] = integer_option("envs_per_worker", self.envs_per_worker, 1, MAX_ENVS)
         if self.inner_num_workers is not None:
             checked["inner_num_workers"] = integer_option("inner_num_workers", self.inner_num_workers, 0, MAX_WORKERS)
-        if self.inner_backend is not None and self.inner_backend not in INNER_BACKENDS:
-            raise ConfigError(f"inner_backend expected one of {INNER_BACKENDS} or None, got {self.inner_backend!r}")
+        inner_backends = tuple(backend.name for backend in local_backends())
+        if self.inner_backend not in (None, *inner_backends):
+            raise ConfigError(f"inner_backend expected one of {inner_backends} or None, got {self.inner_backend!r}")
         if self.address is not None and (not isinstance(self.address, str) or not self.address):
             raise ConfigError(
                 f"address expected an address such as '10.0.0.1:6379', 'auto', 'local' or None, got {self.address!r}"
@@ -243,13 +242,14 @@ def _check_actor_options(options: Mapping[str, Any]) -> None:
 class Options:
     """The arguments of make(), checked.
 
+    backend: None for "auto".
     params: the env's parameters, one dict for all envs or one per env.
     keywords: the names of the env's parameters that were passed as keywords of make(), not in env_kwargs.
     """
 
     config: PoolConfig
     seed: Any
-    backend: str
+    backend: Backend | None
     params: tuple[dict[str, Any], ...]
     wrappers: tuple[Callable[[Any], Any], ...]
     keywords: frozenset[str]
@@ -279,14 +279,15 @@ def misspelt_option(name: str) -> str | None:
 def _checked(given: dict[str, Any]) -> Options:
     """Check the arguments of pool_options(), by name."""
     params: dict[str, Any] = given["env_params"]
-    backend = choice_option("backend", given["backend"], BACKENDS)
+    backend = None if given["backend"] == AUTO else find_backend(given["backend"])
+    is_local = backend is None or backend.is_local
     wrappers = given["wrappers"] or ()
     if not isinstance(wrappers, (list, tuple)):
         raise ConfigError(f"wrappers expected a list of callables, got {short_repr(wrappers)}")
     has_num_envs = given["num_envs"] is not None
     values = {own.name: given[own.name] for own in fields(PoolConfig)}
-    values["ray"] = checked_ray_config(backend, given["ray"])
-    values["num_workers"] = _num_workers(given, MAX_RAY_WORKERS if backend == "ray" else MAX_WORKERS)
+    values["ray"] = checked_ray_config(given["ray"], given["backend"], is_local=is_local)
+    values["num_workers"] = _num_workers(given, MAX_WORKERS if is_local else MAX_RAY_WORKERS)
     if values["ray"].envs_per_worker is not None:
         values.update(_with_envs_per_worker(given["num_envs"], values["num_workers"], values["ray"].envs_per_worker))
     elif not has_num_envs:
@@ -319,13 +320,13 @@ def _num_workers(given: Mapping[str, Any], highest: int) -> int:
     return num_workers or num_threads
 
 
-def checked_ray_config(backend: str, ray: Any) -> RayConfig:
-    """Return the RayConfig that was passed beside a backend, or the default one."""
+def checked_ray_config(ray: Any, backend: str, *, is_local: bool) -> RayConfig:
+    """Return the RayConfig that was passed beside the backend of this name, or the default one."""
     if ray is None:
         return RayConfig()
     if not isinstance(ray, RayConfig):
         raise ConfigError(f"ray expected an envfleet.RayConfig, got {short_repr(ray)}")
-    if backend != "ray" and ray != RayConfig():
+    if is_local and ray != RayConfig():
         raise ConfigError(f"ray=RayConfig(...) expected backend='ray', got backend={backend!r}; leave it out")
     return ray
 
@@ -372,19 +373,19 @@ def _env_kwargs(env_kwargs: Any, num_envs: int, has_num_envs: bool) -> list[Mapp
 
 
 def resolve_num_workers(
-    config: PoolConfig, backend: str, workers_per_core: int = 1, *, has_slow_steps: bool = False
+    config: PoolConfig, backend: Backend, workers_per_core: int = 1, *, has_slow_steps: bool = False
 ) -> int:
     """Return how many workers run the envs on a backend, given the num_workers of Options.config."""
-    if backend == "native":
+    if not backend.is_parallel:
+        return 1
+    if not backend.is_local:
+        return min(config.num_envs, config.num_workers)  # 0 until the cluster is known
+    if not backend.runs_python_envs:
         # More threads than rows per batch would only help an asynchronous pool, and not by default.
         return config.num_workers or min(config.batch_size, _native.usable_cores())
-    if backend == "serial":
-        return 1
-    if backend == "ray":
-        return min(config.num_envs, config.num_workers)  # 0 until the cluster is known
     cores = _native.usable_cores()
     is_pinned = config.thread_affinity_offset >= 0
-    if has_slow_steps and backend == "processes" and config.batch_size == config.num_envs and not is_pinned:
+    if has_slow_steps and backend.has_processes and not config.is_async and not is_pinned:
         # A synchronous batch waits for its slowest worker, for example one whose envs reset, or whose core is busy
         # otherwise. With several workers per core, the scheduler runs waiting ones on the cores that are done. As many
         # for each core: with five on four cores, three of them would wait for the one that has two.

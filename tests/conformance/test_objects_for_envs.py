@@ -12,7 +12,7 @@ from support.subjects import PYTHON_BACKENDS
 
 import envfleet
 from envfleet import Batch, CallOrderError, ConfigError, EnvError
-from envfleet.executors.backends import PYTHON_EXECUTORS
+from envfleet.backends import local_backends
 
 
 class EchoEnv(gymnasium.Env[Any, Any]):
@@ -61,7 +61,7 @@ def make(request):
 
 
 def test_one_table_names_every_python_backend():
-    assert tuple(PYTHON_EXECUTORS) == PYTHON_BACKENDS
+    assert tuple(backend.name for backend in local_backends() if backend.runs_python_envs) == PYTHON_BACKENDS
 
 
 def test_each_env_gets_its_own_reset_arguments_and_nothing_else(make):

@@ -22,6 +22,7 @@ from typing import Any, NoReturn, TypeAlias
 import gymnasium
 
 import envfleet
+from envfleet.backends import AUTO, runs_native_only
 from envfleet.errors import ConfigError, short_repr
 from envfleet.files import NewFile
 from envfleet.making.native_envs import find_entry
@@ -39,6 +40,9 @@ _DEDICATED_ARGUMENTS = (
     "autoreset_mode",
     "render_mode",
 )
+
+# Options of make() that are objects, written as a dict of their fields.
+_CONFIG_CLASSES = {"ray": envfleet.RayConfig}
 
 
 class Parser(argparse.ArgumentParser):
@@ -95,7 +99,7 @@ def add_seconds(parser: argparse._ActionsContainer, default: float | None, other
 
 def runs_natively(env: Any, backend: str) -> bool:
     """Return whether an env is native on this backend: the defaults are thousands of those, and tens of others."""
-    return backend in ("auto", "native") and find_entry(env) is not None
+    return find_entry(env) is not None and (backend == AUTO or runs_native_only(backend))
 
 
 def compile_plugins(arguments: argparse.Namespace) -> None:
@@ -196,11 +200,23 @@ def parameter(text: str) -> tuple[str, Any]:
         raise argparse.ArgumentTypeError(f"expected a parameter of the env, got {name}, an option of the pool")
     if name == "task_id":
         raise argparse.ArgumentTypeError(in_env_kwargs(name, "make"))
+    parsed = _literal(value)
+    if name in _CONFIG_CLASSES and isinstance(parsed, dict):
+        try:
+            parsed = _CONFIG_CLASSES[name](**parsed)
+        except (TypeError, ConfigError) as error:
+            raise argparse.ArgumentTypeError(
+                f"expected the fields of {_CONFIG_CLASSES[name].__name__}: {error}"
+            ) from error
+    return name, parsed
+
+
+def _literal(text: str) -> Any:
+    """Parse JSON or a Python literal; return any other text as it is."""
     for parse in (json.loads, ast.literal_eval):
         with contextlib.suppress(ValueError, SyntaxError):  # json's error is a ValueError
-            parsed = parse(value)
-            return name, envfleet.RayConfig(**parsed) if name == "ray" and isinstance(parsed, dict) else parsed
-    return name, value
+            return parse(text)
+    return text
 
 
 def in_env_kwargs(name: str, function: str) -> str:

@@ -25,7 +25,7 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native, options
+from envfleet import _native, backends
 from envfleet.cli import arguments as args
 from envfleet.errors import CompileError, EnvfleetError
 from envfleet.making import compiling
@@ -357,7 +357,8 @@ class TinyEnv(gymnasium.Env[Any, Any]):
 
 def _backends() -> Iterator[Finding]:
     has_ray = _imports(("ray",))
-    names = ", ".join(name for name in options.BACKENDS if has_ray or name != "ray")
+    shown = backends.all_backends() if has_ray else backends.local_backends()
+    names = ", ".join((backends.AUTO, *(backend.name for backend in shown)))
     yield OK, "backends", names if has_ray else f'{names}; for ray run: pip install "envfleet[ray]"'
     yield _check_in_process("serial", 1, "any Python env, one after the other")
     yield _check_in_process("threads", 2, describe_threads())

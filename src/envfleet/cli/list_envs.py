@@ -140,7 +140,7 @@ def _row(family: str, env_id: str) -> tuple[str, ...]:
     if own.extra and not own.is_installed:
         extra = f"{own.extra} (not installed)"
     backend = _backend(env_id)
-    if backend == "native" and own.load is None and own.is_installed:
+    if find_entry(env_id) is not None and own.load is None and own.is_installed:
         spec = envfleet.make_spec(env_id)
         summary: EnvSummary | None = EnvSummary(
             spec.max_episode_steps, brief(spec.observation_space), brief(spec.action_space)

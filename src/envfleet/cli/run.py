@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import envfleet
+from envfleet.backends import find_backend
 from envfleet.cli import arguments as args
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
 from envfleet.errors import ConfigError
@@ -239,7 +240,7 @@ def _summary(pool: envfleet.Pool, progress: Progress) -> dict[str, str]:
         "num_envs": f"{config.num_envs:,}",
         "batch_size": f"{config.batch_size:,} ({mode})",
         "backend": pool.spec.backend,
-        "threads" if pool.spec.backend in ("native", "threads") else "workers": str(config.num_workers),
+        "threads" if find_backend(pool.spec.backend).has_threads else "workers": str(config.num_workers),
         "total steps": f"{progress.num_steps:,}",
         "wall time": f"{progress.wall_s:.2f} s ({progress.in_pool_s:.2f} s in the pool)",
         "steps/s": f"{progress.steps_per_s:,.0f}",

@@ -54,12 +54,11 @@ class PublishedSpec(EnvSpec):
 
 def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
     from envfleet.making.builders import gymnasium_spec
-    from envfleet.making.native_envs import find_entry, resolve
-    from envfleet.options import pool_options
+    from envfleet.making.native_envs import find_entry, resolve_defaults
 
     entry = find_entry(env_id)
     try:
-        spec: EnvSpec = gymnasium_spec(env_id) if entry is None else resolve(env_id, entry, pool_options(**params)).spec
+        spec: EnvSpec = gymnasium_spec(env_id) if entry is None else resolve_defaults(env_id, entry, **params).spec
     except (EnvfleetError, ImportError):
         return None, None
     return spec.max_episode_steps, spec.reward_threshold

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 
 import numpy as np
 
+import envfleet.executors.backends  # noqa: F401  # registers them
+from envfleet.backends import Backend, find_backend
 from envfleet.envs.pixels import wants_pixels
 from envfleet.errors import CompileError, ConfigError
 from envfleet.executors.base import Executor
@@ -116,7 +118,7 @@ def make_spec(task_id: Env, **options: Any) -> EnvSpec:
     entry, backend, parsed = _choose_backend(task_id, options)
     _check_seed(parsed)
     if entry is not None:
-        return resolve(str(task_id), entry, parsed)[0]
+        return resolve(str(task_id), entry, backend, parsed).spec
     return python_spec(task_id, backend, parsed)
 
 
@@ -127,7 +129,7 @@ def make_pool(task_id: Env, **options: Any) -> Pool:
     _check_seed(parsed)  # before anything is built
     executor: Executor
     if entry is not None:
-        executor, config = native_executor(str(task_id), entry, parsed)
+        executor, config = native_executor(str(task_id), entry, backend, parsed)
     else:
         executor, config = python_executor(task_id, backend, parsed)
     try:
@@ -144,7 +146,7 @@ def _check_seed(options: Options) -> None:
     seeds_for(options.seed, np.arange(num_checked, dtype=np.int32), num_envs)
 
 
-def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | None, str, Options]:
+def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | None, Backend, Options]:
     """Return the native env, or None if the env runs in Python; the backend; and the parsed options."""
     entry = find_entry(env)
     if entry is None:
@@ -152,44 +154,44 @@ def _choose_backend(env: Env, options: dict[str, Any]) -> tuple[NativeEntry | No
     if isinstance(env, (list, tuple)) and env and options.get("num_envs") is None:
         options = {**options, "num_envs": len(env)}
     parsed = pool_options(**options)
-    backend = parsed.backend
-    # On Ray, the backend of each actor decides.
-    env_backend = (parsed.config.ray.inner_backend or "auto") if backend == "ray" else backend
+    backend = inner = parsed.backend
+    if backend is not None and not backend.is_local:  # the backend of each actor decides
+        inner_name = parsed.config.ray.inner_backend
+        inner = None if inner_name is None else find_backend(inner_name)
+    is_native = inner is not None and not inner.runs_python_envs  # by name
     if wants_pixels(env, parsed.params):
-        if env_backend == "native":
+        if is_native:
             raise ConfigError("from_pixels=True expected a Python backend, got backend='native'; leave backend out")
         entry = None
     if entry is not None and not supports_params(entry, parsed.params):
-        if env_backend == "native":
+        if is_native:
             raise ConfigError(
                 f"{env} expected parameters that its env in C++ supports, got others with backend='native'; "
                 "leave backend out"
             )
         entry = None
-    if entry is not None and (env_backend == "native" or (env_backend == "auto" and not parsed.wrappers)):
+    if entry is not None and (is_native or (inner is None and not parsed.wrappers)):
         if parsed.wrappers:
             raise ConfigError("wrappers expected a Python backend, got backend='native'; leave backend out")
         if parsed.config.render_mode == "human":
             check_screen()
-        if _can_load(env, entry, env_backend):
-            return entry, "ray" if backend == "ray" else "native", parsed
-    if env_backend == "native":
+        if _can_load(env, entry, is_optional=not is_native):
+            return entry, backend or find_backend("native"), parsed
+    if is_native:
         raise ConfigError(f"backend='native' expected an env in C++, got {env!r}, which has none; leave backend out")
     if entry is not None:
         check_known(env)  # a native id may have no Python env
     if parsed.config.render_mode == "human" and not opens_windows(env, parsed):
         check_screen()
-    if backend == "auto":
-        backend = auto_backend(env, parsed.config)
-    return None, backend, parsed
+    return None, backend or auto_backend(env, parsed.config), parsed
 
 
-def _can_load(env: Env, entry: NativeEntry, backend: str) -> bool:
-    """Return whether the engine has the env. If it cannot be compiled here, warn that it runs in Python."""
+def _can_load(env: Env, entry: NativeEntry, *, is_optional: bool) -> bool:
+    """Return whether the engine has the env. If it is optional and cannot be compiled here, warn of that."""
     try:
         load_entry(entry)
     except CompileError as error:
-        if backend == "native":
+        if not is_optional:
             raise
         check_known(env)  # raises if there is no Python env, before a warning promises one
         warnings.warn(f"{env} runs as a Python env, several times slower: {error}", stacklevel=6)

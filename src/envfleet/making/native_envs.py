@@ -12,6 +12,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet import _native
+from envfleet.backends import Backend, find_backend
 from envfleet.envs import families
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family, TextColumn
@@ -87,7 +88,7 @@ def supports_params(entry: NativeEntry, params: Sequence[Mapping[str, Any]]) -> 
 
 def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
     """Return the Gymnasium spec of one native env. The time limit is in the spec, not in the env."""
-    spec = resolve(env_id, entry, pool_options()).spec
+    spec = resolve_defaults(env_id, entry).spec
     return GymnasiumSpec(
         env_id,
         entry_point="envfleet.envs.native_env:SingleNativeEnv",
@@ -118,17 +119,12 @@ def python_spec_of_native(env_id: str) -> GymnasiumSpec | None:
     return None if has_class else single_env_spec(env_id, entry)
 
 
-def native_executor(env_id: str, entry: NativeEntry, options: Options) -> tuple[Executor, PoolConfig]:
+def native_executor(env_id: str, entry: NativeEntry, backend: Backend, options: Options) -> tuple[Executor, PoolConfig]:
     """Return the executor, and the config with all defaults resolved."""
-    spec, params, config = resolve(env_id, entry, options)
-    if options.backend == "ray":
-        from envfleet.executors.ray.executor import create_native_executor
-
-        library = plugin_files.get(entry.native_id)
-        libraries = {} if library is None else {library.name: library.read_bytes()}
-        return create_native_executor(entry.native_id, spec, config, params, libraries)
+    spec, params, config = resolve(env_id, entry, backend, options)
     make_renderer = native_family(entry.native_id).make_renderer
-    return NativeExecutor(entry.native_id, spec, config, params, make_renderer), config
+    plugin = plugin_files.get(entry.native_id)
+    return backend.make_native(entry.native_id, spec, config, params, make_renderer, plugin)
 
 
 class ResolvedEnvs(NamedTuple):
@@ -139,9 +135,9 @@ class ResolvedEnvs(NamedTuple):
     config: PoolConfig
 
 
-def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
+def resolve(env_id: str, entry: NativeEntry, backend: Backend, options: Options) -> ResolvedEnvs:
     """Return what is known of a pool's envs before they are built. Raises ConfigError for options that do not fit."""
-    _check_options(env_id, entry, options)
+    _check_options(env_id, entry, backend, options)
     load_entry(entry)
     declared = [Param(**fields) for fields in _native.params_of(entry.native_id)]
     family = native_family(entry.native_id)
@@ -156,9 +152,9 @@ def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
                 f"{env_id} expected the same spaces for all envs, env {position} has other spaces than env 0; "
                 "parameters that change a space must be the same for all envs"
             )
-    config = _resolved_config(entry, options, described)
+    config = _resolved_config(entry, backend, options, described)
     try:
-        spec = _make_spec(env_id, entry, options, config, params, described[0], texts[0])
+        spec = _make_spec(env_id, entry, backend, options, config, params, described[0], texts[0])
     except (AssertionError, ValueError) as error:  # of Gymnasium's spaces
         raise ConfigError(
             f"{env_id} expected spaces that Gymnasium accepts, got: {error}; correct its spec(), or these parameters"
@@ -166,11 +162,16 @@ def resolve(env_id: str, entry: NativeEntry, options: Options) -> ResolvedEnvs:
     return ResolvedEnvs(spec, params, config)
 
 
-def _check_options(env_id: str, entry: NativeEntry, options: Options) -> None:
+def resolve_defaults(env_id: str, entry: NativeEntry, **options: Any) -> ResolvedEnvs:
+    """Return what is known of the envs of a native pool on this machine with these options."""
+    return resolve(env_id, entry, find_backend("native"), pool_options(**options))
+
+
+def _check_options(env_id: str, entry: NativeEntry, backend: Backend, options: Options) -> None:
     config = options.config
     # A worker process does not have the user's plug-ins.
     remedy = "" if entry.native_id in plugin_files else "pass backend='processes', which runs them in Python, or "
-    for name in ("step_timeout", "start_method") if options.backend != "ray" else ():
+    for name in () if backend.has_processes else ("step_timeout", "start_method"):
         if getattr(config, name) != POOL_OPTIONS[name]:
             raise ConfigError(
                 f"{name} needs worker processes, but envs of {env_id} run on threads in C++; {remedy}leave it out"
@@ -182,11 +183,9 @@ def _check_options(env_id: str, entry: NativeEntry, options: Options) -> None:
         )
 
 
-def _backend_of(options: Options) -> str:
-    return "ray" if options.backend == "ray" else "native"
-
-
-def _resolved_config(entry: NativeEntry, options: Options, described: Sequence[Mapping[str, Any]]) -> PoolConfig:
+def _resolved_config(
+    entry: NativeEntry, backend: Backend, options: Options, described: Sequence[Mapping[str, Any]]
+) -> PoolConfig:
     config = options.config
     # If the limits differ per env, the pool has the longest, and envs with a shorter one end their episodes themselves.
     own_limits = [own["max_episode_steps"] for own in described]
@@ -194,7 +193,7 @@ def _resolved_config(entry: NativeEntry, options: Options, described: Sequence[M
     thresholds = (config.reward_threshold, entry.reward_threshold, described[0]["reward_threshold"])
     return replace(
         config,
-        num_workers=resolve_num_workers(config, _backend_of(options)),
+        num_workers=resolve_num_workers(config, backend),
         max_episode_steps=None if limit == NO_LIMIT else limit,
         reward_threshold=next((threshold for threshold in thresholds if threshold is not None), None),
     )
@@ -203,6 +202,7 @@ def _resolved_config(entry: NativeEntry, options: Options, described: Sequence[M
 def _make_spec(
     env_id: str,
     entry: NativeEntry,
+    backend: Backend,
     options: Options,
     config: PoolConfig,
     params: list[dict[str, Any]],
@@ -224,7 +224,7 @@ def _make_spec(
         observation_arrays=observation_arrays,
         info_arrays=tuple(ArraySpec(a["name"], space_from_native(a), a["on_step"], a["on_reset"]) for a in raw["info"]),
         reset_options=raw["reset_options"],
-        backend=_backend_of(options),
+        backend=backend.name,
         native_id=entry.native_id,
         has_state=raw["has_state"],
         metadata={
@@ -255,7 +255,7 @@ def _attributes(env_id: str, entry: NativeEntry) -> Collection[str]:
     """Return the names of the attributes of an env with default parameters; none if it cannot be built."""
     try:
         # Not the parameters that it was registered with: the one in question may be among them.
-        spec, params, config = resolve(env_id, replace(entry, params={}), pool_options())
+        spec, params, config = resolve_defaults(env_id, replace(entry, params={}))
         executor = NativeExecutor(entry.native_id, spec, config, params, None)
     except EnvfleetError:
         return ()

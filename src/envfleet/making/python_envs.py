@@ -14,10 +14,10 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from envfleet.backends import Backend, find_backend
 from envfleet.envs.families import find_python_family, python_family_ids
 from envfleet.envs.pixels import pixel_spec, wants_pixels
 from envfleet.errors import CompileError, ConfigError, EnvError, MissingExtraError, UnknownEnvError
-from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
@@ -27,13 +27,14 @@ from envfleet.options import POOL_OPTIONS, Options, PoolConfig, misspelt_option,
 from envfleet.spec import ArraySpec, EnvSpec, config_as_dict
 
 
-def auto_backend(env: Any, config: PoolConfig) -> str:
+def auto_backend(env: Any, config: PoolConfig) -> Backend:
     """Return the backend that "auto" means for a Python env."""
     if config.num_envs == 1 and config.step_timeout is None:
-        return "serial"
+        return find_backend("serial")
     family = find_python_family(env)
-    # A thread cannot be killed: step_timeout needs processes.
-    return "processes" if family is None or config.step_timeout is not None else family.python_backend
+    if family is None or config.step_timeout is not None:  # a thread cannot be killed
+        return find_backend("processes")
+    return find_backend(family.python_backend)
 
 
 def opens_windows(env: Any, options: Options) -> bool:
@@ -44,34 +45,30 @@ def opens_windows(env: Any, options: Options) -> bool:
     return not wants_pixels(env, options.params) and (not isinstance(env, str) or python_spec_of_native(env) is None)
 
 
-def python_executor(env: Any, backend: str, options: Options) -> tuple[Executor, PoolConfig]:
+def python_executor(env: Any, backend: Backend, options: Options) -> tuple[Executor, PoolConfig]:
     """Return the executor, and the config with all defaults resolved."""
     config = options.config
-    if backend not in ("processes", "ray"):
+    if not backend.has_processes:
         if config.step_timeout is not None:
             raise ConfigError(
-                f"step_timeout needs a worker that can be killed, got backend={backend!r}; use backend='processes'"
+                f"step_timeout needs a worker that can be killed, got backend={backend.name!r}; use backend='processes'"
             )
         if config.start_method != POOL_OPTIONS["start_method"]:
-            raise ConfigError(f"start_method expected backend='processes', got backend={backend!r}; leave it out")
+            raise ConfigError(f"start_method expected backend='processes', got backend={backend.name!r}; leave it out")
     builders, config = _resolve(env, backend, options)
 
     def make_spec(description: EnvDescription) -> EnvSpec:
         return _spec(env, builders, description, backend, config, options)
 
     try:
-        if backend == "ray":
-            from envfleet.executors.ray.executor import create_python_executor
-
-            return create_python_executor(builders, make_spec, config, options.params)
-        return PYTHON_EXECUTORS[backend](builders, make_spec, config, options.params), config
+        return backend.make_python(builders, make_spec, config, options.params)
     except EnvError as error:
         builder = builders.builders[error.env_id]
         raise_for_wrong_arguments(error, builder.source, builders.name, options.params, builder.kwargs)
         raise
 
 
-def python_spec(env: Any, backend: str, options: Options) -> EnvSpec:
+def python_spec(env: Any, backend: Backend, options: Options) -> EnvSpec:
     """Return the spec of python_executor()'s pool. Builds one env in this process and closes it again."""
     builders, config = _resolve(env, backend, options)
     try:
@@ -139,7 +136,7 @@ def _unknown(env_id: str) -> UnknownEnvError:
     return UnknownEnvError(f"make() expected a known env id, got {env_id!r}; {hint}{reason}")
 
 
-def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, PoolConfig]:
+def _resolve(env: Any, backend: Backend, options: Options) -> tuple[EnvBuilders, PoolConfig]:
     """Return the builders, and the config with all defaults resolved."""
     config = options.config
     family = find_python_family(env)
@@ -171,7 +168,7 @@ def _resolve(env: Any, backend: str, options: Options) -> tuple[EnvBuilders, Poo
 
 
 def _spec(
-    env: Any, builders: EnvBuilders, description: EnvDescription, backend: str, config: PoolConfig, options: Options
+    env: Any, builders: EnvBuilders, description: EnvDescription, backend: Backend, config: PoolConfig, options: Options
 ) -> EnvSpec:
     shared = options.params[0] if len(options.params) == 1 else {}
     family = find_python_family(env)
@@ -189,7 +186,7 @@ def _spec(
         action_space=description.action_space,
         info_arrays=_info_arrays(description),
         own_step_limit=description.max_steps,
-        backend=backend,
+        backend=backend.name,
         metadata=description.metadata,
         render_mode=description.render_mode,
         config=config_as_dict(config, {**env_options, **shared}, options.seed),

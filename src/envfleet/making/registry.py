@@ -11,9 +11,9 @@ from envfleet.envs.families import find_python_family, native_family, python_fam
 from envfleet.envs.family import Family
 from envfleet.errors import ConfigError, UnknownEnvError
 from envfleet.making.gymnasium_ids import publish
-from envfleet.making.native_envs import NativeEntry, built_in_ids, find_entry, native_ids, registered, resolve
+from envfleet.making.native_envs import NativeEntry, built_in_ids, find_entry, native_ids, registered, resolve_defaults
 from envfleet.option_checks import integer_option, number_option
-from envfleet.options import POOL_OPTIONS, pool_options
+from envfleet.options import POOL_OPTIONS
 
 _PYTHON_FAMILY = Family("python", python_opens_windows=True)
 
@@ -67,7 +67,7 @@ def register(
         origin.reward_threshold if reward_threshold is None else reward_threshold,
     )
     # Wrong defaults raise here, not at the first make().
-    resolve(env_id, entry, pool_options())
+    resolve_defaults(env_id, entry)
     if registered.get(env_id, entry) != entry:
         warnings.warn(f"register() overrides {env_id!r}, which was registered with other defaults", stacklevel=2)
     registered[env_id] = entry

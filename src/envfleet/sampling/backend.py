@@ -1,4 +1,4 @@
-"""Backend: the contract of what runs the generators of a Runner, and the serial backend, its reference."""
+"""GeneratorBackend: the contract of what runs the generators of a Runner, and the serial backend, its reference."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Event:
     num_bytes: int = 0
 
 
-class Backend(ABC):
+class GeneratorBackend(ABC):
     """Runs generators and returns their events.
 
     There is one stream of requests at a time: start_stream() ends the previous one, whose events are never returned
@@ -80,7 +80,7 @@ class Backend(ABC):
         return []
 
 
-class SerialBackend(Backend):
+class SerialBackend(GeneratorBackend):
     """Runs a generator in this process when its trajectory is requested: nothing runs ahead.
 
     Each generator receives its own copy of a request, as from other backends. Trajectories are not copied.

@@ -32,7 +32,7 @@ from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
 from envfleet.executors.processes.worker import ProcessContext
 from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
-from envfleet.sampling.backend import Backend, Event, EventKind
+from envfleet.sampling.backend import Event, EventKind, GeneratorBackend
 from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_error
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory
 from envfleet.sampling.worker import GeneratorJob
@@ -42,7 +42,7 @@ _GRACE_S = 1.0  # for the trajectory that is running when the runner is closed
 _SEND_TIMEOUT_S = 10
 
 
-class ProcessesBackend(Backend):
+class ProcessesBackend(GeneratorBackend):
     """Runs each generator in a process of its own."""
 
     def __init__(

@@ -26,7 +26,7 @@ from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
 from envfleet.options import RayConfig
-from envfleet.sampling.backend import Backend, Event
+from envfleet.sampling.backend import Event, GeneratorBackend
 from envfleet.sampling.generators import (
     START,
     TRAJS,
@@ -241,7 +241,7 @@ class _Worker:
         self.waited_s = 0.0
 
 
-class RayBackend(Backend):
+class RayBackend(GeneratorBackend):
     """Runs each generator in an actor of a cluster. Arrays of a trajectory are in the object store: read-only.
 
     Thread safety: one caller at a time, but stop_stream() and close() may come from any thread. They set their flag

@@ -17,13 +17,14 @@ from multiprocessing.managers import SyncManager
 from types import TracebackType
 from typing import Any
 
+from envfleet.backends import Backend, find_backend
 from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import exit_with_parent
 from envfleet.executors.python.exception_report import report_exception
 from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
 from envfleet.options import START_METHODS, RayConfig, checked_ray_config
-from envfleet.sampling.backend import Backend, Event, SerialBackend
+from envfleet.sampling.backend import Event, GeneratorBackend, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
 
 BACKENDS = ("processes", "serial", "ray")
@@ -98,15 +99,16 @@ class Runner:
             integer_option("max_restarts", max_restarts, 0, 1 << 31),
             _progress_class(progress),
         )
-        on_ray = checked_ray_config(backend, ray)
+        kind = find_backend(backend)
+        on_ray = checked_ray_config(ray, backend, is_local=kind.is_local)
         for name in _RAY_OPTIONS_OF_POOLS:
             if getattr(on_ray, name) != getattr(RayConfig(), name):
                 raise ConfigError(f"ray expected no {name} in the RayConfig of a Runner, it is for pools; leave it out")
-        if backend != "processes" and start_method is not None:
+        if start_method is not None and not (kind.has_processes and kind.is_local):
             raise ConfigError(f"start_method is for backend='processes', got it with {backend!r}; leave it out")
         self._context = None
         if context_fn is not None:
-            if backend == "ray":
+            if not kind.is_local:
                 raise ConfigError(
                     "context_fn shares the memory of one machine, got it with backend='ray'; use a Ray actor instead"
                 )
@@ -114,7 +116,7 @@ class Runner:
             kwargs = {**self._context.kwargs, **kwargs}
         factories: list[GeneratorFactory] = [partial(function, *args, **kwargs) for function in functions]
         try:
-            self._backend = self._make_backend(backend, factories, method, prefetch, max_ahead_bytes, timeout_s, on_ray)
+            self._backend = self._make_backend(kind, factories, method, prefetch, max_ahead_bytes, timeout_s, on_ray)
         except BaseException:
             if self._context is not None:
                 self._context.close()
@@ -125,17 +127,17 @@ class Runner:
 
     @staticmethod
     def _make_backend(
-        backend: str,
+        kind: Backend,
         factories: list[GeneratorFactory],
         start_method: str,
         prefetch: int,
         max_ahead_bytes: int,
         timeout_s: float | None,
         on_ray: RayConfig,
-    ) -> Backend:
-        if backend == "serial":
+    ) -> GeneratorBackend:
+        if not kind.is_parallel:
             return SerialBackend(factories)
-        if backend == "processes":
+        if kind.is_local:
             from envfleet.sampling.processes import ProcessesBackend
 
             return ProcessesBackend(factories, start_method, prefetch, max_ahead_bytes, timeout_s)
@@ -270,7 +272,7 @@ class _StreamOptions:
 class _StreamState:
     """The streams of one runner: one at a time, one caller at a time."""
 
-    def __init__(self, backend: Backend, num_generators: int, options: _StreamOptions) -> None:
+    def __init__(self, backend: GeneratorBackend, num_generators: int, options: _StreamOptions) -> None:
         self.backend = backend
         self.num_generators = num_generators
         self.options = options

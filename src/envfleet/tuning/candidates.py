@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from envfleet.backends import find_backend, local_backends
 from envfleet.errors import ConfigError
 from envfleet.option_checks import integer_option
-from envfleet.options import PYTHON_BACKENDS
 from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
 
-_KNOWN_BACKENDS = ("native", *PYTHON_BACKENDS)
 DEFAULT_PYTHON_ENVS, DEFAULT_NATIVE_ENVS = 64, 1024
 _WAITING_WORKERS_PER_CORE, _MIN_WAITING_WORKERS, _MAX_WAITING_WORKERS = 8, 16, 64
 _MAX = 2**31 - 1
@@ -22,11 +21,15 @@ def backends_for(backends: Any, *, is_native: bool, needs_processes: bool) -> tu
     if backends is None:
         if is_native:
             return ("native",)
-        return ("processes",) if needs_processes else PYTHON_BACKENDS
+        return tuple(
+            backend.name
+            for backend in local_backends()
+            if backend.runs_python_envs and (backend.has_processes or not needs_processes)
+        )
     names = (backends,) if isinstance(backends, str) else tuple(backends)
-    unknown = [name for name in names if name not in _KNOWN_BACKENDS]
-    if unknown or not names:
-        raise ConfigError(f"backends expected names from {_KNOWN_BACKENDS}, got {backends!r}")
+    known = tuple(backend.name for backend in local_backends())
+    if not names or not all(name in known for name in names):
+        raise ConfigError(f"backends expected names from {known}, got {backends!r}")
     return tuple(dict.fromkeys(names))
 
 
@@ -79,14 +82,14 @@ def cases_of(
 ) -> list[Case]:
     """Return a backend's cases with this batch size, one for each number of workers."""
     counts = worker_counts(cores, num_envs, probe.waits) if num_workers is None else num_workers
-    counts = [1] if backend == "serial" else sorted({min(count, num_envs) for count in counts})
+    counts = sorted({min(count, num_envs) for count in counts}) if find_backend(backend).is_parallel else [1]
     return [Case(backend, num_envs, batch_size, count) for count in counts]
 
 
 def expected_s(case: Case, probe: Probe, cores: int) -> float:
     """Estimate how long it takes to build the pool, reset its envs and step each once."""
-    builders = case.num_workers if case.backend == "processes" else 1
-    in_parallel = 1 if case.backend == "serial" else case.num_workers
+    builders = case.num_workers if find_backend(case.backend).has_processes else 1
+    in_parallel = case.num_workers
     if not probe.waits:
         in_parallel, builders = min(in_parallel, cores), min(builders, cores)
     return case.num_envs * (probe.build_s / builders + (probe.reset_s + probe.step_s) / in_parallel)

@@ -7,6 +7,8 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
+from envfleet.backends import find_backend
+
 _MAX_ERROR = 100  # characters of an error in the table
 
 
@@ -56,21 +58,21 @@ class Case:
     def options(self) -> dict[str, Any]:
         """The keyword arguments of make() for this setting."""
         chosen: dict[str, Any] = {"backend": self.backend, "num_envs": self.num_envs}
-        if self.backend != "serial":
+        if find_backend(self.backend).is_parallel:
             chosen["num_workers"] = self.num_workers
         if self.mode == "async":
             chosen["batch_size"] = self.batch_size
         return chosen
 
     def __str__(self) -> str:
-        workers = "" if self.backend == "serial" else f", {counted(self.num_workers, self.worker_noun)}"
+        workers = f", {counted(self.num_workers, self.worker_noun)}" if find_backend(self.backend).is_parallel else ""
         batch = f", batch size {self.batch_size}" if self.mode == "async" else ""
         return f"{self.backend}{workers}{batch}"
 
     @property
     def worker_noun(self) -> str:
         """What a worker of the backend is: a thread or a worker."""
-        return "thread" if self.backend in ("native", "threads") else "worker"
+        return "thread" if find_backend(self.backend).has_threads else "worker"
 
 
 @dataclass(frozen=True)

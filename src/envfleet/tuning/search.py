@@ -15,12 +15,13 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from envfleet import _native
+from envfleet.backends import find_backend
 from envfleet.errors import ConfigError, EnvfleetError, WorkerDied
 from envfleet.making.builders import builders_for
 from envfleet.making.make import Env, make_pool
 from envfleet.making.native_envs import find_entry, plugin_files, supports_params
 from envfleet.making.python_envs import check_known
-from envfleet.options import PYTHON_BACKENDS, Options, pool_options
+from envfleet.options import POOL_OPTIONS, Options, pool_options
 from envfleet.pool import Pool
 from envfleet.tuning.candidates import (
     backends_for,
@@ -112,7 +113,7 @@ class _Search:
         first_size = num_envs[0] if num_envs else implied
         backends = self._survey(requested, {"num_envs": first_size} if first_size else {})
         probing_s = self._used_s()
-        python_probe = self._probe if set(backends) - {"native"} else None
+        python_probe = self._probe if any(find_backend(name).runs_python_envs for name in backends) else None
         sizes = num_envs or [implied or default_num_envs(python_probe, self._cores, self._seconds)]
         for size in sizes:
             self._screen(backends, size, batch_sizes_for(size, batch_sizes), num_workers, len(sizes))
@@ -145,14 +146,15 @@ class _Search:
             raise ConfigError(
                 "autoreset_mode expected 'next_step' or 'same_step' in tune(), got 'disabled'; leave it out"
             )
-        needs_processes = config.step_timeout is not None or config.start_method != "forkserver"
+        needs_processes = config.step_timeout is not None or config.start_method != POOL_OPTIONS["start_method"]
         is_native = entry is not None and not parsed.wrappers and supports_params(entry, parsed.params)
         backends = backends_for(requested, is_native=is_native, needs_processes=needs_processes)
-        if "native" in backends and requested is None:
+        python = [name for name in backends if find_backend(name).runs_python_envs]
+        if len(python) < len(backends) and requested is None:
             is_plugin = entry is not None and entry.native_id in plugin_files  # these have no Python env
             others = "" if is_plugin else "; backends=['serial', 'processes'] measures the Python env of this id"
             self._notes.append(f"it runs in C++{others}")
-        if not set(backends) & set(PYTHON_BACKENDS):
+        if not python:
             return backends
         return self._survey_python(backends, parsed)
 
@@ -164,12 +166,14 @@ class _Search:
             self._env, config.num_envs, parsed.params, parsed.wrappers, config.render_mode, config.max_episode_steps
         )
         try:
-            own = probe(builders, config, in_worker="processes" in backends, limit_s=self._left_s() * 0.75)
+            in_worker = any(find_backend(name).has_processes for name in backends)
+            own = probe(builders, config, in_worker=in_worker, limit_s=self._left_s() * 0.75)
         except WorkerDied:
             self._notes.append(
                 "it ended its process at once: serial and threads were skipped, since they would end this process"
             )
-            return tuple(name for name in backends if name not in ("serial", "threads"))
+            able = (find_backend(name) for name in backends)
+            return tuple(own.name for own in able if own.has_processes or not own.runs_python_envs)
         self._probe = own
         cores = counted(self._cores, "usable core")
         waiting = f", {1 - own.cpu_share:.0%} of it waiting: more workers than the {cores} may help"
@@ -199,12 +203,12 @@ class _Search:
         for backend in backends:
             own = [case for case in cases if case.backend == backend and case.was_measured]
             # Smaller batches do not help serial.
-            for case in fastest(own)[:2] if backend != "serial" else []:
+            for case in fastest(own)[:2] if find_backend(backend).is_parallel else []:
                 for size in batch_sizes[1:]:
                     self._measure_first(Case(backend, num_envs, size, case.num_workers), round_s)
 
     def _probe_of(self, backend: str) -> Probe:
-        return Probe() if backend == "native" else self._probe
+        return self._probe if find_backend(backend).runs_python_envs else Probe()
 
     def _expected_s(self, case: Case) -> float:
         return expected_s(case, self._probe_of(case.backend), self._cores)
@@ -296,7 +300,10 @@ def simplest(fastest_first: list[Case]) -> Case:
     """Return the fastest case, or one that is as fast within the noise and simpler or cheaper."""
     floor = _TIE_SHARE * fastest_first[0].median
     near = [case for case in fastest_first if case.median >= floor and case.num_envs == fastest_first[0].num_envs]
-    return min(near, key=lambda case: (case.mode != "sync", case.num_workers, case.backend != "serial", -case.median))
+    return min(
+        near,
+        key=lambda case: (case.mode != "sync", case.num_workers, find_backend(case.backend).is_parallel, -case.median),
+    )
 
 
 def conclusion(

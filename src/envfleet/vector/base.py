@@ -13,9 +13,9 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from numpy.typing import NDArray
 
 from envfleet.apis.view import HasStats
+from envfleet.backends import find_backend
 from envfleet.batch import Batch, Fault
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.options import pool_options
@@ -111,13 +111,13 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
                 id=env_builders.name,
                 observation_space=description.observation_space,
                 action_space=description.action_space,
-                backend="vector",
+                backend=backend,
                 metadata=self.metadata,
                 render_mode=self.render_mode,
             )
 
         try:
-            executor = PYTHON_EXECUTORS[backend](env_builders, make_spec, config, [{}])
+            executor, _ = find_backend(backend).make_python(env_builders, make_spec, config, [{}])
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
             raise_cause(error.faults[-1], error)

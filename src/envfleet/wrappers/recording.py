@@ -127,8 +127,6 @@ class RecordGrid(PoolWrapper):
 
     def _render(self) -> Sequence[Any]:
         envs: Any = self.unwrapped
-        if envs.pool.spec.backend == "native":
-            return [envs.render_env(env_id) for env_id in self._shown]
         frames: Sequence[Any] = envs.pool.render_all(self._shown)
         return frames
 

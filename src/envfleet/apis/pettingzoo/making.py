@@ -9,6 +9,7 @@ from typing import Any, Literal, overload
 
 from envfleet.apis.pettingzoo.env import PlayersEnv
 from envfleet.apis.pettingzoo.pools import AgentsPool, PlayerRowsPool
+from envfleet.backends import AUTO, runs_native_only
 from envfleet.envs.atari.roms import rom_folder
 from envfleet.envs.family import is_installed
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
@@ -68,13 +69,13 @@ def make_pettingzoo(
     wrappers = wrappers or ()
     if not isinstance(wrappers, (list, tuple)) or not all(map(callable, wrappers)):
         raise ConfigError(f"wrappers expected a list of callables that take an env and return one, got {wrappers!r}")
-    if options.get("backend", "auto") == "native":
+    if runs_native_only(options.get("backend", AUTO)):
         raise ConfigError("backend expected 'serial', 'threads' or 'processes' for multi-agent envs, got 'native'")
 
     def factory(source: Any) -> PlayersFactory:
         return PlayersFactory(_source(source), max_num_players, tuple(wrappers), render_mode)
 
-    if isinstance(env, str) and env.startswith(_ATARI) and options.get("backend", "auto") == "auto":
+    if isinstance(env, str) and env.startswith(_ATARI) and options.get("backend", AUTO) == AUTO:
         options["backend"] = "processes"  # one env as well: a fault in the emulator ends its process
     given = [factory(own) for own in env] if isinstance(env, (list, tuple)) else factory(env)
     pool = make_pool(given, **options)

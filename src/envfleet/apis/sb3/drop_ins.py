@@ -18,9 +18,9 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 from envfleet import _native
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
 from envfleet.apis.sb3_envs import call_method, has_attribute, is_wrapped, set_attribute
+from envfleet.backends import find_backend
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ActionError, ConfigError, EnvError
-from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
@@ -191,7 +191,7 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
 
 
 def _executor(backend: str, env_builders: EnvBuilders, config: PoolConfig) -> Executor:
-    return PYTHON_EXECUTORS[backend](env_builders, _spec_maker(backend), config, [{}])
+    return find_backend(backend).make_python(env_builders, _spec_maker(backend), config, [{}])[0]
 
 
 def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:

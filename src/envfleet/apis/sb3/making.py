@@ -14,6 +14,7 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
 from envfleet.autoreset import parse_mode
+from envfleet.backends import AUTO, runs_native_only
 from envfleet.envs.families import find_python_family
 from envfleet.errors import ConfigError, EnvError
 from envfleet.making.builders import build_env
@@ -144,7 +145,7 @@ def make_vec_env(
         moved = ("render_mode", "max_episode_steps") if isinstance(env_id, str) else ("render_mode",)
         shared.update({name: pool_options.pop(name) for name in moved if name in pool_options})
     family = find_python_family(env_id)
-    is_free = pool_options.get("backend", "auto") == "auto" and pool_options.get("step_timeout") is None
+    is_free = pool_options.get("backend", AUTO) == AUTO and pool_options.get("step_timeout") is None
     if family is not None and is_free and num_envs > 1:
         pool_options["backend"] = family.python_backend
     try:
@@ -175,14 +176,14 @@ def _is_for_one_monitor(env_id: Env, pool_options: Mapping[str, Any], wrapper_cl
     """Return whether one VecMonitor watches all envs: native envs, and sources that SB3's helper does not accept."""
     if not isinstance(env_id, str):
         return isinstance(env_id, (list, tuple)) or not callable(env_id)
-    backend: str = pool_options.get("backend", "auto")
+    backend: str = pool_options.get("backend", AUTO)
     if find_entry(env_id) is None:
-        return backend == "native"  # which raises: there is no native env
-    if backend == "native":
+        return runs_native_only(backend)  # which raises: there is no native env
+    if runs_native_only(backend):
         if wrapper_class is not None:
             raise ConfigError("wrapper_class cannot wrap native envs, got backend='native'; leave one of them out")
         return True
-    return backend == "auto" and wrapper_class is None and not pool_options.get("wrappers")
+    return backend == AUTO and wrapper_class is None and not pool_options.get("wrappers")
 
 
 def _env_kwargs(

@@ -26,6 +26,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.players import stacked_space
+from envfleet.backends import find_backend
 from envfleet.batch import Batch
 from envfleet.compat.pufferlib_vector.emulation import (
     APIUsageError,
@@ -125,7 +126,7 @@ class _VecEnv:
         try:
             for first in range(0, num_envs, self._block_size):
                 own: dict[str, Any] = {"seed": None if seed is None else seed + first, **options}
-                if self.backend != "serial":
+                if find_backend(self.backend).is_parallel:
                     cores = len(os.sched_getaffinity(0))
                     own["num_workers"] = max(1, (num_workers or min(cores, num_envs)) // num_blocks)
                 if not has_blocks:
@@ -135,7 +136,7 @@ class _VecEnv:
         except BaseException:
             self.close()
             raise
-        self.num_workers = num_workers or (1 if self.backend == "serial" else num_envs)
+        self.num_workers = num_workers or (num_envs if find_backend(self.backend).is_parallel else 1)
         self._pending: deque[int] = deque()  # blocks in flight, oldest first
         self._resetting: set[int] = set()
         self._current = 0

@@ -14,10 +14,10 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
+from envfleet.backends import find_backend
 from envfleet.envs.families import native_family
 from envfleet.errors import CompileError
 from envfleet.executors import debugger
-from envfleet.executors.backends import PYTHON_EXECUTORS
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.python.building import EnvDescription, pickle_builders
@@ -95,7 +95,8 @@ class PythonExecutorBuilder:
         if config.num_workers == 0:
             config = replace(config, num_workers=min(config.num_envs, _native.usable_cores()))
         env_builders = EnvBuilders(self.name, self.builders, self.max_episode_steps)
-        return PYTHON_EXECUTORS[self.backend](env_builders, make_spec, config, ({},)), descriptions[0]
+        executor, _ = find_backend(self.backend).make_python(env_builders, make_spec, config, ({},))
+        return executor, descriptions[0]
 
 
 def native_builders(
@@ -127,6 +128,7 @@ def python_builders(
 ) -> list[bytes]:
     """Return a pickled builder for each worker's envs."""
     pickled = []
+    num_workers = (config.ray.inner_num_workers or 0) if find_backend(backend).is_parallel else 1
     for envs in worker_envs:
         # Envs that share a builder go on sharing it, so that it is pickled once.
         offset: dict[int, OffsetEnvBuilder] = {}
@@ -134,7 +136,7 @@ def python_builders(
             offset.setdefault(id(builder), OffsetEnvBuilder(builder, envs.start))
             for builder in env_builders.builders[envs.start : envs.stop]
         )
-        inner = _inner_config(config, envs, 1 if backend == "serial" else config.ray.inner_num_workers or 0)
+        inner = _inner_config(config, envs, num_workers)
         builder = PythonExecutorBuilder(env_builders.name, backend, inner, builders, env_builders.max_episode_steps)
         pickled.append(pickle_builders(builder, "ray"))
     return pickled
