@@ -1,45 +1,25 @@
-"""FAMILIES: every family of env ids that envfleet knows, and lookups in it."""
+"""FAMILIES: every family of env ids that envfleet knows, and lookups in it.
+
+Every Family that a module of one package defines is known: nothing lists these modules.
+"""
 
 from __future__ import annotations
 
-from envfleet.envs import (
-    atari,
-    box2d,
-    bsuite,
-    classic_control,
-    craftax,
-    dm_control,
-    highway,
-    metaworld,
-    minigrid,
-    mujoco,
-    nethack,
-    procgen,
-    robotics,
-    toy_text,
-    vizdoom,
-)
+from importlib import import_module
+from pkgutil import iter_modules
+
 from envfleet.envs.family import Family
 
-FAMILIES: tuple[Family, ...] = (
-    classic_control.FAMILY,
-    toy_text.FAMILY,
-    toy_text.NCHAIN_FAMILY,
-    bsuite.FAMILY,
-    mujoco.FAMILY,
-    dm_control.FAMILY,
-    minigrid.FAMILY,
-    atari.FAMILY,
-    vizdoom.FAMILY,
-    procgen.FAMILY,
-    box2d.FAMILY,
-    robotics.FAMILY,
-    metaworld.FAMILY,
-    highway.FAMILY,
-    nethack.FAMILY,
-    nethack.MINIHACK_FAMILY,
-    craftax.FAMILY,
-)
+_PACKAGE = "envfleet.envs"
+
+
+def _found() -> tuple[Family, ...]:
+    """Return the families that the package's modules define, in the order of the modules' names."""
+    modules = [import_module(own.name) for own in iter_modules(import_module(_PACKAGE).__path__, f"{_PACKAGE}.")]
+    return tuple(own for module in modules for own in vars(module).values() if isinstance(own, Family))
+
+
+FAMILIES = _found()
 
 
 def native_family(native_id: str) -> Family:
