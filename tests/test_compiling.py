@@ -16,7 +16,7 @@ import pytest
 
 import envfleet
 from envfleet import CompileError, ConfigError, UnknownEnvError
-from envfleet.making.compiling import cache_key, cpu_description
+from envfleet.envs.compiler import cache_key, cpu_description
 
 COUNTER = """
 #include "envfleet/env.h"

@@ -1,6 +1,7 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
 from envfleet.batch import Batch, Fault, FinalRows
+from envfleet.envs.compiler import get_include
 from envfleet.errors import (
     ActionError,
     CallOrderError,
@@ -21,7 +22,7 @@ from envfleet.errors import (
     UnsupportedVersionError,
     WorkerDied,
 )
-from envfleet.making.compiling import compile, get_include, load_plugin  # noqa: A004 (the name that users expect)
+from envfleet.making.compiling import compile, load_plugin  # noqa: A004 (the name that users expect)
 from envfleet.making.gymnasium_ids import register_ids as _register_ids
 from envfleet.making.make import (
     make,

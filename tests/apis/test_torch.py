@@ -24,7 +24,7 @@ from support.info_env import CountingEnv  # noqa: E402
 import envfleet  # noqa: E402
 from envfleet import ActionError, CallOrderError, ConfigError, EnvError, RecvTimeout, _native  # noqa: E402
 from envfleet.apis.torch import TorchPool  # noqa: E402
-from envfleet.making.compiling import find_compiler  # noqa: E402
+from envfleet.envs.compiler import find_compiler  # noqa: E402
 
 SUPPORT = Path(torch_consumers.__file__).parent
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

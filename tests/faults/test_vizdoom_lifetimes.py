@@ -19,7 +19,7 @@ from support.traces import wait_until
 import envfleet
 from envfleet.envs.vizdoom import game
 from envfleet.envs.vizdoom.game import EngineFolder
-from envfleet.envs.vizdoom.watchdog import engines_of
+from envfleet.envs.watchdog import engines_of
 from envfleet.errors import ConfigError, EnvError, WorkerDied
 
 vizdoom = pytest.importorskip("vizdoom")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import envfleet
-from envfleet.envs.mujoco.model_files import asset_folder
-from envfleet.envs.mujoco.plugin import _start, flags_for, installed_mujoco, plugin_folder
-from envfleet.making.compiling import build
+from envfleet.envs.compiler import build
+from envfleet.envs.mujoco_plugin import _start, flags_for, installed_mujoco
+from envfleet.installation import installed_folder
 
 pytest.importorskip("mujoco")
 
@@ -67,7 +67,7 @@ def test_without_mujoco_the_error_names_the_extra(tmp_path: Path) -> None:
 
 
 def test_the_source_for_other_versions_includes_every_file() -> None:
-    folder = plugin_folder() / "mujoco"
+    folder = installed_folder("plugins") / "mujoco"
     included = {line.split('"')[1] for line in (folder / "all.cc").read_text().splitlines() if "#include" in line}
     assert included == {str(path.relative_to(folder)) for path in folder.rglob("*.cc") if path.name != "all.cc"}
 
@@ -111,9 +111,9 @@ def test_headers_of_another_version_than_the_library_are_refused(tmp_path: Path,
     folder = copied_mujoco(tmp_path / "other", "99.0.0", header_version="99000000")
     mujoco = installed_mujoco()
     source = tmp_path / "small.cc"
-    sources = plugin_folder() / "mujoco"
+    sources = installed_folder("plugins") / "mujoco"
     source.write_text("".join(f'#include "{sources / name}.cc"\n' for name in ("plugin", "model", "error_handler")))
     other = replace(mujoco, include=folder / "mujoco" / "include")
     plugin = build(source, flags=["-O0", *flags_for(other)])
     with pytest.raises(envfleet.CompileError, match=r"the library that they were built against, got .*libmujoco"):
-        _start(str(plugin), mujoco, asset_folder())
+        _start(str(plugin), mujoco)

@@ -10,7 +10,7 @@ from mujoco_rollouts import actions_for, rows_of
 import envfleet
 from envfleet import ConfigError, StateError
 from envfleet.envs.mujoco import IDS
-from envfleet.envs.mujoco.model_files import asset_folder
+from envfleet.envs.mujoco_plugin import asset_folder
 
 pytest.importorskip("mujoco")
 

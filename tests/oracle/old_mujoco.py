@@ -14,7 +14,7 @@ import mujoco
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.envs.mujoco.model_files import asset_folder
+from envfleet.envs.mujoco_plugin import asset_folder
 
 
 class OldEnv(gymnasium.Env):

@@ -22,7 +22,7 @@ from support.script_runs import run_script
 
 import envfleet
 from envfleet.envs.mujoco import IDS
-from envfleet.envs.mujoco.model_files import asset_folder
+from envfleet.envs.mujoco_plugin import asset_folder
 
 pytest.importorskip("mujoco")
 

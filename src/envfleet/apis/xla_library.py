@@ -60,7 +60,7 @@ def _load() -> ctypes.CDLL:
     shipped = source_folder() / f"libenvfleet_xla-{version}.so"
     if shipped.is_file():
         return _register(str(shipped))
-    from envfleet.making.compiling import build
+    from envfleet.envs.compiler import build
 
     try:
         return _register(str(build(source_folder() / "handlers.cc", flags=[f"-I{include}"])))

@@ -27,9 +27,9 @@ import numpy as np
 import envfleet
 from envfleet import _native, backends
 from envfleet.cli import arguments as args
+from envfleet.envs import compiler
+from envfleet.envs.compile_cache import LibraryCache
 from envfleet.errors import CompileError, EnvfleetError
-from envfleet.making import compiling
-from envfleet.making.compile_cache import LibraryCache
 
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"
 Finding = tuple[str, str, str]  # state, subject, detail
@@ -210,7 +210,7 @@ def check_jax() -> Finding:
 
 def _compiler() -> Finding:
     try:
-        command = compiling.find_compiler()
+        command = compiler.find_compiler()
     except CompileError as error:
         return MISSING, "compiler", str(error)
     try:
@@ -248,7 +248,7 @@ def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
 
 def _cache() -> Finding:
     try:
-        folder = compiling.cache_folder()
+        folder = compiler.cache_folder()
         if folder.exists():
             LibraryCache(folder)  # raises if other users can write to it
         # Where compile() would make the folder: the doctor leaves nothing behind.

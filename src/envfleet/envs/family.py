@@ -34,6 +34,11 @@ def imported_spec(package: str, env_id: str) -> GymnasiumSpec:
     return deepcopy(gymnasium.registry[env_id])
 
 
+def convert_each(convert: Callable[[Any], Any], value: Any) -> Any:
+    """Convert one value, or each value of a list with one per env, for Family.translate."""
+    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
+
+
 @dataclass(frozen=True)
 class TextColumn:
     """An observation column of strings, which the native env writes as integer codes.

@@ -82,7 +82,7 @@ class EnvBuilder:
                 kwargs["render_mode"] = self.render_mode
             if self.render_mode not in (None, "human") and str(self.source.entry_point).startswith(_MUJOCO_ENVS):
                 # Without it, the second frame on a machine without a display would end the process.
-                from envfleet.envs.mujoco.rendering import choose_gl_backend
+                from envfleet.envs.mujoco_rendering import choose_gl_backend
 
                 choose_gl_backend()
             if str(self.source.entry_point).startswith(_BOX2D_ENVS):

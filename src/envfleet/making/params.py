@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,11 +48,6 @@ def parameter_values(
     if not per_env:
         return [shared]
     return [{**shared, **{name: values[i] for name, values in per_env.items()}} for i in range(num_envs)]
-
-
-def convert_each(convert: Callable[[Any], Any], value: Any) -> Any:
-    """Convert one value, or each value of a list with one per env."""
-    return [convert(own) for own in value] if isinstance(value, (list, tuple)) else convert(value)
 
 
 def unknown_option(env_id: str, name: str, params: Iterable[str], pool_options: Iterable[str]) -> ConfigError:

@@ -17,9 +17,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from envfleet.envs.compiler import cache_folder
 from envfleet.errors import ConfigError
 from envfleet.executors.processes.worker import is_worker
-from envfleet.making.compiling import cache_folder
 
 
 class CraftaxEnv(gymnasium.Env[Any, Any]):

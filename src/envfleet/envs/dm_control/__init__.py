@@ -12,9 +12,8 @@ from typing import Any
 
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
-from envfleet.envs.family import Family, Renderer
+from envfleet.envs.family import Family, Renderer, convert_each
 from envfleet.errors import ConfigError
-from envfleet.making.params import convert_each
 
 _TASKS = {
     "acrobot": "swingup swingup_sparse",

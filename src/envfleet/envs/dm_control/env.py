@@ -13,7 +13,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.envs.mujoco.rendering import OffscreenRenderer, choose_gl_backend, explained_errors
+from envfleet.envs.mujoco_rendering import OffscreenRenderer, choose_gl_backend, explained_errors
 from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
 from envfleet.option_checks import integer_option

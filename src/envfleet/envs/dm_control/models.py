@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from envfleet.envs.dm_control.env import import_suite
 from envfleet.envs.family import Renderer
-from envfleet.envs.mujoco.model_files import asset_folder
-from envfleet.envs.mujoco.plugin import load
-from envfleet.envs.mujoco.rendering import OffscreenRenderer, explained_errors
+from envfleet.envs.mujoco_plugin import load
+from envfleet.envs.mujoco_rendering import OffscreenRenderer, explained_errors
 from envfleet.errors import CompileError
 
 _STATE = ("qpos", "qvel", "act")
@@ -27,7 +26,7 @@ _lock = threading.Lock()
 
 def add_model(domain: str, task: str) -> None:
     """Add the model of a task to the plug-in, unless it has it. Raises CompileError with the reason."""
-    plugin = load(asset_folder())
+    plugin = load()
     name = f"{domain}-{task}".encode()
     with _lock:
         plugin.envfleet_dm_control_has_model.argtypes = (ctypes.c_char_p,)

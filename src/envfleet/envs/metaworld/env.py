@@ -11,7 +11,7 @@ import gymnasium
 import metaworld
 from gymnasium.utils import seeding
 
-from envfleet.envs.mujoco.rendering import choose_gl_backend
+from envfleet.envs.mujoco_rendering import choose_gl_backend
 from envfleet.errors import ConfigError
 from envfleet.option_checks import integer_option
 

@@ -1,7 +1,8 @@
 """MuJoCo: native versions of Gymnasium's envs and of gym's older ones.
 
-plugin.py finds or builds the plug-in that contains them, model_files.py reads the models' XML files, rendering.py
-renders them. Cheap to import: MuJoCo's library and the plug-in are loaded when an env is made.
+model_files.py reads the models' XML files; envs/mujoco_plugin.py finds or builds the plug-in that contains the envs,
+and envs/mujoco_rendering.py renders them. Cheap to import: MuJoCo's library and the plug-in are loaded when an env is
+made.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.envs.family import Family, Renderer
-from envfleet.envs.mujoco.model_files import asset_folder, full_path, stamp
+from envfleet.envs.family import Family, Renderer, convert_each
+from envfleet.envs.mujoco.model_files import full_path, stamp
 from envfleet.errors import ConfigError
-from envfleet.making.params import convert_each
 
 _ENV_CLASSES = {
     "Ant": "ant:AntEnv",
@@ -101,7 +101,7 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def _make_renderer(native_id: str, params: Mapping[str, Any], has_fixed_camera: bool = False) -> Renderer:
-    from envfleet.envs.mujoco.rendering import make_renderer
+    from envfleet.envs.mujoco_rendering import make_renderer
 
     name, version = native_id.rsplit("-v", 1)
     module, class_name = _ENV_CLASSES[name].split(":")
@@ -124,9 +124,9 @@ def _make_shared_renderer(native_id: str, params: Mapping[str, Any]) -> Renderer
 
 
 def _load(native_id: str) -> None:
-    from envfleet.envs.mujoco.plugin import load
+    from envfleet.envs.mujoco_plugin import load
 
-    load(asset_folder())
+    load()
 
 
 FAMILY = Family(

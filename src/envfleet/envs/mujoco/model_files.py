@@ -8,15 +8,10 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import gymnasium
+from envfleet.envs.mujoco_plugin import asset_folder
 
 _NAMED = re.compile(rb"""\bfile\s*=\s*["']([^"']+)["']""")
 _FOLDERS = re.compile(rb"""\b(?:asset|mesh|texture)dir\s*=\s*["']([^"']+)["']""")
-
-
-def asset_folder() -> Path:
-    """Return the folder of Gymnasium's XML files."""
-    return Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 
 
 def full_path(xml_file: Any) -> Any:

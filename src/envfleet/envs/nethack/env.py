@@ -13,7 +13,7 @@ from gymnasium.envs.registration import load_env_creator
 from gymnasium.utils import seeding
 from nle.env.base import NLE
 
-from envfleet.envs.vizdoom.watchdog import unwatch, watch
+from envfleet.envs.watchdog import unwatch, watch
 
 _ABORTED = -1  # StepStatus.ABORTED of every task
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from envfleet.envs.family import Family
-from envfleet.making.params import convert_each
+from envfleet.envs.family import Family, convert_each
 
 # The modes of each game, beside easy and hard. native/procgen/game.cc has the same table.
 GAMES: dict[str, tuple[str, ...]] = {

@@ -15,8 +15,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from envfleet import _native
-from envfleet.envs.mujoco.plugin import plugin_folder
 from envfleet.errors import CompileError, MissingExtraError, UnsupportedVersionError
+from envfleet.installation import installed_folder
 
 _INSTALL = "pip install --no-deps procgen-mirror==0.10.7"
 _PYTHONS = ((3, 11), (3, 12))  # for which procgen-mirror has wheels
@@ -81,7 +81,7 @@ def load() -> None:
             return
         procgen = installed_procgen()
         check_assets(procgen)
-        plugin = plugin_folder() / "libenvfleet_procgen.so"
+        plugin = installed_folder("plugins") / "libenvfleet_procgen.so"
         try:
             start = ctypes.CDLL(str(plugin)).envfleet_procgen_start
         except (OSError, AttributeError) as error:

@@ -4,7 +4,6 @@ ids            the ids, and the spec of each
 files          a game's files, checked before an engine reads them
 preflight      starts an engine in a separate process, for files that may crash it
 game           one engine process and its folder
-watchdog       ends the engines of a process that was killed
 options        EnvPool's options, and the game that they describe
 player         what a player observes, may do and is rewarded for; its parts are frames, actions and rewards
 env            DoomEnv: EnvPool's ids

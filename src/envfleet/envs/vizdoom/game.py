@@ -18,7 +18,7 @@ import weakref
 from typing import Any
 
 from envfleet.envs.vizdoom.files import check_working_folder
-from envfleet.envs.vizdoom.watchdog import kill_engines, release_queues, remove_game, unwatch, watch
+from envfleet.envs.watchdog import kill_engines, release_queues, remove_game, unwatch, watch
 from envfleet.errors import EnvfleetError
 
 _SCRIPT = os.path.join(os.path.dirname(__file__), "engine.sh")

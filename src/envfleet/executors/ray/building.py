@@ -15,6 +15,8 @@ from typing import Any
 from envfleet import _native
 from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.backends import find_backend
+from envfleet.envs.compile_cache import LibraryCache
+from envfleet.envs.compiler import NoHomeFolderError, cache_folder
 from envfleet.envs.families import native_family
 from envfleet.errors import CompileError
 from envfleet.executors import debugger
@@ -22,8 +24,6 @@ from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
 from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
-from envfleet.making.compile_cache import LibraryCache
-from envfleet.making.compiling import NoHomeFolderError, cache_folder
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.options import PoolConfig, RayConfig
 from envfleet.spec import EnvSpec

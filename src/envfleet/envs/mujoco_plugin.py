@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import gymnasium
+
 from envfleet import _native
+from envfleet.envs.compiler import build
 from envfleet.errors import CompileError, MissingExtraError
+from envfleet.installation import installed_folder
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None
@@ -36,12 +40,12 @@ def installed_mujoco() -> MujocoInstallation:
     raise MissingExtraError("mujoco", "mujoco", "a MuJoCo env")
 
 
-def plugin_folder() -> Path:
-    """Return the folder of this installation's plug-ins, built and as source."""
-    return Path(_native.__file__).resolve().parent / "plugins"
+def asset_folder() -> Path:
+    """Return the folder of Gymnasium's XML files."""
+    return Path(gymnasium.__file__).parent / "envs" / "mujoco" / "assets"
 
 
-def load(asset_folder: Path) -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """Register the MuJoCo envs and return the plug-in. Raises MissingExtraError, or CompileError with the reason."""
     global _loaded
     with _lock:
@@ -53,13 +57,13 @@ def load(asset_folder: Path) -> ctypes.CDLL:
             ctypes.CDLL(str(mujoco.library))
         except OSError as error:
             raise CompileError(f"MuJoCo's library cannot be loaded: {error}; reinstall mujoco") from error
-        plugin = plugin_folder() / f"libenvfleet_mujoco-{mujoco.version}.so"
-        _loaded = _load(str(plugin if plugin.is_file() else _built(mujoco)), mujoco, asset_folder)
+        plugin = installed_folder("plugins") / f"libenvfleet_mujoco-{mujoco.version}.so"
+        _loaded = _load(str(plugin if plugin.is_file() else _built(mujoco)), mujoco)
         return _loaded
 
 
-def _load(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes.CDLL:
-    library = _start(plugin, mujoco, asset_folder)
+def _load(plugin: str, mujoco: MujocoInstallation) -> ctypes.CDLL:
+    library = _start(plugin, mujoco)
     try:
         _native.load_plugin(plugin, may_block=False)
     except RuntimeError as error:
@@ -67,14 +71,14 @@ def _load(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes
     return library
 
 
-def _start(plugin: str, mujoco: MujocoInstallation, asset_folder: Path) -> ctypes.CDLL:
+def _start(plugin: str, mujoco: MujocoInstallation) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(plugin)
         start = library.envfleet_mujoco_start
     except (OSError, AttributeError) as error:
         raise CompileError(f"the MuJoCo envs cannot be loaded from {plugin}: {error}") from error
     start.argtypes, start.restype = (ctypes.c_char_p,), ctypes.c_int
-    if other := start(str(asset_folder).encode()):
+    if other := start(str(asset_folder()).encode()):
         raise CompileError(
             f"the MuJoCo envs expected the library that they were built against, got {mujoco.library} of version "
             f"{other}; reinstall mujoco"
@@ -90,10 +94,8 @@ def flags_for(mujoco: MujocoInstallation) -> list[str]:
 
 def _built(mujoco: MujocoInstallation) -> Path:
     """Build the plug-in for a MuJoCo version for which none is shipped."""
-    from envfleet.making.compiling import build
-
     try:
-        return build(plugin_folder() / "mujoco" / "all.cc", flags=flags_for(mujoco))
+        return build(installed_folder("plugins") / "mujoco" / "all.cc", flags=flags_for(mujoco))
     except CompileError as error:
         message = f"the native MuJoCo envs could not be compiled for MuJoCo {mujoco.version}: {error}"
         raise CompileError(message) from error
