@@ -14,7 +14,7 @@
 // On CUDA, actions come by one copy on XLA's stream, which the handler waits for; the envs need them. Columns go by copies
 // that nobody waits for: the memory they read is kept until an event of the stream says that they are done.
 //
-// Built against the headers of jaxlib; see src/envfleet/apis/xla_library.py.
+// Built against the headers of jaxlib; see src/envfleet/apis/common/xla_library.py.
 #include <dlfcn.h>
 
 #include <cstring>

@@ -32,7 +32,7 @@ from envfleet import (  # noqa: E402
     MissingExtraError,
     PoolClosedError,
 )
-from envfleet.apis import xla_library  # noqa: E402
+from envfleet.apis.common import xla_library  # noqa: E402
 from envfleet.apis.jax import JaxPool  # noqa: E402
 
 HAS_GPU = any(device.platform == "gpu" for device in jax.devices())
@@ -628,7 +628,7 @@ def test_without_a_compiler_the_error_says_so(monkeypatch, tmp_path, device):
     if device == "gpu":
         pytest.skip("the same on every device")
     (tmp_path / "handlers.cc").write_text("")
-    monkeypatch.setattr(xla_library, "source_folder", lambda: tmp_path)
+    monkeypatch.setattr(xla_library, "installed_folder", lambda name: tmp_path)
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(CompileError, match=r"handlers for XLA could not be built.*CXX expected a compiler"):
         xla_library._load()

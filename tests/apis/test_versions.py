@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from envfleet import EnvfleetError, UnsupportedVersionError
-from envfleet.apis.versions import check_version
+from envfleet.apis.common.versions import check_version
 
 
 @pytest.mark.parametrize("installed", ["2.6", "2.6.0", "2.9.2", "2.10.1a3", "2.8.0+cpu"])

@@ -173,7 +173,7 @@ def test_backends_without_ray(cli: Any) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_torch_pool_that_cannot_be_made_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.check_torch()[0] == "ok"
-    monkeypatch.setattr("envfleet.apis.torch.make_pools", None)
+    monkeypatch.setattr("envfleet.apis.torch.pool.make_pools", None)
     state, _, detail = doctor.check_torch()
     assert state == "BROKEN"
     assert "TorchPool raised TypeError" in detail

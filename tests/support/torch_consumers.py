@@ -19,7 +19,8 @@ import torch
 from gymnasium import spaces
 
 import envfleet
-from envfleet.apis.torch import DeviceTransfer, TorchPool
+from envfleet.apis.common.torch_transfer import DeviceTransfer
+from envfleet.apis.torch import TorchPool
 
 
 class NoiseEnv(gymnasium.Env[Any, Any]):

@@ -19,7 +19,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet._native import dm_columns
-from envfleet.apis.view import HasStats, PoolView
+from envfleet.apis.common.view import HasStats, PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.making.make import Env, make_pool
@@ -80,7 +80,7 @@ class DmPool(PoolView, dm_env.Environment):  # type: ignore[misc]  # dm_env ship
 
     def xla(self) -> Any:
         """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
-        from envfleet.apis.jax import xla_functions
+        from envfleet.apis.common.xla import xla_functions
 
         return xla_functions(self.pool, _traced_time_step)
 
@@ -135,7 +135,7 @@ def _overridden(discount: NDArray[Any], info: Mapping[str, Any]) -> NDArray[Any]
 
 
 def _traced_time_step(batch: Batch) -> dm_env.TimeStep:
-    from envfleet.apis.jax import dm_columns as traced_columns
+    from envfleet.apis.common.xla import dm_columns as traced_columns
 
     step_type, discount = traced_columns(batch)
     observation = State(batch.obs, batch.env_id, batch.elapsed_step, batch.info)

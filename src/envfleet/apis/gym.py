@@ -47,7 +47,7 @@ class GymPool:
 
     def xla(self) -> Any:
         """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
-        from envfleet.apis.jax import gymnasium_rows, xla_functions
+        from envfleet.apis.common.xla import gymnasium_rows, xla_functions
 
         def rows_of(batch: Batch) -> Any:
             obs, reward, terminated, truncated, info = gymnasium_rows(batch)

@@ -18,7 +18,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.apis.view import PoolView
+from envfleet.apis.common.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family
 from envfleet.errors import CallOrderError, ConfigError
@@ -178,7 +178,7 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
 
     def xla(self) -> Any:
         """Return (handle, recv, send, step) for use inside jax.jit, as EnvPool's xla() does; see docs/jax.md."""
-        from envfleet.apis.jax import gymnasium_rows, xla_functions
+        from envfleet.apis.common.xla import gymnasium_rows, xla_functions
 
         return xla_functions(self.pool, gymnasium_rows)
 

@@ -19,8 +19,8 @@ from typing import Any
 
 from gymnasium.vector import AutoresetMode
 
+from envfleet.apis.common.versions import check_version
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.apis.versions import check_version
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError, MissingExtraError
 from envfleet.making.make import Env, make_gymnasium

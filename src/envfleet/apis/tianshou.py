@@ -22,9 +22,9 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
+from envfleet.apis.common.versions import check_version
+from envfleet.apis.common.view import HasStats
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.apis.versions import check_version
-from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.executors.python.building import DifferentSpacesError

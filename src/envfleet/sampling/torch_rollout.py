@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode
 
-from envfleet.apis.torch import Tensors, TorchGroup, TorchPool
+from envfleet.apis.common.torch_transfer import Tensors
+from envfleet.apis.torch import TorchGroup, TorchPool
 from envfleet.errors import ConfigError
 from envfleet.infos import restarted_rows
 from envfleet.option_checks import integer_option

@@ -15,14 +15,16 @@ from numpy.typing import NDArray
 from envfleet.apis.view import HasStats
 from envfleet.backends import find_backend
 from envfleet.batch import Batch, Fault
+from envfleet.apis.common.actions import ActionSplitter
+from envfleet.apis.common.env_errors import raise_cause
+from envfleet.apis.common.view import HasStats
+from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.python.building import EnvDescription
 from envfleet.making.builders import EnvBuilders
 from envfleet.options import pool_options
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec
-from envfleet.tracebacks import UnpicklableError, origin_of
-from envfleet.vector.actions import ActionSplitter
 from envfleet.vector.building import VectorEnvBuilder
 from envfleet.vector.infos import VectorInfos
 
@@ -220,17 +222,6 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
     def __del__(self) -> None:
         # The pool closes itself; VectorEnv's destructor would fail on a half-made object.
         pass
-
-
-def cause_of(fault: Fault, error: EnvError) -> BaseException:
-    """Return what the env raised, if it could be pickled, else the EnvError."""
-    return error if fault.cause is None or isinstance(fault.cause, UnpicklableError) else fault.cause
-
-
-def raise_cause(fault: Fault, error: EnvError) -> NoReturn:
-    """Raise what the env raised, as the env left it."""
-    cause = cause_of(fault, error)
-    raise cause from origin_of(cause)
 
 
 def _checked_mask(mask: Any, num_envs: int) -> NDArray[np.bool_]:

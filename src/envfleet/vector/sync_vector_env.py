@@ -9,9 +9,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
+from envfleet.apis.common.env_builders import inner_env
+from envfleet.apis.common.env_errors import raise_cause
 from envfleet.errors import CallOrderError, EnvError
-from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step, raise_cause
-from envfleet.vector.building import inner_env
+from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step
 
 
 class SyncVectorEnv(PoolVectorEnv):

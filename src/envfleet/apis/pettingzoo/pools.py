@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from envfleet.apis.common.view import PoolView
 from envfleet.apis.pettingzoo.players import (
     AgentId,
     AgentRows,
@@ -26,7 +27,6 @@ from envfleet.apis.pettingzoo.players import (
     idle_value,
     split_infos,
 )
-from envfleet.apis.view import PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError
 from envfleet.infos import merge, split_rows, with_env_info

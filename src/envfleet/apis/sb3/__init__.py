@@ -5,7 +5,7 @@ from envfleet.apis.sb3 import DummyVecEnv, SubprocVecEnv      # instead of SB3's
 EnvFleetVecEnv(envfleet.make("CartPole-v1", num_envs=64, autoreset_mode="same_step"))
 """
 
-from envfleet.apis.versions import check_version
+from envfleet.apis.common.versions import check_version
 from envfleet.errors import MissingExtraError
 
 try:

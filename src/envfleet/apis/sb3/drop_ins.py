@@ -1,7 +1,7 @@
 """DummyVecEnv and SubprocVecEnv: Stable-Baselines3's, on the serial and the processes executor.
 
 Envs are called as SB3 calls them: seeds only from seed(), actions unchecked and as they came,
-attributes set on the outermost wrapper (apis/sb3_envs.py).
+attributes set on the outermost wrapper (apis/common/env_calls.py).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from stable_baselines3.common import vec_env as sb3
 from stable_baselines3.common.preprocessing import check_for_nested_spaces
 
 from envfleet import _native
+from envfleet.apis.common.actions import ActionSplitter
+from envfleet.apis.common.env_builders import ReadyEnvBuilder
+from envfleet.apis.common.env_calls import call_method, has_attribute, is_wrapped, set_attribute
+from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
 from envfleet.apis.sb3_envs import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.backends import find_backend
@@ -27,9 +31,6 @@ from envfleet.making.builders import EnvBuilders
 from envfleet.options import PoolConfig, pool_options
 from envfleet.pool import Pool
 from envfleet.spec import EnvSpec
-from envfleet.vector.actions import ActionSplitter
-from envfleet.vector.base import raise_cause
-from envfleet.vector.building import ReadyEnvBuilder
 
 EnvFactory = Callable[[], Any]
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]

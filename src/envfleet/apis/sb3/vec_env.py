@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from stable_baselines3.common.vec_env import VecEnv
 
 from envfleet import _native
+from envfleet.apis.common.view import HasStats
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.apis.view import HasStats
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family

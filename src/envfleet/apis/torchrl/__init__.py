@@ -7,7 +7,7 @@ fleet = AsyncEnvFleetEnv("CartPole-v1", num_envs=64, batch_size=16)
 for data in AsyncCollector(fleet, policy, frames_per_batch=1024, total_frames=100_000): ...
 """
 
-from envfleet.apis.versions import check_version
+from envfleet.apis.common.versions import check_version
 from envfleet.errors import MissingExtraError
 
 try:

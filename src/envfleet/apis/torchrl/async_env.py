@@ -19,10 +19,10 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Composite, Unbounded
 from torchrl.envs.utils import ExplorationType, set_exploration_type
 
-from envfleet.apis.torch import transfer_for
+from envfleet.apis.common.torch_transfer import transfer_for
+from envfleet.apis.common.view import HasStats
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for, zip_flags
-from envfleet.apis.view import HasStats
 from envfleet.errors import CallOrderError, ConfigError, EnvIdError
 from envfleet.option_checks import integer_option
 from envfleet.pool import Pool

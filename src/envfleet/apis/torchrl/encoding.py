@@ -19,7 +19,7 @@ from tensordict import TensorDictBase
 from torch.nn.functional import one_hot
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 
-from envfleet.apis.torch import Transfer
+from envfleet.apis.common.torch_transfer import Transfer
 from envfleet.errors import ActionError, ConfigError
 from envfleet.spaces import join, leaves_of, path_text, split
 

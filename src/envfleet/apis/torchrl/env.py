@@ -21,9 +21,9 @@ from tensordict import TensorDict, TensorDictBase
 from torchrl.data import Categorical, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from envfleet.apis.torch import Transfer, transfer_for
+from envfleet.apis.common.torch_transfer import Transfer, transfer_for
+from envfleet.apis.common.view import HasStats, PoolView
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
-from envfleet.apis.view import HasStats, PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
 from envfleet.making.make import make_pool, make_spec

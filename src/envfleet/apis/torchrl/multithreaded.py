@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from tensordict import TensorDictBase
 from torchrl.envs.utils import _classproperty
 
+from envfleet.apis.common.view import PoolView
 from envfleet.apis.gym import GymPool
 from envfleet.apis.torchrl.encoding import SpaceTree
 from envfleet.apis.torchrl.env import EnvFleetEnv, with_env_checker
-from envfleet.apis.view import PoolView
 from envfleet.compat import envpool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.apis.view import HasStats
+from envfleet.apis.common.view import HasStats
 from envfleet.batch import Batch
 from envfleet.compat.vec_env_adapter import EnvAdapter
 from envfleet.errors import CallOrderError, ConfigError

@@ -119,7 +119,7 @@ class DMEnvPool(EnvPoolMixin, DmPool):
         return made._replace(reward=made.reward.astype(np.float32), observation=self._state_type.of_batch(batch))
 
     def _traced_rows(self, batch: Batch) -> Any:
-        from envfleet.apis.jax import dm_columns
+        from envfleet.apis.common.xla import dm_columns
 
         step_type, discount = dm_columns(batch)
         observation = self._state_type.of_batch(batch)

@@ -80,7 +80,7 @@ class EnvPoolMixin(ABC):
 
     def xla(self) -> Any:
         """Return (handle, recv, send, step) for use inside jax.jit; see docs/jax.md."""
-        from envfleet.apis.jax import xla_functions
+        from envfleet.apis.common.xla import xla_functions
 
         return xla_functions(self.pool, self._traced_rows, self._traced_arguments)
 

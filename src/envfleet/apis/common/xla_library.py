@@ -11,8 +11,10 @@ import threading
 from pathlib import Path
 
 from envfleet import _native
-from envfleet.apis.versions import check_version
+from envfleet.apis.common.versions import check_version
+from envfleet.envs.compiler import build
 from envfleet.errors import CompileError, MissingExtraError
+from envfleet.installation import installed_folder
 
 try:
     import jax
@@ -25,11 +27,6 @@ OPERATIONS = ("step", "send", "recv")
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None
-
-
-def source_folder() -> Path:
-    """Return the folder of the handlers of this installation: their source, and the library if it was shipped."""
-    return Path(_native.__file__).resolve().parent / "xla"
 
 
 def interface_version(include: str | Path) -> str:
@@ -57,13 +54,11 @@ def load() -> ctypes.CDLL:
 def _load() -> ctypes.CDLL:
     include = jax.ffi.include_dir()
     version = interface_version(include)
-    shipped = source_folder() / f"libenvfleet_xla-{version}.so"
+    shipped = installed_folder("xla") / f"libenvfleet_xla-{version}.so"
     if shipped.is_file():
         return _register(str(shipped))
-    from envfleet.envs.compiler import build
-
     try:
-        return _register(str(build(source_folder() / "handlers.cc", flags=[f"-I{include}"])))
+        return _register(str(build(installed_folder("xla") / "handlers.cc", flags=[f"-I{include}"])))
     except CompileError as error:
         raise CompileError(
             f"the handlers for XLA could not be built for jaxlib with XLA's interface {version}: {error}"

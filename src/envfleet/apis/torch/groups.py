@@ -7,7 +7,7 @@ import itertools
 import operator
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,8 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
+from envfleet.apis.common.torch_transfer import Tensors
+from envfleet.apis.torch.group import StaticTensors, Step, TorchGroup
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import CallOrderError, ConfigError, EnvError, InputError, PoolClosedError, RecvTimeout
 from envfleet.infos import merge, spread_rows, value_as_given, value_keys
@@ -22,9 +24,6 @@ from envfleet.making.make import make_pool
 from envfleet.pool import Pool, timeout_seconds
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import join, split
-
-if TYPE_CHECKING:
-    from envfleet.apis.torch import StaticTensors, Step, Tensors, TorchGroup
 
 _NO_ROWS: NDArray[np.int32] = np.zeros(0, np.int32)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from envfleet.vector.building import inner_env
+from envfleet.apis.common.env_builders import inner_env
 
 
 def call_method(env: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -1,0 +1,1 @@
+"""What views of several libraries share."""
