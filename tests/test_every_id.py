@@ -79,7 +79,8 @@ def test_rllib_tianshou_and_torchrl(env_id):
         vector_env.reset()
         vector_env.close()
     if importlib.util.find_spec("torchrl"):
-        from envfleet.apis.torchrl import EnvFleetEnv, MultiThreadedEnv
+        from envfleet.apis.torchrl import EnvFleetEnv
+        from envfleet.compat.torchrl import MultiThreadedEnv
 
         for env in (EnvFleetEnv(env_id, 2, backend="serial"), MultiThreadedEnv(2, env_id)):
             env.rand_step(env.reset())

@@ -9,8 +9,8 @@ pytest.importorskip("torchrl")
 
 from support.info_env import CountingEnv  # noqa: E402 (after importorskip)
 from support.python_probes import FaultyEnv  # noqa: E402
+from support.torchrl_probes import assert_like_gymnasium, collectors_warn, fixed_actions  # noqa: E402
 from tensordict import TensorDict  # noqa: E402
-from torchrl_probes import assert_like_gymnasium, collectors_warn, fixed_actions  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet import ConfigError, EnvIdError  # noqa: E402

@@ -12,9 +12,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
 from support.info_env import RAISE, CountingEnv  # noqa: E402 (after importorskip)
+from support.torchrl_probes import MODES, acting, assert_like_gymnasium, fixed_actions  # noqa: E402
 from torchrl.envs import GymEnv, check_env_specs  # noqa: E402 (after importorskip)
 from torchrl.envs.utils import step_mdp  # noqa: E402
-from torchrl_probes import MODES, acting, assert_like_gymnasium, fixed_actions  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet import ActionError, EnvError  # noqa: E402

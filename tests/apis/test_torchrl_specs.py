@@ -9,8 +9,8 @@ from gymnasium import spaces
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
+from support.torchrl_probes import MODES, Nested  # noqa: E402
 from torchrl.envs import GymEnv, check_env_specs  # noqa: E402 (after importorskip)
-from torchrl_probes import MODES, Nested  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet.apis.torchrl import EnvFleetEnv  # noqa: E402

@@ -11,8 +11,8 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
+from support.torchrl_probes import MODES, collectors_warn  # noqa: E402
 from torchrl.envs import GymWrapper, RewardSum, StepCounter, TransformedEnv, check_env_specs  # noqa: E402
-from torchrl_probes import MODES, collectors_warn  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet.apis.torchrl import EnvFleetEnv  # noqa: E402

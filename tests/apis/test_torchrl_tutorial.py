@@ -7,6 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
+from support.torchrl_probes import MODES, collectors_warn  # noqa: E402
 from tensordict.nn import TensorDictModule  # noqa: E402 (after importorskip)
 from tensordict.nn.distributions import NormalParamExtractor  # noqa: E402
 from torch import nn  # noqa: E402
@@ -24,7 +25,6 @@ from torchrl.envs import (  # noqa: E402
 from torchrl.modules import ProbabilisticActor, TanhNormal, ValueOperator  # noqa: E402
 from torchrl.objectives import ClipPPOLoss  # noqa: E402
 from torchrl.objectives.value import GAE  # noqa: E402
-from torchrl_probes import MODES, collectors_warn  # noqa: E402
 
 import envfleet  # noqa: E402
 from envfleet.apis.torchrl import EnvFleetEnv  # noqa: E402

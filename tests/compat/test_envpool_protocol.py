@@ -273,7 +273,7 @@ def test_torchrl_beside_an_installed_envpool(run_python, tmp_path):
     (tmp_path / "train.py").write_text(
         """
 import envpool_wrap as envpool
-from envfleet.apis import torchrl as ours
+from envfleet.compat import torchrl as ours
 from torchrl import envs as theirs
 pool = envpool.make("MyEnv_wrap", env_type="gym", num_envs=2, gym_reset_return_info=True)
 try:

@@ -64,9 +64,9 @@ print("done")
 
 @needs("torch", "torchrl", "treevalue")
 def test_our_multi_threaded_env_is_torchrls(run_python, tmp_path):
-    """TorchRL's own class on the alias, and the one of envfleet.apis.torchrl, have the same specs and rows."""
+    """TorchRL's own class on the alias, and the one of envfleet.compat.torchrl, have the same specs and rows."""
     body = """
-from envfleet.apis.torchrl import MultiThreadedEnv as Ours
+from envfleet.compat.torchrl import MultiThreadedEnv as Ours
 from envfleet.making.registry import family_of
 import envpool
 

@@ -19,6 +19,5 @@ check_version("torchrl", "torchrl", torchrl.__version__, "0.14", None, "0.14")
 
 from envfleet.apis.torchrl.async_env import AsyncCollector, AsyncEnvFleetEnv  # noqa: E402 (after the check above)
 from envfleet.apis.torchrl.env import EnvFleetEnv  # noqa: E402
-from envfleet.apis.torchrl.multithreaded import MultiThreadedEnv, MultiThreadedEnvWrapper  # noqa: E402
 
-__all__ = ["AsyncCollector", "AsyncEnvFleetEnv", "EnvFleetEnv", "MultiThreadedEnv", "MultiThreadedEnvWrapper"]
+__all__ = ["AsyncCollector", "AsyncEnvFleetEnv", "EnvFleetEnv"]

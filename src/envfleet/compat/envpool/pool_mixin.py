@@ -60,7 +60,7 @@ class EnvPoolMixin(ABC):
             raise CallOrderError(
                 "TorchRL's MultiThreadedEnvWrapper expected a pool of the EnvPool that is installed, got envfleet's; "
                 "run the script with `python -m envfleet.compat`, call envfleet.compat.envpool.install() at its top, "
-                "or use envfleet.apis.torchrl.MultiThreadedEnvWrapper"
+                "or use envfleet.compat.torchrl.MultiThreadedEnvWrapper"
             )
         return self._spec.config_dict()
 

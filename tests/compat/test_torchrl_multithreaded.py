@@ -11,14 +11,14 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("torchrl")
 
+from support.torchrl_probes import collectors_warn  # noqa: E402
 from tensordict import TensorDict  # noqa: E402 (after importorskip)
 from torchrl.data import Bounded, Categorical, OneHot  # noqa: E402
 from torchrl.envs import EnvBase, check_env_specs  # noqa: E402
-from torchrl_probes import collectors_warn  # noqa: E402
 
 import envfleet  # noqa: E402
-from envfleet.apis.torchrl import MultiThreadedEnv, MultiThreadedEnvWrapper  # noqa: E402
 from envfleet.compat import envpool  # noqa: E402
+from envfleet.compat.torchrl import MultiThreadedEnv, MultiThreadedEnvWrapper  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
