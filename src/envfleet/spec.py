@@ -63,18 +63,6 @@ class EnvSpec(GymnasiumSpec):
                 "register the env with gymnasium.register() and make it by its id"
             ) from error
 
-    def observation_spec(self) -> Any:
-        """Return the observation as dm_env specs."""
-        from envfleet.apis.dm import spec_of_space
-
-        return spec_of_space(self.observation_space, "obs")
-
-    def action_spec(self) -> Any:
-        """Return the action as a dm_env spec."""
-        from envfleet.apis.dm import spec_of_space
-
-        return spec_of_space(self.action_space, "action")
-
 
 def space_from_native(array: Mapping[str, Any]) -> gymnasium.Space[Any]:
     """Return the Gymnasium space of an array that the native module describes."""
