@@ -19,9 +19,9 @@ from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError, EnvfleetError
 from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor
-from envfleet.making.params import Param, parameter_values, unknown_option
 from envfleet.option_checks import NO_LIMIT
 from envfleet.options import POOL_OPTIONS, Options, PoolConfig, pool_options, resolve_num_workers
+from envfleet.params import Param, parameter_values, unknown_option
 from envfleet.spec import ArraySpec, EnvSpec, config_as_dict, space_from_native
 
 # Ids that the engine learns when an env of them is made, since they need the library of an extra.

@@ -20,8 +20,8 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.envs.family import Family, TextColumn
 from envfleet.errors import ConfigError
-from envfleet.making.params import unknown_option
 from envfleet.options import POOL_OPTIONS
+from envfleet.params import unknown_option
 
 _MINIGRID = """
 BlockedUnlockPickup-v0 DistShift1-v0 DistShift2-v0 DoorKey-16x16-v0 DoorKey-5x5-v0 DoorKey-6x6-v0
