@@ -15,8 +15,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.envs.native_env import SingleNativeEnv
 from envfleet.making.builders import registered_envs
+from envfleet.making.native_env import SingleNativeEnv
 from envfleet.making.registry import family_of
 
 

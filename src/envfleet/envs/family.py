@@ -84,6 +84,9 @@ class Family:
     # Return the string columns of the observation, given an id and the parameters of an env.
     text_columns: Callable[[str, Mapping[str, Any]], Mapping[str, TextColumn]] | None = None
 
+    # The envs, native or in Python, have pixel observations with from_pixels=True: they are rendered.
+    has_pixels: bool = False
+
     # --- Python envs ---------------------------------------------------------------------------
 
     # Return every id that runs as a Python env, whether or not the package is installed.

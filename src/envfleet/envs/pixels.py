@@ -7,58 +7,27 @@ envs of a worker share one renderer, so that a pool has one GL context per worke
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from numpy.typing import NDArray
 
-from envfleet.envs import dm_control, mujoco
 from envfleet.errors import ConfigError
-from envfleet.making.native_envs import find_entry, single_env_spec
-from envfleet.option_checks import flag_option, integer_option
+from envfleet.option_checks import integer_option
 
 _MAX_SIZE = 2**14
 # EnvPool's names and defaults. render_camera_id -1 is the camera of render().
 DEFAULTS = {"render_width": 84, "render_height": 84, "render_camera_id": -1, "frame_stack": 1}
 
 
-def wants_pixels(env: Any, params: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the parameters request pixels of an env that has them. Raises if only some of the envs do."""
-    if not any("from_pixels" in own for own in params) or not _has_pixels(env):
-        return False
-    values = {flag_option("from_pixels", own.get("from_pixels", False)) for own in params}
-    if len(values) > 1:
-        raise ConfigError("from_pixels expected the same value for all envs, got True for some of them")
-    return values.pop()
-
-
-def pixel_spec(env_id: str, params: Sequence[Mapping[str, Any]]) -> GymnasiumSpec:
-    """Return the Gymnasium spec of an id with pixel observations. Checks the parameters."""
-    for own in params:
-        _sizes(own)
-    entry = find_entry(env_id)
-    if entry is None or (entry.native_id == env_id and env_id in dm_control.all_ids()):
-        spec = dm_control.FAMILY.python_spec(env_id)
-    else:
-        spec = single_env_spec(env_id, entry)
-    return GymnasiumSpec(
-        env_id,
-        entry_point="envfleet.envs.pixels:make_pixel_env",
-        max_episode_steps=spec.max_episode_steps,
-        reward_threshold=spec.reward_threshold,
-        kwargs={"of": spec.entry_point, **spec.kwargs},
-    )
-
-
 def make_pixel_env(of: str, from_pixels: bool = True, render_mode: str | None = None, **params: Any) -> PixelEnv:
     """Make the env of the entry point `of`, with pixel observations. render() returns frames of the same size."""
     if render_mode not in (None, "rgb_array"):
         raise ConfigError(f"render_mode expected 'rgb_array' or None, got {render_mode!r}")
-    sizes = _sizes(params)
+    sizes = pixel_sizes(params)
     own = {name: value for name, value in params.items() if name not in DEFAULTS}
     if sizes["render_camera_id"] >= 0:
         own["camera_id"] = sizes["render_camera_id"]
@@ -91,14 +60,8 @@ class PixelEnv(gymnasium.Wrapper[Any, Any, Any, Any]):
         return np.moveaxis(np.asarray(self.env.render()), 2, 0)
 
 
-def _has_pixels(env: Any) -> bool:
-    entry = find_entry(env)
-    if entry is not None:
-        return entry.native_id in mujoco.IDS or entry.native_id in dm_control.all_ids()
-    return isinstance(env, str) and env in dm_control.all_ids()
-
-
-def _sizes(params: Mapping[str, Any]) -> dict[str, int]:
+def pixel_sizes(params: Mapping[str, Any]) -> dict[str, int]:
+    """Return the checked parameters of DEFAULTS, by name."""
     for name in ("height", "width"):
         if name in params:
             raise ConfigError(

@@ -66,8 +66,8 @@ def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
 
 def make_env(task_id: str, render_mode: str | None = None, **params: Any) -> gymnasium.Env[Any, Any]:
     """Make one env, the native one if there is one, for gymnasium.make(), which applies the time limit of the spec."""
-    from envfleet.envs.native_env import SingleNativeEnv
     from envfleet.making.builders import build_env
+    from envfleet.making.native_env import SingleNativeEnv
     from envfleet.making.native_envs import find_entry, supports_params
     from envfleet.option_checks import NO_LIMIT
 

@@ -18,10 +18,10 @@ import numpy as np
 
 import envfleet.executors.backends  # noqa: F401  # registers them
 from envfleet.backends import Backend, find_backend
-from envfleet.envs.pixels import wants_pixels
 from envfleet.errors import CompileError, ConfigError
 from envfleet.executors.base import Executor
 from envfleet.making.native_envs import NativeEntry, find_entry, load_entry, native_executor, resolve, supports_params
+from envfleet.making.pixels import wants_pixels
 from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
 from envfleet.making.registry import family_of
 from envfleet.option_checks import flag_option

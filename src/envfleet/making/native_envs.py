@@ -91,7 +91,7 @@ def single_env_spec(env_id: str, entry: NativeEntry) -> GymnasiumSpec:
     spec = resolve_defaults(env_id, entry).spec
     return GymnasiumSpec(
         env_id,
-        entry_point="envfleet.envs.native_env:SingleNativeEnv",
+        entry_point="envfleet.making.native_env:SingleNativeEnv",
         reward_threshold=spec.reward_threshold,
         max_episode_steps=spec.max_episode_steps,
         kwargs={"env_id": _id_everywhere(entry), **entry.params},

@@ -16,13 +16,13 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
 from envfleet.backends import Backend, find_backend
 from envfleet.envs.families import find_python_family, python_family_ids
-from envfleet.envs.pixels import pixel_spec, wants_pixels
 from envfleet.errors import CompileError, ConfigError, EnvError, MissingExtraError, UnknownEnvError
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
 from envfleet.making.gymnasium_ids import NAMESPACE, PublishedSpec
 from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
+from envfleet.making.pixels import pixel_spec, wants_pixels
 from envfleet.options import POOL_OPTIONS, Options, PoolConfig, misspelt_option, resolve_num_workers
 from envfleet.spec import ArraySpec, EnvSpec, config_as_dict
 

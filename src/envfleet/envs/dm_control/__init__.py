@@ -112,7 +112,7 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError("dm_control expected the task in the id, got the option task; leave it out")
     native = {name: value for name, value in params.items() if name not in ("task_kwargs", "environment_kwargs")}
     if "from_pixels" in native and native["from_pixels"] in (False, 0):
-        del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
+        del native["from_pixels"]  # EnvPool's default; making/pixels.py handles True
     if kwargs := params.get("environment_kwargs"):
         native["flat_observation"] = convert_each(lambda own: own.get("flat_observation", False), kwargs)
     if any(isinstance(own, str) for own in _as_list(native.get("camera_id"))):
@@ -151,4 +151,5 @@ FAMILY = Family(
     render_fps={env_id: round(1 / _CONTROL_TIMESTEPS[tasks()[env_id][0]]) for env_id in native_ids()},
     python_ids=all_ids,
     spec_of=spec_of,
+    has_pixels=True,
 )

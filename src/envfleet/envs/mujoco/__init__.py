@@ -62,7 +62,7 @@ def _translate(params: Mapping[str, Any]) -> dict[str, Any]:
     """Convert Gymnasium's arguments to the native env's: full paths, no None, dicts as JSON."""
     native = dict(params)
     if "from_pixels" in native and native["from_pixels"] in (False, 0):
-        del native["from_pixels"]  # EnvPool's default; envs/pixels.py handles True
+        del native["from_pixels"]  # EnvPool's default; making/pixels.py handles True
     for name, convert in _CONVERSIONS.items():
         if name in native:
             native[name] = convert_each(convert, native[name])
@@ -140,4 +140,5 @@ FAMILY = Family(
     render_fps={env_id: _RENDER_FPS[env_id[:-3]] for env_id in IDS},
     native_only=frozenset(env_id for env_id in IDS if env_id.endswith(("-v2", "-v3")) or env_id == "Pusher-v4"),
     make_shared_renderer=_make_shared_renderer,
+    has_pixels=True,
 )

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from envfleet.envs.family import Renderer
 from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
+from envfleet.making.make import make_pool
+from envfleet.making.registry import family_of
 from envfleet.option_checks import NO_LIMIT
 from envfleet.rendering import Window
 from envfleet.spaces import row_getter
@@ -29,9 +31,6 @@ class SingleNativeEnv(gymnasium.Env[Any, Any]):
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array"]}  # noqa: RUF012 (Gymnasium's name)
 
     def __init__(self, env_id: str, render_mode: str | None = None, **params: Any) -> None:
-        from envfleet.making.make import make_pool
-        from envfleet.making.registry import family_of
-
         self._pool = make_pool(
             env_id,
             backend="native",
