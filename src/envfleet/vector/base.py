@@ -12,12 +12,10 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from numpy.typing import NDArray
 
-from envfleet.apis.view import HasStats
-from envfleet.backends import find_backend
-from envfleet.batch import Batch, Fault
 from envfleet.apis.common.actions import ActionSplitter
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.common.view import HasStats
+from envfleet.backends import find_backend
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.python.building import EnvDescription

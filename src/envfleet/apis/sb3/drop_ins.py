@@ -21,7 +21,6 @@ from envfleet.apis.common.env_builders import ReadyEnvBuilder
 from envfleet.apis.common.env_calls import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
-from envfleet.apis.sb3_envs import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.backends import find_backend
 from envfleet.envs.adapters import adapt
 from envfleet.errors import ActionError, ConfigError, EnvError
