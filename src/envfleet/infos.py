@@ -6,7 +6,7 @@ columns itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -178,6 +178,20 @@ def final_info_of(batch: Batch) -> dict[str, Any]:
         columns = {key: column for key, column in final.info.items() if key not in own}
         own.update(masked_rows(columns, ended))
     return {"final_info": own, "_final_info": ended}
+
+
+def final_obs_of(batch: Batch, row_of: Callable[[Any, int], Any]) -> dict[str, Any]:
+    """Return the "final_obs" of a same_step batch, with its mask; an empty dict if no episode has ended in it.
+
+    row_of: takes observations and a row, and returns the observation of that row.
+    """
+    ended = batch.terminated | batch.truncated
+    if batch.final is None or not ended.any():
+        return {}
+    last = np.full(len(batch), None, dtype=object)
+    for row in np.flatnonzero(ended).tolist():
+        last[row] = row_of(batch.final.obs, row)
+    return {"final_obs": last, "_final_obs": ended}
 
 
 def all_true(count: int) -> NDArray[np.bool_]:

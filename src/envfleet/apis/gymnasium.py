@@ -22,7 +22,7 @@ from envfleet.apis.common.view import PoolView
 from envfleet.batch import Batch
 from envfleet.envs.family import Family
 from envfleet.errors import CallOrderError, ConfigError
-from envfleet.infos import all_true, final_info_of, spread_rows, vector_info
+from envfleet.infos import all_true, final_info_of, final_obs_of, spread_rows, vector_info
 from envfleet.pool import Pool, PoolState
 from envfleet.rendering import Window, tile
 from envfleet.seeding import Seed
@@ -200,19 +200,9 @@ class GymnasiumPool(PoolView, VectorEnv[Any, Any, NDArray[Any]]):
             return {"env_id": own, "_env_id": everywhere, "elapsed_step": steps, "_elapsed_step": everywhere}
         info = vector_info(batch, everywhere)
         if batch.final is not None:
-            self._add_final(info, batch)
+            # Views of rows: those of a batch never change, and a view keeps its buffer alive.
+            info.update(final_obs_of(batch, self._row_of), **final_info_of(batch))
         return info
-
-    def _add_final(self, info: dict[str, Any], batch: Batch) -> None:
-        assert batch.final is not None, "only for same_step batches"
-        final_info = final_info_of(batch)
-        if not final_info:
-            return
-        ended, last = final_info["_final_info"], np.empty(len(batch), dtype=object)  # of None
-        # Views: the rows of a batch never change, and a view keeps its buffer alive.
-        for row in ended.nonzero()[0].tolist():
-            last[row] = self._row_of(batch.final.obs, row)
-        info.update(final_obs=last, _final_obs=ended.copy(), **final_info)
 
     def _reset_masked(self, env_id: Any, seed: Seed, options: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         """Reset some envs as in Gymnasium: returns all rows; of the others, the info has env_id and elapsed_step."""

@@ -215,7 +215,7 @@ def _compiler() -> Finding:
         return MISSING, "compiler", str(error)
     try:
         reason = _compile_a_line(command)
-        version = _run([*command, "--version"]).stdout.partition("\n")[0]
+        version = compiler.run_program([*command, "--version"], _TIME_LIMIT_S).stdout.partition("\n")[0]
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
     if reason:
@@ -228,22 +228,11 @@ def _compile_a_line(command: Sequence[str]) -> str:
     with tempfile.TemporaryDirectory(prefix="envfleet-doctor-") as folder:
         source, library = Path(folder, "line.cc"), Path(folder, "line.so")
         source.write_text(_CXX_LINE)
-        result = _run([*command, "-std=c++20", "-fPIC", "-shared", str(source), "-o", str(library)])
+        build = [*command, "-std=c++20", "-fPIC", "-shared", str(source), "-o", str(library)]
+        result = compiler.run_program(build, _TIME_LIMIT_S)
         if result.returncode != 0:
             return (result.stderr.strip().splitlines() or [f"exit code {result.returncode}"])[0]
         return "" if library.is_file() else "it wrote no library"
-
-
-def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=_TIME_LIMIT_S,
-        check=False,
-    )
 
 
 def _cache() -> Finding:

@@ -232,17 +232,22 @@ def _folder_of_target(source: Path) -> list[str]:
     return [] if folder == source.parent else ["-iquote", str(folder)]
 
 
+def run_program(command: Sequence[str], timeout_s: float = _TIMEOUT_S) -> subprocess.CompletedProcess[str]:
+    """Run a program without input, and return its output as text."""
+    return subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def _run(source: Path, command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        return run_program(command)
     except subprocess.TimeoutExpired as error:
         raise CompileError(f"{source.name} did not compile within {_TIMEOUT_S} s: {shlex.join(command)}") from error
 
@@ -291,14 +296,7 @@ def _paths_in(flags: Sequence[str]) -> list[str]:
 
 def _version_of(compiler: Sequence[str]) -> str:
     try:
-        return subprocess.run(
-            [*compiler, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        ).stdout
+        return run_program([*compiler, "--version"]).stdout
     except OSError as error:
         raise CompileError(
             f"the compiler {shlex.join(compiler)} cannot be run: {error}; set CXX to another one"

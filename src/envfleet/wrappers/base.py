@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from envfleet.apis.gymnasium import GymnasiumPool, Step
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError, StateError
-from envfleet.infos import restarted_rows, with_env_info
+from envfleet.infos import final_obs_of, restarted_rows, with_env_info
 from envfleet.seeding import Seed
 from envfleet.spaces import join, leaves_of, row_getter, split
 
@@ -248,18 +248,14 @@ class PoolWrapper(VectorWrapper):
         """Process the batch of an EnvError in place. raised: the ids of the envs that raised."""
         info = with_env_info({"env_id": batch.env_id, "elapsed_step": batch.elapsed_step}, batch.info)
         ended = np.flatnonzero(batch.terminated | batch.truncated)
-        if batch.final is not None:
-            row_of = row_getter(self.env.single_observation_space)
-            final_obs = np.full(len(batch), None, dtype=object)
-            for row in ended:
-                final_obs[row] = row_of(batch.final.obs, int(row))
-            info.update(final_obs=final_obs, _final_obs=batch.terminated | batch.truncated)
+        final = final_obs_of(batch, row_getter(self.env.single_observation_space))
+        info.update(final)
         rows = batch.obs, batch.reward, batch.terminated, batch.truncated, info
         batch.obs, batch.reward, *_ = self._processed(rows, raised=np.isin(batch.env_id, list(raised)))
         if batch.final is not None:
             # As in any batch, the final observations are in batch.final and not in the info.
-            values = info.pop("final_obs")[ended]
-            del info["_final_obs"]
+            values = info.pop("final_obs")[ended] if final else []
+            info.pop("_final_obs", None)
             batch.final.obs = _batched(self.single_observation_space, ended, values, len(batch))
         batch.info = info
 

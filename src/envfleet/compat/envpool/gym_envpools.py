@@ -15,6 +15,7 @@ from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo, EnvPoolMixin, envpool_info
+from envfleet.infos import final_info_of, final_obs_of
 from envfleet.making.registry import family_of
 from envfleet.seeding import Seed
 
@@ -93,7 +94,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
     def _envpool_info(self, batch: Batch) -> EnvPoolInfo:
         info = envpool_info(batch.info, batch.env_id, batch.elapsed_step, self._info_arrays)
         if batch.final is not None:
-            self._add_final(info, batch)
+            info.update(final_obs_of(batch, self._row_of), **final_info_of(batch))
         return info
 
     def _show(self, env_id: int) -> bool:
