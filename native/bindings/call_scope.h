@@ -20,6 +20,8 @@ constexpr std::int64_t kCloseTimeoutNs = 5'000'000'000;
 constexpr std::int64_t kCancelTimeoutNs = 1'000'000'000;
 // How long what an interrupted call has sent may take to finish.
 constexpr std::int64_t kGraceNs = 1'000'000'000;
+// How long a wait without the GIL lasts until it looks for signals and close().
+constexpr std::int64_t kSliceNs = 50'000'000;
 // How long another core may take to see a write of this one; far less in practice.
 constexpr std::int64_t kSettleNs = 2'000'000;
 
@@ -124,13 +126,12 @@ auto without_gil_if(bool release, Body&& body) {
 template <class Attempt>
 auto wait_in_slices(const engine::CallGuard& guard, std::int64_t timeout_ns, Attempt&& attempt)
     -> decltype(attempt(std::int64_t{})) {
-  constexpr std::int64_t kSlice = 50'000'000;
   const std::int64_t start = engine::now_ns();
   for (;;) {
-    const std::int64_t rest = timeout_ns < 0 ? kSlice : timeout_ns - (engine::now_ns() - start);
-    auto result = without_gil_if(true, [&] { return attempt(std::clamp<std::int64_t>(rest, 0, kSlice)); });
+    const std::int64_t rest = timeout_ns < 0 ? kSliceNs : timeout_ns - (engine::now_ns() - start);
+    auto result = without_gil_if(true, [&] { return attempt(std::clamp<std::int64_t>(rest, 0, kSliceNs)); });
     if (result) return result;
-    if (timeout_ns >= 0 && rest <= kSlice) return result;
+    if (timeout_ns >= 0 && rest <= kSliceNs) return result;
     if (PyErr_CheckSignals() != 0) throw nanobind::python_error();
     if (guard.is_cancelled()) raise_closed_while_waiting();
   }

@@ -7,13 +7,13 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 
 #include "bindings/bindings.h"
 #include "bindings/env_types.h"
 #include "bindings/fields_access.h"
 #include "bindings/python_calls.h"
 #include "engine/env_types.h"
-#include "envfleet/rows.h"
 
 namespace nb = nanobind;
 
@@ -25,13 +25,9 @@ using engine::Request;
 
 namespace {
 
-constexpr double kHoldGilNs = 10'000;          // shorter work of envs that never block keeps the GIL
-constexpr double kPatientNs = 20'000'000;      // longer work is left to the thread pool, so that Ctrl-C is handled
-constexpr std::int64_t kSliceNs = 50'000'000;  // how long a wait without the GIL lasts until it looks for close()
+constexpr double kHoldGilNs = 10'000;      // shorter work of envs that never block keeps the GIL
+constexpr double kPatientNs = 20'000'000;  // longer work is left to the thread pool, so that Ctrl-C is handled
 constexpr const char* kCapsuleName = "envfleet.batch";
-
-using Whole = PoolCall<WholeCall>;
-using Part = PoolCall<PartialCall>;
 
 void release_buffer(PyObject* capsule) {
   engine::BufferPool::release(static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName)));
@@ -46,9 +42,8 @@ BatchBuffer* batch_buffer_of(PyObject* base) {
 
 // ---------------------------------------------------------------------------- batches
 
-BatchArrays::BatchArrays(const engine::BatchLayout& layout, nb::object all_ids, nb::object batch_type)
-    : layout_(layout), all_ids_(std::move(all_ids)) {
-  if (!batch_type.is_none()) batch_class_.emplace(std::move(batch_type));
+BatchArrays::BatchArrays(const engine::BatchLayout& layout, nb::object all_ids, nb::object batch_type, bool has_single_obs)
+    : layout_(layout), all_ids_(std::move(all_ids)), batch_class_(std::move(batch_type)), has_single_obs_(has_single_obs) {
   for (const engine::ColumnLayout& column : layout.columns) {
     ColumnType type{PyArray_DescrFromType(numpy_type(column.dtype)), 1, {}};
     if (column.array != nullptr) {
@@ -73,39 +68,21 @@ nb::object BatchArrays::own(BatchBuffer* buffer) {
   return nb::steal(capsule);
 }
 
-Rows BatchArrays::wrap(BatchBuffer* buffer) const {
+nb::object BatchArrays::wrap(BatchBuffer* buffer, nb::tuple faults) const {
   const nb::object shared = own(buffer);
   PyObject* owner = shared.ptr();
-  Rows rows;
-  rows.set(Rows::kObs, arrays(*buffer, layout_.obs(0), layout_.num_obs, owner));
-  rows.set(Rows::kReward, array(*buffer, layout_.reward(), owner));
-  rows.set(Rows::kTerminated, array(*buffer, layout_.terminated(), owner));
-  rows.set(Rows::kTruncated, array(*buffer, layout_.truncated(), owner));
-  rows.set(Rows::kEnvId, env_ids(*buffer, owner));
-  rows.set(Rows::kElapsedStep, array(*buffer, layout_.elapsed_step(), owner));
-  rows.set(Rows::kInfo, arrays(*buffer, layout_.info(0), layout_.num_info, owner));
-  if (layout_.with_finals) {
-    rows.set(Rows::kFinalObs, arrays(*buffer, layout_.final_obs(0), layout_.num_obs, owner));
-    rows.set(Rows::kFinalElapsedStep, array(*buffer, layout_.final_elapsed_step(), owner));
-    rows.set(Rows::kFinalInfo, arrays(*buffer, layout_.final_info(0), layout_.num_info, owner));
-  }
-  return rows;
-}
-
-nb::object BatchArrays::wrap_plain(BatchBuffer* buffer) const {
-  const nb::object shared = own(buffer);
-  PyObject* owner = shared.ptr();
-  nb::object batch = batch_class_->make();
-  const auto set = [&](BatchClass::Slot slot, PyObject* value) { batch_class_->set(batch, slot, value); };
-  set(BatchClass::kObs, array(*buffer, layout_.obs(0), owner));
+  nb::object batch = batch_class_.make();
+  const auto set = [&](BatchClass::Slot slot, PyObject* value) { batch_class_.set(batch, slot, value); };
+  set(BatchClass::kObs,
+      has_single_obs_ ? array(*buffer, layout_.obs(0), owner) : arrays(*buffer, layout_.obs(0), layout_.num_obs, owner));
   set(BatchClass::kReward, array(*buffer, layout_.reward(), owner));
   set(BatchClass::kTerminated, array(*buffer, layout_.terminated(), owner));
   set(BatchClass::kTruncated, array(*buffer, layout_.truncated(), owner));
   set(BatchClass::kEnvId, env_ids(*buffer, owner));
   set(BatchClass::kElapsedStep, array(*buffer, layout_.elapsed_step(), owner));
-  set(BatchClass::kInfo, PyDict_New());
-  set(BatchClass::kFinal, Py_NewRef(Py_None));
-  set(BatchClass::kFaults, PyTuple_New(0));
+  set(BatchClass::kInfo, layout_.num_info == 0 ? PyDict_New() : arrays(*buffer, layout_.info(0), layout_.num_info, owner));
+  set(BatchClass::kFinal, layout_.with_finals ? finals(*buffer, owner) : Py_NewRef(Py_None));
+  set(BatchClass::kFaults, faults.release().ptr());
   return batch;
 }
 
@@ -134,10 +111,18 @@ PyObject* BatchArrays::arrays(const BatchBuffer& buffer, std::int64_t first, std
   return tuple;
 }
 
+PyObject* BatchArrays::finals(const BatchBuffer& buffer, PyObject* owner) const {
+  const nb::object obs = checked(arrays(buffer, layout_.final_obs(0), layout_.num_obs, owner));
+  const nb::object elapsed_step = checked(array(buffer, layout_.final_elapsed_step(), owner));
+  const nb::object info = checked(arrays(buffer, layout_.final_info(0), layout_.num_info, owner));
+  return PyTuple_Pack(3, obs.ptr(), elapsed_step.ptr(), info.ptr());
+}
+
 // ------------------------------------------------------------------------------- life
 
-NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs, nb::object all_ids,
-                       nb::object batch_type) {
+NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& options, nb::list configs,
+                       PythonOptions python)
+    : fault_type_(std::move(python.fault_type)) {
   const ef_env_type& type = env_type_of(env_id);
   may_block_ = engine::may_block(type);
   std::deque<ConfigValues> values;  // a deque: its elements are never moved
@@ -145,9 +130,7 @@ NativePool::NativePool(const std::string& env_id, const engine::EngineOptions& o
   std::vector<const ef_value*> raw;
   for (const ConfigValues& value : values) raw.push_back(value.data());
   engine_ = without_gil_if(true, [&] { return Engine::make(type, options, raw); });
-  ids_.emplace(options.num_envs);
-  actions_.emplace(engine_->spec().action);
-  arrays_.emplace(engine_->sync_layout(), std::move(all_ids), std::move(batch_type));
+  arrays_.emplace(engine_->sync_layout(), std::move(python.all_ids), std::move(python.batch_type), python.has_single_obs);
 }
 
 NativePool::~NativePool() {
@@ -166,35 +149,55 @@ bool NativePool::end() {
   return without_gil_if(true, [&] { return engine_->close(kCloseTimeoutNs); });
 }
 
-// --------------------------------------------------------------------------- stepping
+// --------------------------------------------------------------------- how a call waits
 
-NativePool::Ids NativePool::plain_ids(nb::handle given) {
-  if (given.is_none()) return plain_ids(nullptr, engine_->options().num_envs);
-  const IdArray ids = read_ids(given);
-  return ids.data == nullptr ? Ids{} : plain_ids(ids.data, ids.count);
-}
+// A call of a thread with the GIL: releases it while envs run, and handles signals while it waits.
+class NativePool::WithGil {
+ public:
+  // has_sent: an exception of a signal handler comes after this call has sent something, which is then awaited and
+  // discarded.
+  WithGil(NativePool& pool, double timeout_s, bool has_sent = true)
+      : pool_(pool), timeout_ns_(to_ns(timeout_s)), has_sent_(has_sent) {}
+  bool has_limit() const { return timeout_ns_ >= 0; }
 
-NativePool::Ids NativePool::plain_ids(const std::int32_t* env_ids, std::int64_t count) {
-  if (env_ids == nullptr) return {engine_->num_in_flight == 0, nullptr, engine_->options().num_envs};
-  const std::uint8_t* in_flight = engine_->in_flight();
-  const auto is_in_flight = [in_flight](std::int32_t env_id) { return in_flight[env_id] != 0; };
-  if (!ids_->accepts(env_ids, count, is_in_flight)) return {};
-  return {true, env_ids, count};
-}
+  template <class Body>
+  auto run(bool release, Body&& body) const {
+    return without_gil_if(release, body);
+  }
+  // attempt(timeout_ns) returns a batch, or null after the timeout. Returns null after the time limit of the call.
+  template <class Attempt>
+  BatchBuffer* wait(Attempt&& attempt) const {
+    if (BatchBuffer* batch = attempt(std::int64_t{0})) return batch;
+    if (!has_sent_) return wait_in_slices(pool_.guard_, timeout_ns_, attempt);
+    return wait_or_discard(pool_.guard_, timeout_ns_, attempt, [this](BatchBuffer* lost) { pool_.discard(lost); });
+  }
 
-bool NativePool::accept(const Ids& ids, const ActionArray& actions) {
-  return actions.dtype >= 0 && actions_->takes(actions.dtype) && may_step(*engine_, ids.data, ids.count);
-}
+ private:
+  NativePool& pool_;
+  const std::int64_t timeout_ns_;
+  const bool has_sent_;
+};
 
-bool NativePool::store(const Ids& ids, const ActionArray& actions) {
-  return actions_->store(engine_->action_slots(), actions.data, actions.dtype, ids.data, ids.count);
-}
+// A call of a thread without the GIL, until close() cancels it.
+class NativePool::WithoutGil {
+ public:
+  explicit WithoutGil(const engine::CallGuard& guard) : guard_(guard) {}
+  bool has_limit() const { return false; }
 
-NativePool::Ids NativePool::checked_ids(nb::handle given) {
-  const Ids ids = plain_ids(given);
-  if (!ids.are_plain) refuse_ids();
-  return ids;
-}
+  template <class Body>
+  auto run(bool, Body&& body) const {
+    return body();
+  }
+  template <class Attempt>
+  BatchBuffer* wait(Attempt&& attempt) const {
+    BatchBuffer* batch = nullptr;
+    while (batch == nullptr && !guard_.is_cancelled()) batch = attempt(kSliceNs);
+    return batch;
+  }
+
+ private:
+  const engine::CallGuard& guard_;
+};
 
 bool NativePool::is_expected_below(double limit_ns, Request request, std::int64_t rows) {
   const double expected = engine_->expected_ns(request, rows);
@@ -207,353 +210,262 @@ bool NativePool::releases_gil(Request request, std::int64_t rows) {
   return may_block_ || !is_expected_below(kHoldGilNs, request, rows);
 }
 
-void NativePool::mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag) {
-  std::uint8_t* in_flight = engine_->in_flight();
-  if (env_ids == nullptr) {
-    std::fill_n(in_flight, count, flag);
-  } else {
-    for (std::int64_t begin = 0; begin < count; begin += detail::kGroupRows) {
-      const std::int64_t size = std::min<std::int64_t>(count - begin, detail::kGroupRows);
-      if (detail::is_consecutive(env_ids + begin, size)) {
-        std::fill_n(in_flight + env_ids[begin], size, flag);
-      } else {
-        for (std::int64_t i = begin; i < begin + size; ++i) in_flight[env_ids[i]] = flag;
-      }
+// Whether a batch runs from start to end in one call of the engine. A batch that may take long, or whose cost is not known
+// yet, is left to the thread pool: Ctrl-C is not handled while the caller's thread is inside an env.
+template <class Wait>
+bool NativePool::runs_at_once(Request request, std::int64_t rows, const Wait& wait) {
+  return !wait.has_limit() && is_expected_below(kPatientNs, request, rows);
+}
+
+// --------------------------------------------------------------------------- stepping
+
+template <class Wait>
+NativePool::Received NativePool::step_with(const engine::GivenActions& actions, const Wait& wait) {
+  if (!engine_->accepts(actions)) return {};
+  const Ids ids{actions.env_ids, actions.count};
+  if (is_async()) {
+    const bool fills = engine_->num_in_flight() + ids.count >= engine_->options().batch_size;
+    if (!fills || !engine_->store(actions)) return {};
+    begin(Request::step, ids, wait);
+    return receive(wait);
+  }
+  if (engine_->has_started()) return {};
+  if (runs_at_once(Request::step, ids.count, wait)) {
+    // Done before this call ends, so its envs are never seen in flight.
+    BatchBuffer* batch = wait.run(releases_gil(Request::step, ids.count), [&] { return engine_->step(actions); });
+    return batch != nullptr ? Received(batch) : Received();
+  }
+  if (!engine_->store(actions)) return {};
+  begin(Request::step, ids, wait);
+  return finish(wait);
+}
+
+template <class Wait>
+bool NativePool::send_with(const engine::GivenActions& actions, const Wait& wait) {
+  if ((engine_->has_started() && !is_async()) || !engine_->accepts(actions) || !engine_->store(actions)) return false;
+  begin(Request::step, {actions.env_ids, actions.count}, wait);
+  return true;
+}
+
+template <class Wait>
+NativePool::Received NativePool::receive(const Wait& wait) {
+  // An ordered batch that ran into its time limit comes first, also in an asynchronous pool.
+  if (engine_->has_started()) return finish(wait);
+  if (!is_async() || engine_->num_in_flight() < engine_->options().batch_size) return {};
+  return wait.wait([this](std::int64_t timeout_ns) { return engine_->take(timeout_ns); });
+}
+
+template <class Wait>
+void NativePool::begin(Request request, const Ids& ids, const Wait& wait) {
+  wait.run(releases_gil(request, ids.count), [&] {
+    if (!is_async()) return engine_->start(request, ids.data, ids.count, !wait.has_limit());
+    if (ids.data == nullptr && all_ids_.empty()) {
+      all_ids_.resize(ids.count);
+      std::iota(all_ids_.begin(), all_ids_.end(), 0);
     }
-  }
-  engine_->num_in_flight += flag != 0 ? count : -count;
+    engine_->post(request, ids.data != nullptr ? ids.data : all_ids_.data(), ids.count);
+  });
 }
 
-// An ordered batch. Its envs are marked once it runs: if this throws, nothing is in flight.
-void NativePool::start(Request request, const Ids& ids, bool may_run_here) {
+// An ordered batch, also in an asynchronous pool.
+template <class Wait>
+BatchBuffer* NativePool::run(Request request, const Ids& ids, const Wait& wait) {
   const bool release = releases_gil(request, ids.count);
-  without_gil_if(release, [&] { engine_->start(request, ids.data, ids.count, may_run_here); });
-  mark(ids.data, ids.count, 1);
-}
-
-void NativePool::begin(Request request, const Ids& ids) {
-  if (!is_async()) return start(request, ids);
-  const bool release = releases_gil(request, ids.count);
-  without_gil_if(release, [&] { post(request, ids); });
-  mark(ids.data, ids.count, 1);
-}
-
-void NativePool::post(Request request, const Ids& ids) {
-  const std::int32_t* data = ids.data;
-  if (data == nullptr) {
-    all_ids_.resize(ids.count);
-    for (std::int64_t i = 0; i < ids.count; ++i) all_ids_[i] = static_cast<std::int32_t>(i);
-    data = all_ids_.data();
+  if (runs_at_once(request, ids.count, wait)) {
+    return wait.run(release, [&] { return engine_->run(request, ids.data, ids.count); });
   }
-  engine_->post(request, data, ids.count);
+  wait.run(release, [&] { engine_->start(request, ids.data, ids.count, !wait.has_limit()); });
+  return finish(wait);
 }
 
-nb::object NativePool::finish(std::int64_t timeout_ns) {
-  BatchBuffer* batch = engine_->finish(0, false);
-  if (batch == nullptr) {
-    batch = wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
+template <class Wait>
+BatchBuffer* NativePool::finish(const Wait& wait) {
+  return wait.wait([this](std::int64_t timeout_ns) { return engine_->finish(timeout_ns, false); });
+}
+
+// ------------------------------------------------------------------------- with the GIL
+
+NativePool::Ids NativePool::checked_ids(nb::handle given) {
+  Ids ids{nullptr, engine_->options().num_envs};
+  if (!given.is_none()) {
+    const IdArray array = read_ids(given);
+    if (array.data == nullptr) refuse_ids();
+    ids = {array.data, array.count};
   }
-  if (batch == nullptr) return nb::none();
-  mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
-  return wrap(batch);
+  if (!engine_->are_idle(ids.data, ids.count)) refuse_ids();
+  return ids;
+}
+
+// Actions that are not plainly right have no dtype, and are not accepted.
+engine::GivenActions NativePool::read_step(nb::handle actions, nb::handle env_ids) const {
+  Ids ids{nullptr, engine_->options().num_envs};
+  if (!env_ids.is_none()) {
+    const IdArray array = read_ids(env_ids);
+    if (array.data == nullptr) return {};
+    ids = {array.data, array.count};
+  }
+  const ActionArray array = read_actions(actions, engine_->spec().action, ids.count);
+  return {array.data, array.dtype, ids.data, ids.count};
+}
+
+nb::object NativePool::result_of(const Received& received) {
+  if (!received) return nb::bool_(false);
+  return *received == nullptr ? nb::none() : wrap(*received);
 }
 
 nb::object NativePool::wrap(BatchBuffer* batch) {
-  nb::object faults;
-  if (engine_->has_faults()) [[unlikely]] {
-    try {
-      faults = faults_of(*batch);
-    } catch (...) {
-      engine::BufferPool::release(batch);
-      throw;
-    }
+  if (!engine_->has_faults()) [[likely]]
+    return arrays_->wrap(batch, nb::tuple());
+  nb::tuple faults;
+  try {
+    faults = make_faults(engine_->faults_of(*batch));
+  } catch (...) {
+    guard_.set_unreported(true);
+    engine::BufferPool::release(batch);
+    throw;
   }
-  if (arrays_->makes_batches() && !faults.is_valid()) return arrays_->wrap_plain(batch);
-  Rows rows = arrays_->wrap(batch);
-  if (faults.is_valid()) rows.set(Rows::kFaults, std::move(faults));
-  return rows.release();
+  if (faults.size() != 0) guard_.set_unreported(true);
+  return arrays_->wrap(batch, std::move(faults));
 }
 
-// A list of (env_id, method, what).
-nb::object NativePool::faults_of(const BatchBuffer& batch) {
-  nb::list list;
-  const std::int32_t* env_ids = batch.is_whole ? nullptr : batch.env_ids();
-  for (const engine::Fault& fault : engine_->take_faults(env_ids, batch.num_rows)) {
-    list.append(nb::make_tuple(fault.env_id, fault.method, to_text(fault.what)));
-  }
-  return list;
+// Drops a batch that was received. Its faults are handled by the next call.
+void NativePool::discard(BatchBuffer* batch) {
+  if (has_faults(*batch)) guard_.set_unreported(true);
+  engine::BufferPool::release(batch);
+  guard_.end_parts();
 }
 
-// Whether a batch runs from start to end in one call of the engine. A batch that may take long, or whose cost is not known
-// yet, is left to the thread pool: Ctrl-C is not handled while the caller's thread is inside an env.
-bool NativePool::runs_at_once(Request request, const Ids& ids, double timeout_s) {
-  return timeout_s < 0 && is_expected_below(kPatientNs, request, ids.count);
-}
-
-nb::object NativePool::run_at_once(Request request, const Ids& ids) {
-  // Done before this call ends, so its envs are never seen in flight.
-  const bool release = releases_gil(request, ids.count);
-  return wrap(without_gil_if(release, [&] { return engine_->run(request, ids.data, ids.count); }));
-}
-
-// Returns null if some of the actions are not in the space.
-BatchBuffer* NativePool::run_step(const Ids& ids, const ActionArray& actions) {
-  // Values and no references, in one cache line: every thread reads it.
-  struct alignas(64) Context {
-    const engine::ActionStore* store;
-    engine::ActionSlots slots;
-    const char* actions;
-    const std::int32_t* env_ids;
-    std::int64_t count;
-    std::int32_t row_bytes, dtype;
-  } const context{&*actions_,
-                  engine_->action_slots(),
-                  static_cast<const char*>(actions.data),
-                  ids.data,
-                  ids.count,
-                  static_cast<std::int32_t>(actions_->row_bytes(actions.dtype)),
-                  actions.dtype};
-  const auto accepts = [](const void* raw) {
-    const Context& own = *static_cast<const Context*>(raw);
-    return own.store->accepts(own.actions, own.dtype, own.count);
-  };
-  const auto store_rows = [](const void* raw, std::int64_t begin, std::int64_t end) {
-    const Context& own = *static_cast<const Context*>(raw);
-    engine::ActionSlots slots = own.slots;
-    const std::int32_t* env_ids = own.env_ids;
-    if (env_ids != nullptr) {
-      env_ids += begin;
-    } else {
-      slots.base += begin * slots.slot_bytes;
-    }
-    return own.store->store_valid(slots, own.actions + begin * own.row_bytes, own.dtype, env_ids, end - begin);
-  };
-  const engine::GivenActions given{accepts, store_rows, &context, ids.count * context.row_bytes};
-  return engine_->run(Request::step, ids.data, ids.count, &given);
-}
-
-nb::object NativePool::run(Request request, const Ids& ids, double timeout_s) {
-  if (runs_at_once(request, ids, timeout_s)) return run_at_once(request, ids);
-  start(request, ids, timeout_s < 0);
-  return finish(to_ns(timeout_s));
-}
-
-nb::object NativePool::step_inside(nb::handle given, nb::handle env_ids, double timeout_s) {
-  const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || engine_->has_started()) return nb::bool_(false);
-  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
-  if (!accept(ids, actions)) return nb::bool_(false);
-  if (!runs_at_once(Request::step, ids, timeout_s)) {
-    if (!store(ids, actions)) return nb::bool_(false);
-    return run(Request::step, ids, timeout_s);
-  }
-  const bool release = releases_gil(Request::step, ids.count);
-  BatchBuffer* batch = without_gil_if(release, [&] { return run_step(ids, actions); });
-  return batch == nullptr ? nb::object(nb::bool_(false)) : wrap(batch);
-}
-
-bool NativePool::send_inside(nb::handle given, nb::handle env_ids) {
-  const Ids ids = plain_ids(env_ids);
-  if (!ids.are_plain || (engine_->has_started() && !is_async())) return false;
-  const ActionArray actions = read_actions(given, engine_->spec().action, ids.count);
-  if (!accept(ids, actions) || !store(ids, actions)) return false;
-  begin(Request::step, ids);
-  return true;
+nb::tuple NativePool::make_faults(const std::vector<engine::Fault>& faults) const {
+  constexpr const char* kMethods[] = {"__init__", "reset", "step", "observe"};  // by ef_method
+  nb::list made;
+  for (const engine::Fault& fault : faults)
+    made.append(fault_type_(fault.env_id, kMethods[fault.method], to_text(fault.what)));
+  return nb::tuple(made);
 }
 
 nb::object NativePool::step(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Whole call(*this);
-  return step_inside(actions, env_ids, timeout_s);
+  const WholeCall call(guard_);
+  if (call.needs_attention()) return nb::bool_(false);
+  return result_of(step_with(read_step(actions, env_ids), WithGil(*this, timeout_s)));
 }
 
 nb::object NativePool::step_checked(nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Part call(*this);
-  return step_inside(actions, env_ids, timeout_s);
+  const PartialCall call(guard_);
+  return result_of(step_with(read_step(actions, env_ids), WithGil(*this, timeout_s)));
 }
 
 bool NativePool::send(nb::handle actions, nb::handle env_ids) {
-  const Whole call(*this);
-  return send_inside(actions, env_ids);
+  const WholeCall call(guard_);
+  return !call.needs_attention() && send_with(read_step(actions, env_ids), WithGil(*this, -1));
 }
 
 bool NativePool::send_checked(nb::handle actions, nb::handle env_ids) {
-  const Part call(*this);
-  return send_inside(actions, env_ids);
+  const PartialCall call(guard_);
+  return send_with(read_step(actions, env_ids), WithGil(*this, -1));
 }
 
 nb::object NativePool::recv(double timeout_s) {
-  const Whole call(*this);
-  const std::int64_t timeout_ns = to_ns(timeout_s);
-  // An ordered batch that ran into its time limit comes first, also in an asynchronous pool.
-  if (engine_->has_started()) return finish(timeout_ns);
-  if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nb::bool_(false);
-  BatchBuffer* batch = engine_->take(0);
-  if (batch == nullptr) batch = wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->take(slice); });
-  if (batch == nullptr) return nb::none();
-  mark(batch->env_ids(), batch->num_rows, 0);
-  return wrap(batch);
+  const WholeCall call(guard_);
+  if (call.needs_attention()) return nb::bool_(false);
+  return result_of(receive(WithGil(*this, timeout_s, false)));
 }
-
-// ------------------------------------------------------------------ stepping without the GIL
-
-void NativePool::begin_without_gil(Request request, const Ids& ids, bool may_run_here) {
-  if (is_async()) {
-    post(request, ids);
-  } else {
-    engine_->start(request, ids.data, ids.count, may_run_here);
-  }
-  mark(ids.data, ids.count, 1);
-}
-
-// Waits for the batch that was started. Null when close() interrupts it.
-BatchBuffer* NativePool::finish_without_gil() {
-  BatchBuffer* batch = nullptr;
-  while (batch == nullptr && !guard_.is_cancelled()) batch = engine_->finish(kSliceNs, false);
-  if (batch != nullptr) mark(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, 0);
-  return batch;
-}
-
-BatchBuffer* NativePool::receive_without_gil() {
-  if (engine_->has_started()) return finish_without_gil();
-  if (!is_async() || engine_->num_in_flight < engine_->options().batch_size) return nullptr;
-  BatchBuffer* batch = nullptr;
-  while (batch == nullptr && !guard_.is_cancelled()) batch = engine_->take(kSliceNs);
-  if (batch != nullptr) mark(batch->env_ids(), batch->num_rows, 0);
-  return batch;
-}
-
-BatchBuffer* NativePool::step_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
-  const CallWithoutGil call(guard_);
-  if (!call.may_go_on() || is_observe_abandoned_ || engine_->has_started()) return nullptr;
-  const Ids ids = plain_ids(env_ids, count);
-  if (!ids.are_plain || !accept(ids, actions)) return nullptr;
-  if (is_async()) {
-    if (engine_->num_in_flight + ids.count < engine_->options().batch_size || !store(ids, actions)) return nullptr;
-    begin_without_gil(Request::step, ids, true);
-    return receive_without_gil();
-  }
-  if (!is_expected_below(kPatientNs, Request::step, ids.count)) {
-    if (!store(ids, actions)) return nullptr;
-    begin_without_gil(Request::step, ids, true);
-    return finish_without_gil();
-  }
-  return run_step(ids, actions);
-}
-
-bool NativePool::send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count) {
-  const CallWithoutGil call(guard_);
-  if (!call.may_go_on() || is_observe_abandoned_ || (engine_->has_started() && !is_async())) return false;
-  const Ids ids = plain_ids(env_ids, count);
-  if (!ids.are_plain || !accept(ids, actions) || !store(ids, actions)) return false;
-  begin_without_gil(Request::step, ids, true);
-  return true;
-}
-
-BatchBuffer* NativePool::recv_without_gil() {
-  const CallWithoutGil call(guard_);
-  if (!call.may_go_on() || is_observe_abandoned_) return nullptr;
-  return receive_without_gil();
-}
-
-// ------------------------------------------------------------------------------- with the GIL
 
 nb::object NativePool::reset(nb::handle env_ids, double timeout_s) {
-  const Part call(*this);
-  const Ids ids = checked_ids(env_ids);
-  return run(Request::reset, ids, timeout_s);
+  const PartialCall call(guard_);
+  return result_of(run(Request::reset, checked_ids(env_ids), WithGil(*this, timeout_s)));
 }
 
 void NativePool::send_reset(nb::handle env_ids) {
-  const Part call(*this);
-  begin(Request::reset, checked_ids(env_ids));
+  const PartialCall call(guard_);
+  begin(Request::reset, checked_ids(env_ids), WithGil(*this, -1));
 }
 
 nb::object NativePool::observe() {
-  const Part call(*this);
-  const std::int64_t num_envs = engine_->options().num_envs;
-  if (is_expected_below(kPatientNs, Request::observe, num_envs)) return run(Request::observe, {true, nullptr, num_envs}, -1);
-  // Not marked as in flight: recv() must not return an observe() that was interrupted.
-  without_gil_if(true, [&] { engine_->start(Request::observe, nullptr, num_envs); });
-  is_observe_abandoned_ = true;
-  BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
-  is_observe_abandoned_ = false;
-  return wrap(batch);
+  const PartialCall call(guard_);
+  return result_of(run(Request::observe, {nullptr, engine_->options().num_envs}, WithGil(*this, -1)));
 }
 
-void NativePool::finish_abandoned_call() {
-  BatchBuffer* batch = wait_in_slices(guard_, -1, [&](std::int64_t slice) { return engine_->finish(slice, false); });
-  is_observe_abandoned_ = false;
-  engine_->take_faults(nullptr, 0);  // of the observe() alone: nothing else was in flight
-  engine::BufferPool::release(batch);
+// ---------------------------------------------------------------------- without the GIL
+
+// Python raises for envs that raised, or restarts them: their batch is put back, for recv() with the GIL.
+NativePool::Received NativePool::put_back_faults(const Received& received) {
+  if (!received || *received == nullptr || !has_faults(**received)) [[likely]]
+    return received;
+  engine_->put_back(*received);
+  return nullptr;
+}
+
+NativePool::Received NativePool::step_without_gil(const engine::GivenActions& actions) {
+  const CallWithoutGil call(guard_);
+  return call.may_go_on() ? put_back_faults(step_with(actions, WithoutGil(guard_))) : Received();
+}
+
+bool NativePool::send_without_gil(const engine::GivenActions& actions) {
+  const CallWithoutGil call(guard_);
+  return call.may_go_on() && send_with(actions, WithoutGil(guard_));
+}
+
+NativePool::Received NativePool::recv_without_gil() {
+  const CallWithoutGil call(guard_);
+  return call.may_go_on() ? put_back_faults(receive(WithoutGil(guard_))) : Received();
 }
 
 bool NativePool::has_late_batch() {
-  const Part call(*this);
+  const PartialCall call(guard_);
   return engine_->has_started();
 }
 
 // ------------------------------------------------------------------- between batches
 
-// Waits for a late ordered batch and drops it. Returns false after timeout_ns.
-bool NativePool::drop_late_batch(std::int64_t timeout_ns) {
-  if (!engine_->has_started()) return true;
-  engine::BatchBuffer* late =
-      wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice) { return engine_->finish(slice, false); });
-  if (late == nullptr) return false;
-  // Before anything else: Ctrl-C may come before the rest is done, and recv() would wait for these rows forever.
-  mark(late->is_whole ? nullptr : late->env_ids(), late->num_rows, 0);
-  engine_->take_faults(late->is_whole ? nullptr : late->env_ids(), late->num_rows);
-  engine::BufferPool::release(late);
-  return true;
+bool NativePool::abandon(double timeout_s) {
+  const PartialCall call(guard_);
+  return wait_in_slices(guard_, to_ns(timeout_s), [this](std::int64_t slice) { return engine_->abandon(slice); });
 }
 
-bool NativePool::abandon(double timeout_s) {
-  const Part call(*this);
-  const std::int64_t timeout_ns = to_ns(timeout_s);
-  const std::int64_t start = engine::now_ns();
-  if (!drop_late_batch(timeout_ns)) return false;
-  const std::int64_t rest = timeout_ns < 0 ? -1 : std::max<std::int64_t>(timeout_ns - (engine::now_ns() - start), 0);
-  if (!wait_in_slices(guard_, rest, [&](std::int64_t slice) { return engine_->abandon(slice); })) return false;
-  std::fill_n(engine_->in_flight(), engine_->options().num_envs, 0);
-  engine_->num_in_flight = 0;
-  engine_->take_faults(nullptr, 0);
-  return true;
+nb::tuple NativePool::unreported_faults() {
+  const PartialCall call(guard_);
+  return make_faults(engine_->received_faults());
+}
+
+void NativePool::clear_faults() {
+  const PartialCall call(guard_);
+  engine_->clear_received_faults();
 }
 
 void NativePool::seed(nb::handle env_ids, nb::handle words) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   const Ids ids = checked_ids(env_ids);
   const std::uint32_t* data = read_seeds(words, ids.count);
   for (std::int64_t i = 0; i < ids.count; ++i) engine_->seed(ids.data != nullptr ? ids.data[i] : i, data + 4 * i);
 }
 
 void NativePool::rebuild(std::int32_t env_id, std::uint8_t phase) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   without_gil_if(may_block_, [&] { engine_->rebuild(env_id, phase); });
 }
 
 void NativePool::set_reset_options(std::vector<std::pair<std::string, double>> options) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   engine_->set_reset_options(std::move(options));
 }
 
 nb::bytes NativePool::get_state(std::int32_t env_id) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   const std::string state = without_gil_if(may_block_, [&] { return engine_->get_state(env_id); });
   return nb::bytes(state.data(), state.size());
 }
 
 void NativePool::set_state(std::int32_t env_id, nb::bytes state) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   const auto size = static_cast<std::int64_t>(state.size());
   without_gil_if(may_block_, [&] { engine_->set_state(env_id, state.c_str(), size); });
 }
 
 nb::tuple NativePool::render(std::int32_t env_id) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   std::int32_t height = 0, width = 0;
   std::vector<std::uint8_t> pixels;
@@ -567,19 +479,19 @@ nb::tuple NativePool::render(std::int32_t env_id) {
 }
 
 nb::dict NativePool::get_fields(std::int32_t env_id) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   return read_fields(engine_->fleet(), env_id);
 }
 
 bool NativePool::set_field(std::int32_t env_id, const std::string& name, nb::handle value) {
-  const Part call(*this);
+  const PartialCall call(guard_);
   check_range(env_id);
   return write_field(*engine_, env_id, name, value);
 }
 
 nb::bytes NativePool::phases() {
-  const Part call(*this);
+  const PartialCall call(guard_);
   // The phase of an env in flight is its thread's: it counts as running until its row arrives.
   return bytes_of_envs(engine_->options().num_envs, [&](std::int32_t env_id) -> std::uint8_t {
     return engine_->in_flight()[env_id] != 0 ? EF_RUNNING : engine_->phases()[env_id];
@@ -587,7 +499,7 @@ nb::bytes NativePool::phases() {
 }
 
 nb::bytes NativePool::in_flight() {
-  const Part call(*this);
+  const PartialCall call(guard_);
   return nb::bytes(engine_->in_flight(), static_cast<std::size_t>(engine_->options().num_envs));
 }
 
@@ -599,7 +511,7 @@ nb::list NativePool::env_statistics() {
 }
 
 double NativePool::ns_per_step() {
-  const Part call(*this);
+  const PartialCall call(guard_);
   return engine_->expected_ns(engine::Request::step, 1);
 }
 
@@ -628,7 +540,7 @@ void bind_native_pool(nb::module_& module) {
              engine::EngineOptions options;
              std::int32_t autoreset = 0;
              nb::list configs;
-             nb::object all_ids, batch_type;
+             NativePool::PythonOptions python;
              Keywords("NativePool()", given)
                  .read("env_id", env_id)
                  .read("num_envs", options.num_envs)
@@ -640,11 +552,13 @@ void bind_native_pool(nb::module_& module) {
                  .read("keeps_last_obs", options.keeps_last_obs)
                  .read("check_finite", options.check_finite)
                  .read("configs", configs)
-                 .read("all_ids", all_ids)
-                 .read("batch_type", batch_type)
+                 .read("all_ids", python.all_ids)
+                 .read("batch_type", python.batch_type)
+                 .read("fault_type", python.fault_type)
+                 .read("has_single_obs", python.has_single_obs)
                  .finish();
              options.autoreset = static_cast<ef_autoreset>(autoreset);
-             new (self) NativePool(env_id, options, configs, all_ids, batch_type);
+             new (self) NativePool(env_id, options, configs, std::move(python));
            })
       .def("step", &NativePool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send", &NativePool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
@@ -657,6 +571,8 @@ void bind_native_pool(nb::module_& module) {
       .def("seed", &NativePool::seed, nb::arg("env_ids").none(), nb::arg("words"))
       .def("observe", &NativePool::observe)
       .def("abandon", &NativePool::abandon, nb::arg("timeout_s"))
+      .def("unreported_faults", &NativePool::unreported_faults)
+      .def("clear_faults", &NativePool::clear_faults)
       .def("rebuild", &NativePool::rebuild, nb::arg("env_id"), nb::arg("phase"))
       .def("set_reset_options", &NativePool::set_reset_options, nb::arg("options"))
       .def("get_state", &NativePool::get_state, nb::arg("env_id"))

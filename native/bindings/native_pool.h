@@ -1,12 +1,13 @@
 // NativePool: an engine with native envs, as executors/native.py uses it.
 //
 // step, send and recv return False if the call is not plainly right; nothing has changed then, and the Python layer
-// converts or explains it. None means that a time limit has passed.
+// converts or explains it. None means that a time limit has passed. Otherwise they return a raw Batch, which the Python
+// layer finishes: obs is the array of a single observation or else a tuple of columns, info {} or a tuple of columns, final
+// None or a tuple (obs columns, elapsed_step, info columns).
 //
 // Thread safety: one caller at a time; a second one gets an exception. num_in_flight(), has_render() and num_buffers()
 // may be called from any thread. end() is for CallGuard::close(). Used with the GIL held, except for the calls without it.
-// Invariant: an env is marked as in flight from its start until its row is returned; a call that throws before that
-// leaves nothing in flight. An observe() that was interrupted is not in flight: the next call waits for it and drops it.
+// Invariant: a batch that is returned or discarded with faults leaves the guard marked as unreported.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -23,24 +24,21 @@
 #include "bindings/rows.h"
 #include "engine/call_guard.h"
 #include "engine/engine.h"
-#include "engine/input_checks.h"
 
 namespace envfleet::bindings {
 
-// Turns the batch buffers of one layout into Rows whose arrays share the ownership of the buffer, or into batches.
+// Turns the batch buffers of one layout into raw batches whose arrays share the ownership of the buffer.
 class BatchArrays {
  public:
-  // all_ids: the read-only array 0, 1, 2 ... that serves as env_id in every batch of all envs. batch_type: Batch, if rows
-  // without faults have all that belongs to it; otherwise None.
-  BatchArrays(const engine::BatchLayout& layout, nanobind::object all_ids, nanobind::object batch_type);
+  // all_ids: the read-only array 0, 1, 2 ... that serves as env_id in every batch of all envs. has_single_obs: an
+  // observation is the array of its only column.
+  BatchArrays(const engine::BatchLayout& layout, nanobind::object all_ids, nanobind::object batch_type, bool has_single_obs);
   ~BatchArrays();
   BatchArrays(const BatchArrays&) = delete;
   BatchArrays& operator=(const BatchArrays&) = delete;
 
-  bool makes_batches() const { return batch_class_.has_value(); }
-  // These take over the buffer, also if they throw. wrap_plain(): the buffer as a batch without faults.
-  Rows wrap(engine::BatchBuffer* buffer) const;
-  nanobind::object wrap_plain(engine::BatchBuffer* buffer) const;
+  // Takes over the buffer, also if this throws.
+  nanobind::object wrap(engine::BatchBuffer* buffer, nanobind::tuple faults) const;
 
  private:
   struct ColumnType {
@@ -52,22 +50,29 @@ class BatchArrays {
   PyObject* env_ids(const engine::BatchBuffer& buffer, PyObject* owner) const;
   PyObject* array(const engine::BatchBuffer& buffer, std::int64_t column, PyObject* owner) const;
   PyObject* arrays(const engine::BatchBuffer& buffer, std::int64_t first, std::int64_t count, PyObject* owner) const;
+  PyObject* finals(const engine::BatchBuffer& buffer, PyObject* owner) const;
 
   engine::BatchLayout layout_;
   std::vector<ColumnType> types_;
   nanobind::object all_ids_;
-  std::optional<BatchClass> batch_class_;
+  BatchClass batch_class_;
+  const bool has_single_obs_;
 };
 
 class NativePool {
  public:
-  // configs: the parameters of the env, one dict for all envs or one per env. all_ids, batch_type: see BatchArrays.
-  NativePool(const std::string& env_id, const engine::EngineOptions& options, nanobind::list configs,
-             nanobind::object all_ids, nanobind::object batch_type);
+  struct PythonOptions {
+    nanobind::object all_ids, batch_type;  // see BatchArrays
+    nanobind::object fault_type;           // batch.Fault
+    bool has_single_obs = false;
+  };
+  // configs: the parameters of the env, one dict for all envs or one per env.
+  NativePool(const std::string& env_id, const engine::EngineOptions& options, nanobind::list configs, PythonOptions python);
   ~NativePool();
 
   // --- stepping ------------------------------------------------------------------------
 
+  // On an asynchronous pool: a send and the first batch_size rows.
   nanobind::object step(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send(nanobind::handle actions, nanobind::handle env_ids);
   nanobind::object recv(double timeout_s);
@@ -82,23 +87,26 @@ class NativePool {
 
   // --- stepping without the GIL ----------------------------------------------------------
   //
-  // For XLA's threads. Null or false if the call is not plainly right; nothing has changed then, and the same call with
-  // the GIL converts or explains it. The caller owns the batch. env_ids null: all envs.
+  // For XLA's threads. The caller owns the batches.
 
-  // On an asynchronous pool: send and recv.
-  engine::BatchBuffer* step_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count);
-  bool send_without_gil(const ActionArray& actions, const std::int32_t* env_ids, std::int64_t count);
-  engine::BatchBuffer* recv_without_gil();
-  // With the GIL: the rows of such a batch, with its faults. Takes it over, also if it throws.
-  nanobind::object wrap_batch(engine::BatchBuffer* batch) { return wrap(batch); }
-  bool has_faults() const { return engine_->has_faults(); }
+  // What a call returns that steps or receives: nothing if it was refused, and nothing has changed then; the same call with
+  // the GIL converts or explains it. Null if the rows are still to be received: with a time limit, and without the GIL also
+  // if one of the envs raised or the pool is being closed; recv() with the GIL returns or explains them.
+  using Received = std::optional<engine::BatchBuffer*>;
+
+  Received step_without_gil(const engine::GivenActions& actions);
+  bool send_without_gil(const engine::GivenActions& actions);
+  Received recv_without_gil();
   const engine::BatchLayout& layout() const { return engine_->sync_layout(); }
   const ef_array& action_space() const { return engine_->spec().action; }
 
   // --- between batches -------------------------------------------------------------------
 
-  // Returns false if what is in flight did not end within the limit.
+  // Returns false if what is in flight, an observe() that was interrupted included, did not end within the limit.
   bool abandon(double timeout_s);
+  // Of rows that were returned or discarded.
+  nanobind::tuple unreported_faults();
+  void clear_faults();
   // words: uint32 (rows, 4), one seed for each env.
   void seed(nanobind::handle env_ids, nanobind::handle words);
   void rebuild(std::int32_t env_id, std::uint8_t phase);
@@ -117,7 +125,7 @@ class NativePool {
   nanobind::bytes in_flight();
   // One dict per env. For any thread at any time.
   nanobind::list env_statistics();
-  std::int64_t num_in_flight() const { return engine_->num_in_flight; }
+  std::int64_t num_in_flight() const { return engine_->num_in_flight(); }
   // An ordered batch was started, or ran into its time limit, and has not been received yet.
   bool has_late_batch();
   bool has_render() const { return engine_->spec().has_render != 0; }
@@ -130,14 +138,11 @@ class NativePool {
   // Ends the threads. Returns false if an env is stuck; its thread was left behind.
   bool end();
 
-  // For PoolCall.
-  bool has_abandoned_call() const { return is_observe_abandoned_; }
-  void finish_abandoned_call();
-
  private:
+  class WithGil;
+  class WithoutGil;
   // The envs that a call names.
   struct Ids {
-    bool are_plain = false;              // false: not plainly right
     const std::int32_t* data = nullptr;  // null: all envs
     std::int64_t count = 0;
   };
@@ -146,39 +151,39 @@ class NativePool {
   void check_range(std::int32_t env_id) const {
     if (env_id < 0 || env_id >= engine_->options().num_envs) throw nanobind::index_error("no env has this id");
   }
-  Ids plain_ids(nanobind::handle given);
-  Ids plain_ids(const std::int32_t* env_ids, std::int64_t count);
   Ids checked_ids(nanobind::handle given);
-  bool accept(const Ids& ids, const ActionArray& actions);
-  bool store(const Ids& ids, const ActionArray& actions);
-
-  nanobind::object step_inside(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
-  bool send_inside(nanobind::handle actions, nanobind::handle env_ids);
-  void begin_without_gil(engine::Request request, const Ids& ids, bool may_run_here);
-  engine::BatchBuffer* finish_without_gil();
-  engine::BatchBuffer* receive_without_gil();
-  engine::BatchBuffer* run_step(const Ids& ids, const ActionArray& actions);
-  bool drop_late_batch(std::int64_t timeout_ns);
+  engine::GivenActions read_step(nanobind::handle actions, nanobind::handle env_ids) const;
   bool is_expected_below(double limit_ns, engine::Request request, std::int64_t rows);
   bool releases_gil(engine::Request request, std::int64_t rows);
-  bool runs_at_once(engine::Request request, const Ids& ids, double timeout_s);
-  nanobind::object run_at_once(engine::Request request, const Ids& ids);
-  nanobind::object run(engine::Request request, const Ids& ids, double timeout_s);
-  void start(engine::Request request, const Ids& ids, bool may_run_here = true);
-  void begin(engine::Request request, const Ids& ids);
-  void post(engine::Request request, const Ids& ids);
-  nanobind::object finish(std::int64_t timeout_ns);
-  void mark(const std::int32_t* env_ids, std::int64_t count, std::uint8_t flag);
+
+  // With the GIL and without: wait is a WithGil or a WithoutGil.
+  template <class Wait>
+  Received step_with(const engine::GivenActions& actions, const Wait& wait);
+  template <class Wait>
+  bool send_with(const engine::GivenActions& actions, const Wait& wait);
+  template <class Wait>
+  Received receive(const Wait& wait);
+  template <class Wait>
+  void begin(engine::Request request, const Ids& ids, const Wait& wait);
+  template <class Wait>
+  engine::BatchBuffer* run(engine::Request request, const Ids& ids, const Wait& wait);
+  template <class Wait>
+  bool runs_at_once(engine::Request request, std::int64_t rows, const Wait& wait);
+  template <class Wait>
+  engine::BatchBuffer* finish(const Wait& wait);
+
+  nanobind::object result_of(const Received& received);
   nanobind::object wrap(engine::BatchBuffer* batch);
-  nanobind::object faults_of(const engine::BatchBuffer& batch);
+  void discard(engine::BatchBuffer* batch);
+  bool has_faults(const engine::BatchBuffer& batch) { return engine_->has_faults() && !engine_->faults_of(batch).empty(); }
+  Received put_back_faults(const Received& received);
+  nanobind::tuple make_faults(const std::vector<engine::Fault>& faults) const;
 
   engine::CallGuard guard_;
   std::shared_ptr<engine::Engine> engine_;
-  bool is_observe_abandoned_ = false;
   bool may_block_ = true;
-  std::optional<engine::IdChecker> ids_;
-  std::optional<engine::ActionStore> actions_;
   std::optional<BatchArrays> arrays_;
+  nanobind::object fault_type_;
   std::vector<std::int32_t> all_ids_;  // for post(), which takes no null
 };
 

@@ -190,14 +190,8 @@ Batch* wrap(const Port& port, BatchBuffer* buffer) {
   return batch.release();
 }
 
-// A batch with an env that raised: Python raises, or rebuilds the env.
-Batch* handle_faults(Port& port, BatchBuffer* buffer, Message& message) {
-  return in_python<Batch*>(message, nullptr,
-                           [&] { return to_batch(port.calls.attr("handle_faults")(port.native->wrap_batch(buffer))); });
-}
-
-Batch* finished(Port& port, BatchBuffer* buffer, Message& message) {
-  return port.native->has_faults() ? handle_faults(port, buffer, message) : wrap(port, buffer);
+Batch* recv_in_python(Port& port, Message& message) {
+  return in_python<Batch*>(message, nullptr, [&] { return to_batch(port.calls.attr("recv")()); });
 }
 
 bool is_plain(const Port& port, const Actions& actions) {
@@ -210,7 +204,10 @@ bool is_plain(const Port& port, const Actions& actions) {
 // bound of the space stays that bound, on whichever side of it the rounding went.
 class PlainActions {
  public:
-  PlainActions(const Port& port, const Array& leaf) : array_{leaf.data, leaf.dtype} {
+  PlainActions(const Port& port, const Actions& actions) {
+    const Array& leaf = actions.leaves[0];
+    const std::int64_t count = actions.env_ids != nullptr ? actions.num_env_ids : std::ssize(port.all_ids);
+    given_ = {leaf.data, leaf.dtype, actions.env_ids, count};
     const ef_array& space = port.native->action_space();
     if (leaf.dtype != EF_FLOAT32 || space.dtype != EF_FLOAT64) return;
     const auto* values = static_cast<const float*>(leaf.data);
@@ -222,12 +219,13 @@ class PlainActions {
       if (values[i] == static_cast<float>(space.low[bound])) wide_[i] = space.low[bound];
       if (values[i] == static_cast<float>(space.high[bound])) wide_[i] = space.high[bound];
     }
-    array_ = {wide_.data(), EF_FLOAT64};
+    given_.data = wide_.data();
+    given_.dtype = EF_FLOAT64;
   }
-  const bindings::ActionArray& get() const { return array_; }
+  const engine::GivenActions& get() const { return given_; }
 
  private:
-  bindings::ActionArray array_;
+  engine::GivenActions given_;
   std::vector<double> wide_;
 };
 
@@ -243,8 +241,8 @@ void release(Port* holder) { delete reinterpret_cast<Holder*>(holder); }
 bool send(Port* holder, const Actions* actions, Message* message) {
   Port& port = port_of(holder);
   if (is_plain(port, *actions)) {
-    const PlainActions plain(port, actions->leaves[0]);
-    if (port.native->send_without_gil(plain.get(), actions->env_ids, actions->num_env_ids)) return true;
+    const PlainActions plain(port, *actions);
+    if (port.native->send_without_gil(plain.get())) return true;
   }
   return in_python(*message, false, [&] {
     port.calls.attr("send")(*to_python(port, *actions));
@@ -255,17 +253,18 @@ bool send(Port* holder, const Actions* actions, Message* message) {
 Batch* recv(Port* holder, Message* message) {
   Port& port = port_of(holder);
   if (port.native != nullptr) {
-    if (BatchBuffer* buffer = port.native->recv_without_gil()) return finished(port, buffer, *message);
+    BatchBuffer* buffer = port.native->recv_without_gil().value_or(nullptr);
+    if (buffer != nullptr) return wrap(port, buffer);
   }
-  return in_python<Batch*>(*message, nullptr, [&] { return to_batch(port.calls.attr("recv")()); });
+  return recv_in_python(port, *message);
 }
 
 Batch* step(Port* holder, const Actions* actions, Message* message) {
   Port& port = port_of(holder);
   if (is_plain(port, *actions)) {
-    const PlainActions plain(port, actions->leaves[0]);
-    BatchBuffer* buffer = port.native->step_without_gil(plain.get(), actions->env_ids, actions->num_env_ids);
-    if (buffer != nullptr) return finished(port, buffer, *message);
+    const PlainActions plain(port, *actions);
+    const NativePool::Received received = port.native->step_without_gil(plain.get());
+    if (received) return *received != nullptr ? wrap(port, *received) : recv_in_python(port, *message);
   }
   return in_python<Batch*>(*message, nullptr, [&] { return to_batch(port.calls.attr("step")(*to_python(port, *actions))); });
 }

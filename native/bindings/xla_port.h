@@ -5,8 +5,8 @@
 // with an error.
 //
 // Native pools are stepped without the GIL. Whatever is not plainly right there (other input, an env that raised, a closed
-// pool), and every call of other pools, goes to the methods of `calls`, a Python object: it converts, explains and
-// raises.
+// pool), and every call of other pools, goes to the methods step(), send() and recv() of `calls`, a Python object: it
+// converts, explains and raises.
 //
 // Thread safety: the functions of the table may be called from any thread, without the GIL. The pool itself lets one
 // caller in at a time.

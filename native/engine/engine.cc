@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -54,9 +55,11 @@ Engine::Engine(const ef_env_type& type, const EngineOptions& options, const std:
       may_spin_(options.num_threads <= usable_cores()),
       spec_(describe(type, configs.at(0))),
       phases_(options.num_envs, EF_UNSTARTED),
+      store_(spec_->action),
       counters_(options.num_envs, options.autoreset, options.num_threads + 1),
       action_bytes_(detail::action_row_bytes(spec_->action)),
       in_flight_(options.num_envs, 0),
+      id_checker_(options.num_envs),
       thread_counts_(std::max(options.num_threads, 1)),
       job_(options.num_threads + 1),
       thread_pool_(pool_size(), options.thread_affinity_offset, may_spin_),
@@ -100,6 +103,56 @@ Engine::~Engine() {
   if (started_ != nullptr) BufferPool::release(started_);
 }
 
+// ------------------------------------------------------------------------------ input
+
+bool Engine::are_idle(const std::int32_t* env_ids, std::int64_t count) {
+  if (env_ids == nullptr) return num_in_flight() == 0;
+  return id_checker_.accepts(env_ids, count, [this](std::int32_t env_id) { return in_flight_[env_id] != 0; });
+}
+
+bool Engine::accepts(const GivenActions& actions) {
+  return actions.dtype >= 0 && actions.count > 0 && store_.takes(actions.dtype) &&
+         are_idle(actions.env_ids, actions.count) && may_step(actions.env_ids, actions.count);
+}
+
+// Without a look at each phase while all envs are known to be steppable.
+bool Engine::may_step(const std::int32_t* env_ids, std::int64_t count) {
+  const bool may_refuse_ended = refuses_ended(options_.autoreset);
+  if (!may_refuse_ended && !may_be_unsteppable_.load(std::memory_order_relaxed)) return true;
+  const auto phase_of = [this](std::int32_t env_id) { return phases_[env_id]; };
+  if (!engine::may_step(options_.autoreset, env_ids, count, phase_of)) return false;
+  if (env_ids == nullptr && !may_refuse_ended) may_be_unsteppable_.store(false, std::memory_order_relaxed);
+  return true;
+}
+
+bool Engine::store_block(const GivenActions& actions, std::int64_t begin, std::int64_t end) {
+  ActionSlots slots = action_slots();
+  const std::int32_t* env_ids = actions.env_ids;
+  if (env_ids != nullptr) {
+    env_ids += begin;
+  } else {
+    slots.base += begin * slots.slot_bytes;
+  }
+  const char* first = static_cast<const char*>(actions.data) + begin * store_.row_bytes(actions.dtype);
+  return store_.store_valid(slots, first, actions.dtype, env_ids, end - begin);
+}
+
+void Engine::mark_in_flight(const std::int32_t* env_ids, std::int64_t count, bool is_in_flight) {
+  if (env_ids == nullptr) {
+    std::fill_n(in_flight_.data(), count, is_in_flight);
+  } else {
+    for (std::int64_t begin = 0; begin < count; begin += detail::kGroupRows) {
+      const std::int64_t size = std::min<std::int64_t>(count - begin, detail::kGroupRows);
+      if (detail::is_consecutive(env_ids + begin, size)) {
+        std::fill_n(in_flight_.data() + env_ids[begin], size, is_in_flight);
+      } else {
+        for (std::int64_t i = begin; i < begin + size; ++i) in_flight_[env_ids[i]] = is_in_flight;
+      }
+    }
+  }
+  num_in_flight_.store(num_in_flight() + (is_in_flight ? count : -count), std::memory_order_relaxed);
+}
+
 // ------------------------------------------------------------------------ synchronous
 
 // Sets the fields of a batch's rows other than its columns and ids.
@@ -126,6 +179,7 @@ void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t 
   ef_rows& rows = buffer->rows();
   if (env_ids != nullptr) std::memcpy(buffer->env_ids(), env_ids, num_rows * sizeof(std::int32_t));
   assign<const std::int32_t*>(rows.env_ids, env_ids != nullptr ? buffer->env_ids() : nullptr);
+  if (request == Request::reset) drop_faults(env_ids, num_rows);
   assign(started_options_, reset_options_);  // shared: a late batch may still read them after set_reset_options()
   fill_in(rows, request, started_options_.get());
   if (request == Request::step && env_ids == nullptr) counters_.begin_whole();
@@ -154,6 +208,7 @@ void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t nu
     start_helper_thread();
   }
   prepare(request, env_ids, num_rows);
+  mark_in_flight(env_ids, num_rows, true);
   publish(num_rows, ns_per_row, std::max(options_.num_threads, 1));
   if (is_quick) {
     run_part(0);
@@ -165,7 +220,15 @@ void Engine::start(Request request, const std::int32_t* env_ids, std::int64_t nu
 
 BatchBuffer* Engine::finish(std::int64_t timeout_ns, bool may_help) {
   if (may_help) run_part(0);
-  return job_.wait(timeout_ns, may_spin_) ? hand_over() : nullptr;
+  if (!job_.wait(timeout_ns, may_spin_)) return nullptr;
+  BatchBuffer* done = hand_over();
+  mark_received(*done);
+  return done;
+}
+
+void Engine::put_back(BatchBuffer* batch) {
+  started_ = batch;
+  mark_in_flight(batch->is_whole ? nullptr : batch->env_ids(), batch->num_rows, true);
 }
 
 BatchBuffer* Engine::hand_over() {
@@ -175,40 +238,41 @@ BatchBuffer* Engine::hand_over() {
   return done;
 }
 
-BatchBuffer* Engine::run(Request request, const std::int32_t* env_ids, std::int64_t num_rows, const GivenActions* actions) {
+BatchBuffer* Engine::run_batch(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
+                               const GivenActions* actions) {
   const double ns_per_row = meter(request).estimate();
   const int num_threads = pool_size() <= 0 || num_rows == 1 ? 1 : thread_counts_.choose(num_rows, ns_per_row);
   if (num_threads > 1) start_threads();  // may throw, so before the batch exists; see start()
   const std::int64_t begin_ns = now_ns();
   if (actions != nullptr) {
     // One pass before the steps, by all threads, or a check by the caller and storing within the steps.
-    const bool stores_first = num_threads == 1 || actions->num_bytes >= kSharedCheckBytes;
-    const bool are_accepted =
-        stores_first ? store_actions(*actions, num_rows, ns_per_row, num_threads) : actions->accepts(actions->context);
+    const bool is_large = num_rows * store_.row_bytes(actions->dtype) >= kSharedCheckBytes;
+    const bool are_accepted = num_threads == 1 ? store(*actions)
+                              : is_large       ? store_shared(*actions, ns_per_row, num_threads)
+                                               : store_.accepts(actions->data, actions->dtype, num_rows);
     if (!are_accepted) return nullptr;
-    if (stores_first) actions = nullptr;
+    if (num_threads == 1 || is_large) actions = nullptr;
   }
   prepare(request, env_ids, num_rows);
   if (actions != nullptr) started_actions_ = *actions;
   if (num_threads == 1) {
-    run_range(request, started_->rows(), 0, num_rows, kCallerShard, started_actions_);
+    run_range(request, started_->rows(), 0, num_rows, kCallerShard);
   } else {
     run_shared(num_rows, ns_per_row, num_threads);
   }
   const std::int64_t end_ns = now_ns();
-  started_actions_ = {};
+  if (actions != nullptr) started_actions_ = {};
   if (num_threads == 1) meter(request).add(num_rows, end_ns - begin_ns);
   if (request == Request::step) thread_counts_.record(num_rows, num_threads, end_ns - begin_ns, end_ns);
   return hand_over();
 }
 
-bool Engine::store_actions(const GivenActions& actions, std::int64_t num_rows, double ns_per_row, int num_threads) {
-  if (num_threads == 1) return actions.store(actions.context, 0, num_rows);
+bool Engine::store_shared(const GivenActions& actions, double ns_per_row, int num_threads) {
   started_actions_ = actions;
   is_storing_ = true;
   are_refused_.store(false, std::memory_order_relaxed);
   // In the blocks in which the envs are stepped afterwards: each thread then has its actions in its cache.
-  run_shared(num_rows, ns_per_row, num_threads);
+  run_shared(actions.count, ns_per_row, num_threads);
   is_storing_ = false;
   started_actions_ = {};
   return !are_refused_.load(std::memory_order_relaxed);
@@ -229,13 +293,13 @@ void Engine::run_shared(std::int64_t num_rows, double ns_per_row, int num_thread
 }
 
 void Engine::run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                       const GivenActions& actions) {
+                       const GivenActions* actions) {
   const ef_env_type& type = fleet_->type();
   switch (request) {
     case Request::step:
       for (std::int64_t next = begin; begin < end; begin = next) {
         next = std::min(begin + (last_obs_ ? max_kept_rows_ : kCountedRows), end);
-        if (actions.store != nullptr) actions.store(actions.context, begin, next);
+        if (actions != nullptr) store_block(*actions, begin, next);
         type.step_range(fleet_->raw(), &rows, begin, next);
         if (row_checks_) refuse_non_finite(rows, begin, next);  // while the rows are in the first-level cache
         if (last_obs_) keep_last_obs(rows, begin, next);
@@ -307,7 +371,7 @@ bool Engine::run_part(int own_part, bool leaves_none) {
     if (is_storing_) [[unlikely]] {
       if (!has_woken) thread_pool_.wake_more();
       has_woken = true;
-      if (!started_actions_.store(started_actions_.context, begin, end)) are_refused_.store(true, std::memory_order_relaxed);
+      if (!store_block(started_actions_, begin, end)) are_refused_.store(true, std::memory_order_relaxed);
       return;
     }
     if (num_rows == 0) {
@@ -317,7 +381,8 @@ bool Engine::run_part(int own_part, bool leaves_none) {
       // One thread per batch, each in its turn: if all did, the meter's counters would travel through every core.
       is_metered = measured_part_ == own_part || measured_part_ == kAllParts;
     }
-    run_range(started_request_, started_->rows(), begin, end, own_part, started_actions_);
+    run_range(started_request_, started_->rows(), begin, end, own_part,
+              started_actions_.dtype >= 0 ? &started_actions_ : nullptr);
     num_rows += end - begin;
   };
   const bool has_run = job_.run_blocks(own_part, run, leaves_none);
@@ -340,6 +405,7 @@ std::int64_t Engine::async_block_rows(double ns_per_row, std::int64_t num_rows) 
 void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
   const std::int32_t* entries = env_ids;
   if (request == Request::reset) {
+    drop_faults(env_ids, num_rows);
     entries_.assign(env_ids, env_ids + num_rows);
     for (std::int32_t& entry : entries_) {
       posted_options_[entry] = reset_options_;
@@ -352,6 +418,7 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
   const auto is_quick_to_run = [&](std::int64_t rows) { return ns_per_row * static_cast<double>(rows) < kInlinePostNs; };
   const bool is_quick = ns_per_row > 0 && is_quick_to_run(num_rows) && is_quick_to_run(queue_->num_waiting() + num_rows);
   if (!is_quick) start_threads();  // may throw, so before the envs are queued; see start()
+  mark_in_flight(env_ids, num_rows, true);
   queue_->post(entries, num_rows);
   if (is_quick) {
     async_block_.store(staging_[0]->num_rows, std::memory_order_relaxed);
@@ -365,6 +432,7 @@ void Engine::post(Request request, const std::int32_t* env_ids, std::int64_t num
 BatchBuffer* Engine::take(std::int64_t timeout_ns) {
   BatchBuffer* batch = queue_->take(timeout_ns, may_spin_);
   for (CostMeter& meter : costs_) meter.update();
+  if (batch != nullptr) mark_received(*batch);
   return batch;
 }
 
@@ -416,18 +484,27 @@ void Engine::start_helper_thread() {
 }
 
 bool Engine::abandon(std::int64_t timeout_ns) {
+  const std::int64_t begin_ns = now_ns();
   if (started_ != nullptr) {
     BatchBuffer* late = finish(timeout_ns, false);
     if (late == nullptr) return false;
+    drop_faults(late->is_whole ? nullptr : late->env_ids(), late->num_rows);
     BufferPool::release(late);
   }
-  return queue_ == nullptr || queue_->drain(timeout_ns);
+  if (queue_ == nullptr) return true;
+  const std::int64_t rest_ns = timeout_ns < 0 ? -1 : std::max<std::int64_t>(timeout_ns - (now_ns() - begin_ns), 0);
+  if (!queue_->drain(rest_ns)) return false;
+  erase_faults([this](const Fault& fault) { return in_flight_[fault.env_id] != 0; });
+  std::fill(in_flight_.begin(), in_flight_.end(), 0);
+  num_in_flight_.store(0, std::memory_order_relaxed);
+  return true;
 }
 
 void Engine::rebuild(std::int32_t env_id, std::uint8_t phase) {
   ef_error error{};
-  set_attention(true);
+  may_be_unsteppable_ = true;
   if (fleet_->type().rebuild(fleet_->raw(), env_id, &error) != 0) throw FleetError(error.message);
+  drop_faults(&env_id, 1);
   phases_[env_id] = phase;
   counters_.begin_episode(env_id, phase, false);
 }
@@ -448,11 +525,12 @@ void Engine::set_state(std::int32_t env_id, const void* data, std::int64_t size)
     state.remove_suffix(obs_bytes);
   }
   ef_error error{};
-  set_attention(true);
+  may_be_unsteppable_ = true;
   const auto num_bytes = static_cast<std::int64_t>(state.size());
   const bool is_set = fleet_->type().set_state(fleet_->raw(), env_id, state.data(), num_bytes, &error) == 0;
   counters_.begin_episode(env_id, phases_[env_id], true);  // also after a state that was loaded only in part
   if (!is_set) throw FleetError(error.message);
+  drop_faults(&env_id, 1);
   if (!last_obs_) return;
   if (last_obs.data() != nullptr) {
     last_obs_->load(env_id, last_obs);
@@ -481,7 +559,7 @@ void Engine::keep_observed(std::int32_t env_id) {
 }
 
 void Engine::mark_broken(std::int32_t env_id) {
-  set_attention(true);
+  may_be_unsteppable_ = true;
   phases_[env_id] = EF_BROKEN;
   counters_.begin_episode(env_id, EF_BROKEN, true);
 }
@@ -498,7 +576,7 @@ void Engine::set_reset_options(std::vector<std::pair<std::string, double>> optio
 template <Request request>
 void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int32_t method, const char* what) noexcept {
   auto& self = *static_cast<Engine*>(context);
-  self.set_attention(true);
+  self.may_be_unsteppable_.store(true, std::memory_order_relaxed);
   self.counters_.drop(env_id, request, method);
   Fault fault{env_id, method, {}};
   // Without memory, possibly the reason of the fault: an exception here would end the process.
@@ -508,8 +586,7 @@ void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int
     fault.what = "out of memory";  // fits in the string itself
   }
   std::lock_guard lock(self.faults_mutex_);
-  // One per env, so that the reserved memory is enough: an earlier fault of this env that was never taken belongs to a
-  // batch that was dropped.
+  // One per env, so that the reserved memory is enough.
   if (self.has_fault_[env_id] != 0) {
     const auto is_same = [&](const Fault& other) { return other.env_id == env_id; };
     *std::find_if(self.faults_.begin(), self.faults_.end(), is_same) = std::move(fault);
@@ -520,23 +597,46 @@ void Engine::on_fault(void* context, std::int64_t, std::int32_t env_id, std::int
   self.num_faults_.fetch_add(1, std::memory_order_release);
 }
 
-std::vector<Fault> Engine::take_faults(const std::int32_t* env_ids, std::int64_t count) {
+template <class IsChosen>
+std::vector<Fault> Engine::copy_faults(IsChosen&& is_chosen) {
   std::lock_guard lock(faults_mutex_);
-  std::vector<Fault> taken;
-  taken.reserve(faults_.size());
-  auto kept = faults_.begin();
-  for (Fault& fault : faults_) {
-    if (env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count) {
-      has_fault_[fault.env_id] = 0;
-      taken.push_back(std::move(fault));
-    } else {
-      if (&fault != &*kept) *kept = std::move(fault);
-      ++kept;
-    }
-  }
-  faults_.erase(kept, faults_.end());  // in place: on_fault() relies on the capacity
+  std::vector<Fault> chosen;
+  std::copy_if(faults_.begin(), faults_.end(), std::back_inserter(chosen), is_chosen);
+  return chosen;
+}
+
+std::vector<Fault> Engine::faults_of(const BatchBuffer& batch) {
+  const std::int32_t* const begin = batch.env_ids();
+  const std::int32_t* const end = begin + batch.num_rows;
+  return copy_faults([&](const Fault& fault) { return batch.is_whole || std::find(begin, end, fault.env_id) != end; });
+}
+
+std::vector<Fault> Engine::received_faults() {
+  return copy_faults([this](const Fault& fault) { return in_flight_[fault.env_id] == 0; });
+}
+
+template <class IsChosen>
+void Engine::erase_faults(IsChosen&& is_chosen) {
+  std::lock_guard lock(faults_mutex_);
+  // In place: on_fault() relies on the capacity.
+  std::erase_if(faults_, [&](const Fault& fault) {
+    if (!is_chosen(fault)) return false;
+    has_fault_[fault.env_id] = 0;
+    return true;
+  });
   num_faults_.store(static_cast<std::int64_t>(faults_.size()), std::memory_order_release);
-  return taken;
+}
+
+void Engine::clear_received_faults() {
+  erase_faults([this](const Fault& fault) { return in_flight_[fault.env_id] == 0; });
+}
+
+void Engine::drop_faults(const std::int32_t* env_ids, std::int64_t count) {
+  if (!has_faults() || count == 0) [[likely]]
+    return;
+  erase_faults([=](const Fault& fault) {
+    return env_ids == nullptr || std::find(env_ids, env_ids + count, fault.env_id) != env_ids + count;
+  });
 }
 
 bool Engine::close(std::int64_t timeout_ns) {

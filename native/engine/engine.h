@@ -5,9 +5,9 @@
 //   post()  + take()    batch_size rows of whichever envs finish first
 //
 // Thread safety: one caller at a time (call_guard.h enforces that); the thread pool is internal.
-// Trusts its input: ids are valid, distinct and idle, actions are stored or given to run(), envs may be stepped.
-// input_checks.h and the Python layer check that.
-// Invariant: every env that was started or posted completes its row, also one that throws.
+// Trusts its input: are_idle() or accepts() returned true for it, and actions are stored or given to step().
+// Invariants: every env that was started or posted completes its row, also one that throws. An env is in flight from then
+// until its row is received or abandoned; a call that throws has started nothing.
 #pragma once
 
 #include <array>
@@ -24,6 +24,7 @@
 #include "engine/cost_meter.h"
 #include "engine/counters.h"
 #include "engine/fleet_handle.h"
+#include "engine/input_checks.h"
 #include "engine/last_observations.h"
 #include "engine/row_checks.h"
 #include "engine/sync_job.h"
@@ -50,30 +51,22 @@ struct Fault {
   std::string what;
 };
 
-// Where actions are stored: one contiguous slot per env.
-struct ActionSlots {
-  char* base;
-  std::int64_t slot_bytes;
-  char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
-};
-
-// The actions of a batch, in the caller's array. The threads store them block by block: if the caller's thread did, each
-// cache line of the slots would travel from the other threads' caches and back.
-struct GivenActions {
-  // Whether all of them are in the space.
-  bool (*accepts)(const void* context) = nullptr;
-  // Stores the actions of rows begin to end - 1. Returns false, and stores valid ones instead, if some are not in the space.
-  bool (*store)(const void* context, std::int64_t begin, std::int64_t end) = nullptr;
-  const void* context = nullptr;
-  std::int64_t num_bytes = 0;
-};
-
 class Engine : public std::enable_shared_from_this<Engine> {
  public:
   // configs: one set of parameter values for all envs, or one per env.
   static std::shared_ptr<Engine> make(const ef_env_type& type, const EngineOptions& options,
                                       const std::vector<const ef_value*>& configs);
   ~Engine();
+
+  // --- the input of a call -----------------------------------------------------------
+  // Whether these envs are in range, distinct and idle. env_ids null: all envs.
+  bool are_idle(const std::int32_t* env_ids, std::int64_t count);
+  // Whether these envs are idle and may be stepped, and actions of this dtype can be stored. Looks at no action.
+  bool accepts(const GivenActions& actions);
+  // Stores actions that it accepts. Returns false if some are not in the space; the slots must not be used then.
+  bool store(const GivenActions& actions) {
+    return store_.store(action_slots(), actions.data, actions.dtype, actions.env_ids, actions.count);
+  }
 
   // --- synchronous -----------------------------------------------------------------
   // env_ids null: all envs. The batch runs in the caller's thread if that is expected to be faster and may_run_here is
@@ -82,18 +75,38 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Returns the batch that was started, or null if it is not done after timeout_ns (negative: no limit). may_help: the
   // caller's thread may run envs too.
   BatchBuffer* finish(std::int64_t timeout_ns, bool may_help);
-  // start() and finish() in one, with the number of threads that was measured to be best. actions null: they are in their
-  // slots already. Otherwise they are checked first: returns null, and runs no env, if some are not in the space.
-  BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows,
-                   const GivenActions* actions = nullptr);
+  // start() and finish() in one, with the number of threads that was measured to be best.
+  BatchBuffer* run(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
+    return run_batch(request, env_ids, num_rows, nullptr);
+  }
+  // The same for a step with these actions, which it stores. Returns null, and runs no env, if some are not in the space.
+  BatchBuffer* step(const GivenActions& actions) {
+    return run_batch(Request::step, actions.env_ids, actions.count, &actions);
+  }
   bool has_started() const { return started_ != nullptr; }
+  // Takes the last batch that was received back, which finish() then returns once more. No other may be started.
+  void put_back(BatchBuffer* batch);
 
   // --- asynchronous ----------------------------------------------------------------
   void post(Request request, const std::int32_t* env_ids, std::int64_t num_rows);
   BatchBuffer* take(std::int64_t timeout_ns);
 
-  // Waits for everything in flight and drops it. Returns false after timeout_ns.
+  // Waits for everything in flight and drops it, faults included. Returns false after timeout_ns; what is still in flight
+  // can be received or abandoned later.
   bool abandon(std::int64_t timeout_ns);
+
+  const std::uint8_t* in_flight() const { return in_flight_.data(); }  // by env
+  // For any thread.
+  std::int64_t num_in_flight() const { return num_in_flight_.load(std::memory_order_relaxed); }
+
+  // --- faults ------------------------------------------------------------------------
+  //
+  // Kept until they are cleared, or the env is reset or rebuilt or gets a state. For any thread: has_faults().
+  bool has_faults() const { return num_faults_.load(std::memory_order_acquire) > 0; }
+  std::vector<Fault> faults_of(const BatchBuffer& batch);
+  // Of envs whose rows have been received.
+  std::vector<Fault> received_faults();
+  void clear_received_faults();
 
   // --- between batches ---------------------------------------------------------------
   void seed(std::int32_t env_id, const std::uint32_t words[4]) { fleet_->type().seed(fleet_->raw(), env_id, words); }
@@ -116,11 +129,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   char* action_slot(std::int32_t env_id) { return actions_.data() + action_bytes_ * env_id; }
   std::int64_t action_bytes() const { return action_bytes_; }
   const std::uint8_t* phases() const { return phases_.data(); }
-  std::uint8_t* in_flight() { return in_flight_.data(); }
-  std::atomic<std::int64_t> num_in_flight{0};  // the number of flags set in in_flight(); read by any thread
-  // True if some env may not be steppable: phases() tells. Otherwise all are.
-  bool needs_attention() const { return needs_attention_.load(std::memory_order_relaxed); }
-  void set_attention(bool needed) { needs_attention_.store(needed, std::memory_order_relaxed); }
   // The time that num_rows envs are expected to take in one thread, as measured; 0 until something was measured.
   double expected_ns(Request request, std::int64_t num_rows) {
     return meter(request).estimate() * static_cast<double>(num_rows);
@@ -128,10 +136,6 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t num_buffers() const { return sync_buffers_->num_allocated(); }
   // By env. Rows that were run are counted whether or not they have been received.
   std::vector<EnvStatistics> statistics() { return counters_.read(); }
-
-  // Returns and clears the faults of these envs.
-  bool has_faults() const { return num_faults_.load(std::memory_order_acquire) > 0; }
-  std::vector<Fault> take_faults(const std::int32_t* env_ids, std::int64_t count);
 
   // --- life ----------------------------------------------------------------------------
   // Stops the threads. Returns false if an env did not return within the limit; its thread is left behind.
@@ -153,13 +157,21 @@ class Engine : public std::enable_shared_from_this<Engine> {
   void publish(std::int64_t num_rows, double ns_per_row, int num_threads, int num_to_leave = 0);
   // Lets this thread and num_threads - 1 others run the batch, or store its actions, and waits for them.
   void run_shared(std::int64_t num_rows, double ns_per_row, int num_threads);
-  // Stores the actions of a batch, and returns whether all are in the space.
-  bool store_actions(const GivenActions& actions, std::int64_t num_rows, double ns_per_row, int num_threads);
+  BatchBuffer* run_batch(Request request, const std::int32_t* env_ids, std::int64_t num_rows, const GivenActions* actions);
+  // Stores the actions of a batch by all threads, and returns whether all are in the space.
+  bool store_shared(const GivenActions& actions, double ns_per_row, int num_threads);
+  // Stores the actions of rows begin to end - 1, or valid ones if some are not in the space; then returns false.
+  bool store_block(const GivenActions& actions, std::int64_t begin, std::int64_t end);
+  bool may_step(const std::int32_t* env_ids, std::int64_t count);
   BatchBuffer* hand_over();
+  void mark_in_flight(const std::int32_t* env_ids, std::int64_t count, bool is_in_flight);
+  void mark_received(const BatchBuffer& batch) {
+    mark_in_flight(batch.is_whole ? nullptr : batch.env_ids(), batch.num_rows, false);
+  }
   CostMeter& meter(Request request) { return costs_[static_cast<std::size_t>(request)]; }
-  // shard: the thread's shard of the counters.
+  // shard: the thread's shard of the counters. actions: to be stored first; null: they are stored.
   void run_range(Request request, ef_rows& rows, std::int64_t begin, std::int64_t end, int shard,
-                 const GivenActions& actions = {});
+                 const GivenActions* actions = nullptr);
   // Keeps the observations of these rows, which were run just now, and writes the last ones into those that failed.
   void keep_last_obs(const ef_rows& rows, std::int64_t begin, std::int64_t end);
   // After set_state(): keeps what the env shows now.
@@ -177,6 +189,12 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::int64_t async_block_rows(double ns_per_row, std::int64_t num_rows) const;
   template <Request request>
   static void on_fault(void* context, std::int64_t row, std::int32_t env_id, std::int32_t method, const char* what) noexcept;
+  template <class IsChosen>
+  std::vector<Fault> copy_faults(IsChosen&& is_chosen);
+  template <class IsChosen>
+  void erase_faults(IsChosen&& is_chosen);
+  // env_ids null: all.
+  void drop_faults(const std::int32_t* env_ids, std::int64_t count);
 
   const EngineOptions options_;
   const bool may_spin_;
@@ -186,6 +204,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   std::vector<char> actions_;
   std::vector<std::uint8_t> phases_;
   std::unique_ptr<FleetHandle> fleet_;
+  const ActionStore store_;
   std::optional<RowChecks> row_checks_;  // with check_finite
   Counters counters_;
   std::optional<LastObservations> last_obs_;  // with keeps_last_obs
@@ -194,6 +213,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Used by the caller's thread only.
   std::int64_t action_bytes_ = 0;
   std::vector<std::uint8_t> in_flight_;
+  std::atomic<std::int64_t> num_in_flight_{0};  // flags set in in_flight_; read by any thread
+  IdChecker id_checker_;
   ThreadCountController thread_counts_;
   std::int64_t num_published_ = 0;
   std::shared_ptr<const ResetOptions> reset_options_ = std::make_shared<ResetOptions>();
@@ -204,7 +225,9 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // The batch that start() began; read by threads that have claimed a block of it. In one cache line: it changes with
   // every batch, and every thread then waits for it.
   alignas(64) BatchBuffer* started_ = nullptr;
-  GivenActions started_actions_{};  // that the threads store; store is null if there are none
+  // That the threads store, block by block: if the caller's thread did, each cache line of the slots would travel from the
+  // other threads' caches and back.
+  GivenActions started_actions_{};
   Request started_request_ = Request::step;
   bool is_storing_ = false;               // the threads store actions and run no envs yet
   std::atomic<bool> are_refused_{false};  // some action that they stored is not in the space
@@ -221,7 +244,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   // Used by any thread.
   std::array<CostMeter, 3> costs_;  // by Request
   std::atomic<bool> closed_{false};
-  std::atomic<bool> needs_attention_{true};
+  std::atomic<bool> may_be_unsteppable_{true};  // false: all envs may be stepped; true: phases_ tells
   std::atomic<std::int64_t> num_faults_{0};
   std::mutex faults_mutex_;              // taken only when an env threw
   std::vector<Fault> faults_;            // with room for one per env: on_fault() must not allocate

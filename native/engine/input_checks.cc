@@ -62,17 +62,6 @@ bool all_below(const std::int32_t* values, std::int64_t num_values, std::int64_t
 
 }  // namespace
 
-bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count) {
-  const std::int32_t autoreset = engine.options().autoreset;
-  const bool may_refuse_ended = refuses_ended(autoreset);
-  if (!may_refuse_ended && !engine.needs_attention()) return true;
-  const std::uint8_t* phases = engine.phases();
-  if (!may_step(autoreset, env_ids, count, [phases](std::int32_t env_id) { return phases[env_id]; })) return false;
-  // All envs are steppable: no need to look again until something happens.
-  if (env_ids == nullptr && !may_refuse_ended) engine.set_attention(false);
-  return true;
-}
-
 ActionStore::ActionStore(const ef_array& space, bool is_wide)
     : is_wide_(is_wide), kind_(space.kind), dtype_(space.dtype), start_(space.start), count_(space.count) {
   for (std::int32_t axis = 0; axis < space.ndim; ++axis) size_ *= space.shape[axis];

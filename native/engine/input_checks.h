@@ -10,12 +10,26 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/engine.h"
 #include "envfleet/abi.h"
 #include "envfleet/rows.h"
 #include "envfleet/step_rule.h"
 
 namespace envfleet::engine {
+
+// Where actions are stored: one contiguous slot per env.
+struct ActionSlots {
+  char* base;
+  std::int64_t slot_bytes;
+  char* of(std::int32_t env_id) const { return base + env_id * slot_bytes; }
+};
+
+// The actions of a call, in the caller's array: one contiguous row per env.
+struct GivenActions {
+  const void* data = nullptr;
+  std::int32_t dtype = -1;                // -1: there are none
+  const std::int32_t* env_ids = nullptr;  // null: row i is for env i
+  std::int64_t count = 0;
+};
 
 // Accepts ids that are in range, distinct and idle.
 class IdChecker {
@@ -83,8 +97,6 @@ bool may_step(std::int32_t autoreset, const std::int32_t* env_ids, std::int64_t 
   }
   return !any_is_refused;
 }
-// The same for an engine's envs, without a look at each phase while all envs are known to be steppable.
-bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count);
 
 // Checks a batch of actions and stores them in action slots.
 class ActionStore {

@@ -99,7 +99,7 @@ TEST(rows_of_hooks_that_throw) {
           const Request request = hook == 6 ? Request::observe : Request::step;
           Batch batch(engine->run(request, nullptr, 5));
           AllHooks::thrower = 0;
-          const auto faults = engine->take_faults(nullptr, 0);
+          const auto faults = engine->faults_of(*batch);
           // One thread runs the lanes {0, 1} and {2, 3}, and env 4 in a step of its own; several may cut the rows
           // anywhere, and step() stands in for step_lanes(). A reset is due in same_step alone.
           if (hook == 4 && num_threads > 1) {

@@ -63,7 +63,7 @@ TEST(every_built_in_env_runs) {
         Batch(engine->run(Request::step, nullptr, 6));
       }
       Batch(engine->run(Request::observe, nullptr, 6));
-      for (const Fault& fault : engine->take_faults(nullptr, 0)) check::fail(__FILE__, __LINE__, id + ": " + fault.what);
+      for (const Fault& fault : engine->received_faults()) check::fail(__FILE__, __LINE__, id + ": " + fault.what);
       CHECK(engine->close(-1));
     }
   }

@@ -41,7 +41,7 @@ class Ledger {
 
   // Rows of this request; envs that threw are rebuilt in the phase ENDED, as a pool does that restarts them.
   void note(Request request, BatchBuffer& batch) {
-    const std::vector<Fault> faults = engine_.take_faults(batch.is_whole ? nullptr : batch.env_ids(), batch.num_rows);
+    const std::vector<Fault> faults = engine_.faults_of(batch);
     for (std::int64_t row = 0; row < batch.num_rows; ++row) {
       const std::int32_t id = batch.is_whole ? static_cast<std::int32_t>(row) : batch.env_ids()[row];
       Told& own = told_[id];

@@ -24,7 +24,8 @@ TEST(step_that_throws) {
       bench.set_action(5, kThrowNumber);
       Batch batch(bench.engine->run(Request::step, nullptr, 9));
       CHECK(bench.engine->has_faults());
-      CHECK(bench.engine->needs_attention());
+      const std::vector<std::int32_t> actions(9, 0);
+      CHECK(!bench.engine->accepts({actions.data(), EF_INT32, nullptr, 9}));
       for (int row = 0; row < 9; ++row) {
         if (row == 2 || row == 5) {
           bench.check_failed_row(*batch, row, row);
@@ -32,19 +33,15 @@ TEST(step_that_throws) {
           bench.check_row(*batch, row, row);
         }
       }
-      // Asked by env: the faults of others wait for their own batch.
-      const std::int32_t asked[] = {5, 7};
-      const auto of_five = bench.engine->take_faults(asked, 2);
+      CHECK_EQUAL(bench.engine->faults_of(*batch).size(), 2u);
+      bench.engine->rebuild(2, EF_UNSTARTED);
+      const auto of_five = bench.engine->faults_of(*batch);
       CHECK_EQUAL(of_five.size(), 1u);
       CHECK_EQUAL(of_five[0].env_id, 5);
       CHECK_EQUAL(of_five[0].method, EF_IN_STEP);
       CHECK(of_five[0].what == "threw something that is not a std::exception");
-      CHECK(bench.engine->has_faults());
-      const auto of_two = bench.engine->take_faults(nullptr, 0);
-      CHECK_EQUAL(of_two.size(), 1u);
-      CHECK(of_two[0].what == "step of 2");
+      bench.engine->rebuild(5, EF_UNSTARTED);
       CHECK(!bench.engine->has_faults());
-      for (const std::int32_t id : {2, 5}) bench.engine->rebuild(id, EF_UNSTARTED);
       bench.run_and_check(Request::reset, nullptr);
     }
   }
@@ -59,7 +56,7 @@ TEST(reset_that_throws) {
   Batch batch(bench.engine->run(Request::reset, ids.data(), 2));
   bench.check_failed_row(*batch, 0, 3);
   bench.check_failed_row(*batch, 1, 1);
-  const auto faults = bench.engine->take_faults(ids.data(), 2);
+  const auto faults = bench.engine->faults_of(*batch);
   CHECK_EQUAL(faults.size(), 2u);
   CHECK_EQUAL(faults[0].method, EF_IN_RESET);
   bench.engine->set_reset_options({});
@@ -73,7 +70,7 @@ TEST(observe_that_throws) {
     bench.engine->set_reset_options({{"throw_in_observe", 1.0}});
     bench.run_and_check(Request::reset, nullptr);
     Batch batch(bench.engine->run(Request::observe, nullptr, 8));
-    const auto faults = bench.engine->take_faults(nullptr, 0);
+    const auto faults = bench.engine->faults_of(*batch);
     CHECK_EQUAL(faults.size(), 4u);
     for (int row = 0; row < 8; ++row) {
       const bool throws = row % 2 == 1;
@@ -97,7 +94,7 @@ TEST(random_faults_complete_their_rows_asynchronously) {
       std::int64_t num_faults = 0;
       for (std::int64_t taken = 0; taken < 6000; taken += batch_size) {
         Batch batch(bench.engine->take(-1));
-        const auto faults = bench.engine->take_faults(batch->env_ids(), batch_size);
+        const auto faults = bench.engine->faults_of(*batch);
         num_faults += static_cast<std::int64_t>(faults.size());
         std::vector<std::int32_t> failed, well;
         for (int row = 0; row < batch_size; ++row) {
@@ -133,7 +130,7 @@ TEST(random_faults_complete_their_rows_in_order) {
       bench.expect(request, ids);
       bench.engine->start(request, ids.data(), ids.size());
       Batch batch(bench.engine->finish(-1, true));
-      const auto faults = bench.engine->take_faults(nullptr, 0);
+      const auto faults = bench.engine->faults_of(*batch);
       for (std::size_t row = 0; row < ids.size(); ++row) {
         if (has_fault(faults, ids[row])) {
           bench.check_failed_row(*batch, row, ids[row]);
@@ -172,7 +169,7 @@ TEST(resets_in_flight_keep_their_options) {
     bench.run_and_check(Request::reset, &ordered);
     for (int k = 0; k < 3; ++k) {
       Batch batch(bench.engine->take(-1));
-      const auto faults = bench.engine->take_faults(batch->env_ids(), 2);
+      const auto faults = bench.engine->faults_of(*batch);
       for (int row = 0; row < 2; ++row) {
         const std::int32_t id = batch->env_ids()[row];
         CHECK_EQUAL(has_fault(faults, id), throws[id]);
@@ -180,6 +177,71 @@ TEST(resets_in_flight_keep_their_options) {
       }
     }
     for (std::int32_t id = 0; id < 6; ++id) bench.engine->rebuild(id, EF_UNSTARTED);
+  }
+}
+
+TEST(faults_are_kept_until_cleared_and_told_once_received) {
+  Bench<Thrower> bench(options_of(4, 1, 2));
+  bench.run_and_check(Request::reset, &bench.all());
+  bench.expect(Request::step, bench.all());
+  for (const std::int32_t id : {1, 3}) bench.set_action(id, kThrowException);
+  bench.engine->post(Request::step, bench.all().data(), 4);
+  std::size_t num_received = 0;
+  for (int i = 0; i < 4; ++i) {
+    CHECK_EQUAL(bench.engine->num_in_flight(), 4 - i);
+    Batch batch(bench.engine->take(-1));
+    const std::int32_t id = batch->env_ids()[0];
+    num_received += id % 2;
+    // Of the others, some have thrown by now: their faults come with their rows.
+    CHECK_EQUAL(bench.engine->faults_of(*batch).size(), static_cast<std::size_t>(id % 2));
+    CHECK_EQUAL(bench.engine->received_faults().size(), num_received);
+    id % 2 == 1 ? bench.check_failed_row(*batch, 0, id) : bench.check_row(*batch, 0, id);
+  }
+  // A reset that was accepted: until its row is received, there is nothing to tell of this env.
+  bench.engine->rebuild(1, EF_BROKEN);
+  bench.expect(Request::reset, {3});
+  const std::int32_t three = 3;
+  bench.engine->post(Request::reset, &three, 1);
+  CHECK(bench.engine->received_faults().empty());
+  bench.check_any_order(*Batch(bench.engine->take(-1)));
+  CHECK(!bench.engine->has_faults());
+  // Faults of rows that nobody receives are dropped with them; those that were received stay.
+  bench.expect(Request::step, {0, 2});
+  for (const std::int32_t id : {0, 2}) bench.set_action(id, kThrowException);
+  const std::int32_t zero = 0, two = 2;
+  bench.engine->post(Request::step, &zero, 1);
+  bench.check_failed_row(*Batch(bench.engine->take(-1)), 0, 0);
+  bench.engine->post(Request::step, &two, 1);
+  CHECK(bench.engine->abandon(-1));
+  CHECK_EQUAL(bench.engine->num_in_flight(), 0);
+  const auto kept = bench.engine->received_faults();
+  CHECK_EQUAL(kept.size(), 1u);
+  CHECK_EQUAL(kept.at(0).env_id, 0);
+  bench.engine->clear_received_faults();
+  CHECK(!bench.engine->has_faults());
+}
+
+TEST(a_batch_that_was_put_back_comes_again) {
+  for (const int batch_size : {2, 5}) {
+    Bench<Marked> bench(options_of(5, batch_size, 2), {.burn_ns = 10'000});
+    bench.run_and_check(Request::reset, nullptr);
+    bench.expect(Request::step, bench.all());
+    BatchBuffer* batch = nullptr;
+    if (batch_size == 5) {
+      batch = bench.engine->run(Request::step, nullptr, 5);
+    } else {
+      bench.engine->post(Request::step, bench.all().data(), 5);
+      batch = bench.engine->take(-1);
+    }
+    const std::int64_t num_rows = batch->num_rows, num_before = bench.engine->num_in_flight();
+    bench.engine->put_back(batch);
+    CHECK(bench.engine->has_started());
+    CHECK_EQUAL(bench.engine->num_in_flight(), num_before + num_rows);
+    Batch again(bench.engine->finish(-1, false));
+    CHECK(again.get() == batch);
+    CHECK_EQUAL(bench.engine->num_in_flight(), num_before);
+    batch->is_whole ? bench.check_ordered(*again, bench.all()) : bench.check_any_order(*again);
+    CHECK(bench.engine->abandon(-1));
   }
 }
 

@@ -1,4 +1,4 @@
-// IdChecker, may_step and ActionStore: what is plainly right, and what is not; usable_cores.
+// IdChecker, ActionStore and what an engine accepts: what is plainly right, and what is not; usable_cores.
 #include "engine/input_checks.h"
 
 #include <cmath>
@@ -12,7 +12,6 @@ using envfleet::Space;
 using envfleet::engine::ActionSlots;
 using envfleet::engine::ActionStore;
 using envfleet::engine::IdChecker;
-using envfleet::engine::may_step;
 
 namespace {
 
@@ -25,12 +24,16 @@ EngineOptions options_of(ef_autoreset autoreset = EF_NEXT_STEP) {
   return options;
 }
 
+// Env 3 is in flight.
 bool accepts_ids(const std::vector<std::int32_t>& ids) {
-  static const auto engine = make_engine<Marked>(options_of());
   static IdChecker checker(kNumEnvs);
-  engine->in_flight()[3] = 1;
-  return checker.accepts(ids.data(), static_cast<std::int64_t>(ids.size()),
-                         [&](std::int32_t env_id) { return engine->in_flight()[env_id] != 0; });
+  return checker.accepts(ids.data(), static_cast<std::int64_t>(ids.size()), [](std::int32_t env_id) { return env_id == 3; });
+}
+
+// Whether steps of these envs are accepted, with actions that are.
+bool may_step(Engine& engine, const std::int32_t* env_ids, std::int64_t count) {
+  const std::vector<std::int32_t> actions(static_cast<std::size_t>(count), 0);
+  return engine.accepts({actions.data(), EF_INT32, env_ids, count});
 }
 
 // An env that never runs: its action space is all that matters. Action is the type that fits it.
@@ -262,6 +265,25 @@ TEST(envs_that_may_step) {
     CHECK(!may_step(*engine, rest, 2));
     CHECK(!may_step(*engine, nullptr, kNumEnvs));
   }
+}
+
+TEST(envs_in_flight_and_wrong_input_are_not_accepted) {
+  const auto engine = make_engine<Marked>(options_of());
+  Batch(engine->run(Request::reset, nullptr, kNumEnvs));
+  const std::int32_t some[] = {2, 0}, repeated[] = {2, 2}, absent[] = {kNumEnvs}, rest[] = {1, 3};
+  CHECK(engine->are_idle(nullptr, kNumEnvs) && engine->are_idle(some, 2));
+  CHECK(!engine->are_idle(repeated, 2) && !engine->are_idle(absent, 1));
+  const std::vector<std::int32_t> actions(kNumEnvs, 0);
+  CHECK(!engine->accepts({actions.data(), EF_FLOAT64, nullptr, kNumEnvs}));
+  CHECK(!engine->accepts({}));
+  CHECK(!engine->accepts({actions.data(), EF_INT32, some, 0}));
+  CHECK(engine->store({actions.data(), EF_INT32, some, 2}));
+  engine->start(Request::step, some, 2);
+  CHECK_EQUAL(engine->num_in_flight(), 2);
+  CHECK(!may_step(*engine, nullptr, kNumEnvs) && !may_step(*engine, some, 1) && may_step(*engine, rest, 2));
+  Batch(engine->finish(-1, true));
+  CHECK_EQUAL(engine->num_in_flight(), 0);
+  CHECK(may_step(*engine, nullptr, kNumEnvs));
 }
 
 TEST(at_least_one_core) { CHECK(envfleet::engine::usable_cores() >= 1); }

@@ -193,7 +193,7 @@ Seen see(Engine& engine, Request request, const std::vector<std::int32_t>* ids, 
     for (int k = 0; k < 3; ++k) seen.numbers.push_back(static_cast<const double*>(rows.final_obs[0])[3 * row + k]);
     seen.numbers.push_back(rows.final_elapsed_step[row]);
   }
-  for (const Fault& fault : engine.take_faults(nullptr, 0)) {
+  for (const Fault& fault : engine.received_faults()) {
     seen.faults.emplace_back(fault.env_id, fault.what);
     engine.rebuild(fault.env_id, EF_UNSTARTED);
   }

@@ -1,6 +1,7 @@
 // A batch in a fixed order: run(), start() + finish(), by any number of threads.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "tests/test_envs.h"
 
@@ -32,39 +33,38 @@ TEST(run_gives_every_env_its_row) {
 
 TEST(actions_are_checked_before_any_env_moves) {
   std::minstd_rand random(5);
-  for (int num_threads = 1; num_threads <= 4; ++num_threads) {
-    for (const int burn_ns : kBurns) {
-      Bench<Marked> bench(sync_options(67, num_threads), {.burn_ns = burn_ns});
-      bench.run_and_check(Request::reset, nullptr);
-      struct Given {
-        Bench<Marked>& bench;
-        std::vector<std::int32_t> actions;
-        std::int32_t refused = 67;  // the row whose action is not in the space
-      } given{bench, std::vector<std::int32_t>(67)};
-      const auto store = [](const void* context, std::int64_t begin, std::int64_t end) {
-        const auto& own = *static_cast<const Given*>(context);
-        for (std::int64_t row = begin; row < end; ++row)
-          own.bench.set_action(static_cast<std::int32_t>(row), own.actions[row]);
-        return own.refused < begin || own.refused >= end;
-      };
-      const auto accepts = [](const void* context) { return static_cast<const Given*>(context)->refused >= 67; };
-      envfleet::engine::GivenActions actions{accepts, store, &given};
-      for (int i = 0; i < 150; ++i) {
-        bench.expect(Request::step, bench.all());
-        for (const std::int32_t id : bench.all()) {
-          std::memcpy(&given.actions[id], bench.engine->action_slot(id), sizeof(std::int32_t));
-          bench.set_action(id, -5);
-        }
-        given.refused = static_cast<std::int32_t>(random() % 134);  // half of the time: none
-        actions.num_bytes = random() % 2 == 0 ? 0 : 1 << 30;        // checked by the caller, or by all threads
-        BatchBuffer* batch = bench.engine->run(Request::step, nullptr, 67, &actions);
-        CHECK_EQUAL(batch == nullptr, given.refused < 67);
-        CHECK(!bench.engine->has_started());
-        given.refused = 67;
-        Batch done(batch != nullptr ? batch : bench.engine->run(Request::step, nullptr, 67, &actions));
-        bench.check_ordered(*done, bench.all());
+  const auto check = [&](int num_envs, int num_threads, int burn_ns, int num_steps) {
+    Bench<Marked> bench(sync_options(num_envs, num_threads), {.burn_ns = burn_ns});
+    bench.run_and_check(Request::reset, nullptr);
+    std::vector<std::int64_t> given(num_envs);
+    for (int i = 0; i < num_steps; ++i) {
+      auto ids = bench.all();
+      const bool is_whole = random() % 2 == 0;
+      if (!is_whole) std::shuffle(ids.begin(), ids.end(), random);
+      bench.expect(Request::step, ids);
+      for (int row = 0; row < num_envs; ++row) {
+        std::int32_t action = 0;
+        std::memcpy(&action, bench.engine->action_slot(ids[row]), sizeof(action));
+        given[row] = action;
+        bench.set_action(ids[row], -5);
       }
+      const envfleet::engine::GivenActions actions{given.data(), EF_INT64, is_whole ? nullptr : ids.data(), num_envs};
+      CHECK(bench.engine->accepts(actions));
+      const auto refused = static_cast<std::size_t>(random() % (2 * num_envs));  // half of the time: none
+      if (refused < given.size()) {
+        const std::int64_t right = std::exchange(given[refused], 1000);
+        CHECK(bench.engine->step(actions) == nullptr);
+        CHECK(!bench.engine->has_started());
+        given[refused] = right;
+      }
+      Batch done(bench.engine->step(actions));
+      bench.check_ordered(*done, ids);
     }
+  };
+  for (int num_threads = 1; num_threads <= 4; ++num_threads) {
+    // Checked by the caller's thread and stored within the steps, or, if they are many, checked and stored by all threads.
+    for (const int burn_ns : kBurns) check(67, num_threads, burn_ns, 150);
+    check(40'000, num_threads, 0, 8);
   }
 }
 

@@ -1,7 +1,7 @@
 """The native executor: C++ envs on the engine's thread pool.
 
-Thin on purpose: native/bindings/native_pool.cc checks and runs, and this module makes batches of rows that have more
-than plain columns.
+Thin on purpose: native/bindings/native_pool.cc checks, runs and fills in batches, and this module finishes those that
+have more than plain columns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 from gymnasium import spaces
@@ -29,9 +29,6 @@ from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
 from envfleet.spec import EnvSpec
 from envfleet.statistics import EnvStats, PoolStats
-
-# The names of ef_method in abi.h.
-_METHODS = ("__init__", "reset", "step", "observe")
 
 
 class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
@@ -56,9 +53,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._obs_of = assembler_of(spec.observation_space, names, texts)
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
-        # One observation array, no infos and no final rows, the most common case: nothing is left to do here.
-        is_single = len(names) == 1 and not isinstance(spec.observation_space, (spaces.Dict, spaces.Tuple))
-        is_plain = is_single and not texts and not self._info_names and not self._has_finals
+        self._has_single_obs = not texts and not isinstance(spec.observation_space, (spaces.Dict, spaces.Tuple))
+        # The most common case: nothing is left to do here.
+        self._is_plain = self._has_single_obs and not self._info_names and not self._has_finals
         try:
             self._native = _native.NativePool(
                 env_id=native_id,
@@ -72,7 +69,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 check_finite=config.check_finite,
                 configs=[dict(own) for own in params],
                 all_ids=all_env_ids(config.num_envs),
-                batch_type=Batch if is_plain else None,
+                batch_type=Batch,
+                fault_type=Fault,
+                has_single_obs=self._has_single_obs,
             )
         except _native.FleetError as error:
             raise ConfigError(f"{native_id} cannot be built with these parameters: {error}") from error
@@ -91,12 +90,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        rows = self._native.step(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._to_batch(rows)
+        batch = self._native.step(actions, env_ids, timeout_s)
+        return batch if self._is_plain and type(batch) is Batch else self._finished(batch)
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        rows = self._native.step_checked(actions, env_ids, timeout_s)
-        return rows if type(rows) is Batch else self._to_batch(rows)
+        return self._finished(self._native.step_checked(actions, env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         return self._native.send(actions, env_ids)
@@ -108,25 +106,16 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         return self._native.send
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        rows = self._native.recv(timeout_s)
-        return rows if type(rows) is Batch else self._to_batch(rows)
+        batch = self._native.recv(timeout_s)
+        return batch if self._is_plain and type(batch) is Batch else self._finished(batch)
 
     def native_pool(self) -> _native.NativePool | None:
         return self._native
 
-    def batch_of(self, rows: _native.Rows | Batch) -> Batch:
-        return rows if type(rows) is Batch else self._make_batch(rows)
-
-    def _to_batch(self, result: _native.Rows | Literal[False] | None) -> Batch | Refused | None:
-        """Return the batch of what the native pool returned, if that was not a batch."""
-        if not result:
-            return None if result is None else REFUSED
-        return self._make_batch(result)
-
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
-        rows = self._native.reset(env_ids, timeout_s)
-        return None if rows is None else self.batch_of(rows)
+        batch = self._native.reset(env_ids, timeout_s)
+        return None if batch is None else self._finish(batch)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._native.set_reset_options([(name, float(value)) for name, value in options.items()])
@@ -135,32 +124,43 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     def drop_pending(self, timeout_s: float) -> bool:
         return self._native.abandon(timeout_s)
 
+    def unreported_faults(self) -> tuple[Fault, ...]:
+        return self._native.unreported_faults()
+
+    def clear_faults(self) -> None:
+        self._native.clear_faults()
+        super().clear_faults()
+
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         check_native_options(self.spec, options)
 
-    def _make_batch(self, rows: _native.Rows) -> Batch:
-        final = None
+    def _finished(self, result: Batch | Literal[False] | None) -> Batch | Refused | None:
+        """Return what a call of the native pool returned in the form of the Executor."""
+        if not isinstance(result, Batch):
+            return None if result is None else REFUSED
+        return self._finish(result)
+
+    def _finish(self, batch: Batch) -> Batch:
+        """Finish a raw batch in place; see NativePool.__init__()."""
+        if not self._has_single_obs:
+            batch.obs = self._obs_of(batch.obs)
+        if self._info_names:
+            batch.info = self._info(cast("tuple[Any, ...]", batch.info), batch.elapsed_step)
         if self._has_finals:
-            infos = zip(self._info_names, rows.final_info, strict=True)
-            # Final rows are always written by a step.
-            final_info = {name: column for name, column in infos if self._partial.get(name, True)}
-            if rows.faults is not None:
-                # An env that failed has no final infos, and the buffer may hold those of an earlier batch.
-                failed = np.isin(rows.env_id, [env_id for env_id, _, _ in rows.faults])
-                for column in final_info.values():
-                    column[failed] = 0
-            final = FinalRows(self._obs_of(rows.final_obs), rows.final_elapsed_step, final_info)
-        return Batch(
-            self._obs_of(rows.obs),
-            rows.reward,
-            rows.terminated,
-            rows.truncated,
-            rows.env_id,
-            rows.elapsed_step,
-            self._info(rows.info, rows.elapsed_step),
-            final,
-            () if rows.faults is None else _faults(rows.faults),
-        )
+            batch.final = self._final(batch)
+        return batch
+
+    def _final(self, batch: Batch) -> FinalRows:
+        obs, elapsed_step, columns = cast("tuple[Any, ...]", batch.final)
+        infos = zip(self._info_names, columns, strict=True)
+        # Final rows are always written by a step.
+        info = {name: column for name, column in infos if self._partial.get(name, True)}
+        if batch.faults:
+            # An env that failed has no final infos, and the buffer may hold those of an earlier batch.
+            failed = np.isin(batch.env_id, [fault.env_id for fault in batch.faults])
+            for column in info.values():
+                column[failed] = 0
+        return FinalRows(self._obs_of(obs), elapsed_step, info)
 
     def _info(self, columns: tuple[Any, ...], elapsed_step: NDArray[np.int32]) -> dict[str, Any]:
         info: dict[str, Any] = dict(zip(self._info_names, columns, strict=True))
@@ -190,12 +190,11 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
             raise EnvError((fault,), None, "its constructor must not throw") from error
 
     def observe(self) -> tuple[Any, NDArray[np.int32]]:
-        rows = self._native.observe()
-        if type(rows) is Batch:
-            return rows.obs, rows.elapsed_step
-        if rows.faults is not None:
-            raise EnvError(_faults(rows.faults), None, "reset the env, which rebuilds it")
-        return self._obs_of(rows.obs), rows.elapsed_step
+        batch = self._native.observe()
+        if batch.faults:
+            self.clear_faults()
+            raise EnvError(batch.faults, None, "reset the env, which rebuilds it")
+        return batch.obs if self._has_single_obs else self._obs_of(batch.obs), batch.elapsed_step
 
     def get_state(self, env_id: int) -> bytes:
         try:
@@ -348,10 +347,6 @@ def _generator_of(state: bytes) -> np.random.Generator:
         "uinteger": int(spare),
     }
     return generator
-
-
-def _faults(raw: list[tuple[int, int, str]]) -> tuple[Fault, ...]:
-    return tuple(Fault(env_id, _METHODS[method], what) for env_id, method, what in raw)
 
 
 def check_native_options(spec: EnvSpec, options: Mapping[str, Any]) -> None:
