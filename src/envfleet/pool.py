@@ -337,24 +337,13 @@ class Pool:
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
 
-    # --- XLA programs ----------------------------------------------------------------------
+    @_guarded
+    def native_pool(self) -> _native.NativePool | None:
+        """Return the pool in C++ that threads without the GIL may step, or None: these envs need Python.
 
-    def make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
-        """Return the port through which the handlers of XLA programs step this pool, for envfleet.apis.jax.
-
-        calls: an object with send(), recv(), step() and handle_faults(), for everything that is not done without the
-        GIL; handle_faults() returns batch_of_rows() as columns.
-        columns: what a batch consists of, as (name, index).
+        For envfleet.apis.jax.
         """
-        return self._guard.run(self._make_xla_port, calls, columns)
-
-    def _make_xla_port(self, calls: Any, columns: Sequence[tuple[str, int]]) -> _native.XlaPort:
-        return _native.make_xla_port(self.num_envs, calls, self._executor.native_pool(), list(columns))
-
-    def batch_of_rows(self, rows: _native.Rows | Batch) -> Batch:
-        """Return the batch of rows that were received without the GIL. Raises if an env raised, or rebuilds it."""
-        batch = self._executor.batch_of(rows)
-        return batch if not batch.faults else self._handle_faults(batch)
+        return self._executor.native_pool()
 
     # --- between batches -------------------------------------------------------------------
 

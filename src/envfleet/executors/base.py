@@ -109,10 +109,6 @@ class Executor(ABC):
         """Return the pool in C++ that threads without the GIL may step, or None: this executor needs Python."""
         return None
 
-    def batch_of(self, rows: _native.Rows | Batch) -> Batch:
-        """Return the batch of rows that were received without the GIL from native_pool()."""
-        raise NotImplementedError
-
     def check_reset_options(self, options: Mapping[str, Any]) -> None:  # noqa: B027 (most accept any)
         """Raise if the envs of this executor cannot take these options."""
 

@@ -15,6 +15,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
+from envfleet import _native
 from envfleet.apis.common.xla_library import load  # first: it names the extra if jax is missing
 from envfleet.batch import Batch, FinalRows
 from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
@@ -111,7 +112,8 @@ class TracedPool:
         self._num_obs = len(obs_leaves)
         self._columns = self._columns_of(obs_leaves)
         calls = _Calls(pool, self._columns, self._infos, self._action_leaves)
-        self._port = pool.make_xla_port(calls, [(column.source, column.index) for column in self._columns])
+        own_columns = [(column.source, column.index) for column in self._columns]
+        self._port = _native.make_xla_port(pool.num_envs, calls, pool.native_pool(), own_columns)
         self.handle: NDArray[np.uint8] = np.frombuffer(np.int64(self._port.token).tobytes(), dtype=np.uint8)
 
     def step(self, handle: Any, actions: Arrays, env_ids: Any = None) -> tuple[jax.Array, Batch]:
@@ -255,9 +257,6 @@ class _Calls:
 
     def recv(self) -> list[NDArray[Any]]:
         return self.columns_of(self._pool.recv())
-
-    def handle_faults(self, rows: Any) -> list[NDArray[Any]]:
-        return self.columns_of(self._pool.batch_of_rows(rows))
 
     def columns_of(self, batch: Batch) -> list[NDArray[Any]]:
         """Return the columns of a batch as contiguous arrays of their dtypes."""
