@@ -147,18 +147,18 @@ class Pool:
         (Python envs on serial, threads and processes).
         """
         timeout_s = timeout_seconds(timeout)
+        if env_ids is not None:
+            self._attend()
         ids, new_seeds = self._check_reset("reset()", env_ids, seed, options, arguments)
         if ids is None:
             if not self._drop_all(timeout_s):
                 raise RecvTimeout(f"reset() waited {timeout} s for the envs in flight; call it again, or recv() them")
-        else:
-            self._attend()
-            if self._executor.has_ordered_batch:
-                raise CallOrderError(
-                    "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
-                )
-            if not len(ids):
-                return self._empty_batch(was_reset=True)
+        elif self._executor.has_ordered_batch:
+            raise CallOrderError(
+                "reset() of some envs expected no batch in flight; recv() it first, or reset() all envs"
+            )
+        elif not len(ids):
+            return self._empty_batch(was_reset=True)
         self._prepare_reset(ids, new_seeds)
         if arguments is None:
             batch = self._executor.reset(ids, options or {}, timeout_s)
