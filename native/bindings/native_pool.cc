@@ -430,6 +430,7 @@ nb::tuple NativePool::unreported_faults() {
 void NativePool::clear_faults() {
   const PartialCall call(guard_);
   engine_->clear_received_faults();
+  guard_.set_unreported(false);
 }
 
 void NativePool::seed(nb::handle env_ids, nb::handle words) {

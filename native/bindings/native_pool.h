@@ -106,6 +106,7 @@ class NativePool {
   bool abandon(double timeout_s);
   // Of rows that were returned or discarded.
   nanobind::tuple unreported_faults();
+  // Also in the guard: an exception between two calls would leave it waiting for faults that are gone.
   void clear_faults();
   // words: uint32 (rows, 4), one seed for each env.
   void seed(nanobind::handle env_ids, nanobind::handle words);

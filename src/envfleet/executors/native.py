@@ -129,7 +129,6 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def clear_faults(self) -> None:
         self._native.clear_faults()
-        super().clear_faults()
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         check_native_options(self.spec, options)
