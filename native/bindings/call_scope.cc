@@ -144,6 +144,7 @@ void bind_call_guard(nb::module_& module) {
       .def_prop_rw("is_interrupted", &CallGuard::is_interrupted, &CallGuard::set_interrupted)
       .def_prop_rw("has_unreported", &CallGuard::has_unreported, &CallGuard::set_unreported)
       .def_prop_ro("needs_attention", &CallGuard::needs_attention)
+      .def_prop_ro("is_mine", &CallGuard::is_mine)
       .def_prop_ro("is_closing", &CallGuard::is_closing)
       .def_prop_ro("is_ended", &CallGuard::is_ended)
       .def_prop_ro("is_forked", &CallGuard::is_forked);

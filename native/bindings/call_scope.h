@@ -61,6 +61,10 @@ class CallScope {
   CallScope& operator=(const CallScope&) = delete;
   // Whether steps, sends and receives are refused until the Python layer has dealt with what an earlier call left behind.
   bool needs_attention() const { return guard_.needs_attention(); }
+  // See CallGuard::reserve(). Within a method, which excludes other threads anyway, this does nothing.
+  void reserve() {
+    if (entry_ == Entry::inside) guard_.reserve();
+  }
 
  private:
   engine::CallGuard& guard_;

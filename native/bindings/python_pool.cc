@@ -13,6 +13,7 @@
 #include "engine/wait.h"
 #include "envfleet/abi.h"
 #include "envfleet/step_rule.h"
+#include "shm/slot_updates.h"
 
 namespace nb = nanobind;
 
@@ -22,16 +23,16 @@ using shm::Slot;
 
 namespace {
 
-// What an env sent beside its row, or as the result of a call(): num_bytes in the side channel.
-struct Reply {
-  std::int64_t row;
-  std::int32_t env_id;
-  bool is_lost;  // its worker died
-  std::uint64_t num_bytes;
-};
-
 std::int32_t env_of(const std::int32_t* env_ids, std::int64_t row) {
   return env_ids != nullptr ? env_ids[row] : static_cast<std::int32_t>(row);
+}
+
+// A new tuple of what make(column), a new reference, returns for each column.
+template <class Make>
+PyObject* tuple_of(const std::vector<Column>& columns, Make&& make) {
+  nb::object made = checked(PyTuple_New(std::ssize(columns)));
+  for (std::size_t k = 0; k < columns.size(); ++k) PyTuple_SET_ITEM(made.ptr(), k, make(columns[k]));
+  return made.release().ptr();
 }
 
 }  // namespace
@@ -82,8 +83,6 @@ bool ActionColumnStore::store(nb::handle given, const std::int32_t* env_ids, std
   return store_.store({column_.row(0), column_.row_bytes()}, actions.data, actions.dtype, env_ids, count);
 }
 
-// --------------------------------------------------------------------------- stepping
-
 PythonPool::PythonPool(const PythonPoolOptions& options)
     : buffer_(options.buffer),
       queue_(reinterpret_cast<std::byte*>(PyArray_BYTES(as_array(options.buffer))),
@@ -93,8 +92,9 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
       autoreset_(options.autoreset),
       info_(options.info),
       all_ids_(options.all_ids),
+      batch_class_(options.batch_type),
       copy_(options.copy),
-      is_plain_(options.is_plain),
+      is_single_(options.is_single),
       run_inline_(options.run_inline),
       on_overdue_(options.on_overdue),
       ids_(options.num_envs) {
@@ -104,53 +104,88 @@ PythonPool::PythonPool(const PythonPoolOptions& options)
   kept_ = KeptColumn::read(options.kept);
 }
 
-// Waits until missing() is not positive. Returns false after timeout_ns (negative: no limit). is_watched: workers that
-// exceed the step timeout are killed; a constructor or render() may take longer.
-template <class Missing>
-bool PythonPool::wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched) {
-  const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
-  // Also if there is nothing to wait for: a caller that is slower than most envs would never notice otherwise.
-  if (is_watched) kill_overdue();
-  queue_.collect();
-  while (missing() > 0) {
-    if (!run_inline_.is_none()) {
-      python([&] { run_inline_(deadline); });
-      queue_.collect();
-      if (missing() <= 0) break;
-      if (guard_.is_cancelled()) raise_closed_while_waiting();
-      return false;
-    }
-    const std::int64_t rest = deadline < 0 ? -1 : deadline - engine::now_ns();
-    if (deadline >= 0 && rest <= 0) return false;
-    {
-      const std::int64_t wanted = missing();
-      GilRelease released;
-      queue_.wait(wanted, rest, is_watched);
-    }
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    if (guard_.is_cancelled()) raise_closed_while_waiting();
-    if (is_watched) kill_overdue();
-    queue_.collect();
-  }
-  return true;
-}
+// ---------------------------------------------------------------------------- waiting
 
+// May be called without the GIL.
 void PythonPool::kill_overdue() {
-  const std::vector<std::int32_t> late = queue_.overdue();
-  for (std::size_t i = 0; i < late.size(); ++i) {
+  for (const std::int32_t worker : queue_.overdue()) {
+    const GilAcquire gil;
     try {
-      python([&] { on_overdue_(late[i]); });
+      python([&] { on_overdue_(worker); });
     } catch (...) {
-      // Ctrl-C came before it was killed: reported again, or the pool would wait for it forever.
-      for (; i < late.size(); ++i) queue_.report_again(late[i]);
+      // A signal handler raised before it was killed: the pool would wait for it forever.
+      queue_.report_again(worker);
       throw;
     }
   }
 }
 
-bool PythonPool::may_step() const {
+// Whether nothing is missing. is_watched: workers that exceed the step timeout are killed; a constructor or render() may
+// take longer. Also if there is nothing to wait for: a caller that is slower than most envs would never notice otherwise.
+template <class Missing>
+bool PythonPool::is_complete(Missing&& missing, bool is_watched) {
+  if (is_watched) kill_overdue();
+  queue_.collect();
+  return missing() <= 0;
+}
+
+// Waits without the GIL.
+template <class Missing>
+bool PythonPool::attempt(Missing&& missing, std::int64_t slice_ns, bool is_watched) {
+  const std::int64_t end = engine::now_ns() + slice_ns;
+  while (!is_complete(missing, is_watched)) {
+    const std::int64_t rest = end - engine::now_ns();
+    if (rest <= 0) return false;
+    queue_.wait(missing(), rest, is_watched);
+  }
+  return true;
+}
+
+// Runs the envs in this thread. An exception that ends that struck inside an env: the pool is interrupted.
+template <class Missing>
+bool PythonPool::run_here(Missing&& missing, std::int64_t timeout_ns) {
+  const std::int64_t deadline = timeout_ns < 0 ? -1 : engine::now_ns() + timeout_ns;
+  try {
+    python([&] { run_inline_(deadline); });
+  } catch (nb::python_error&) {
+    guard_.set_interrupted(true);
+    throw;
+  }
+  queue_.collect();
+  if (missing() <= 0) return true;
+  if (guard_.is_cancelled()) raise_closed_while_waiting();
+  return false;
+}
+
+// Waits until missing() is not positive. Returns false after timeout_ns (negative: no limit).
+template <class Missing>
+bool PythonPool::wait_for(Missing&& missing, std::int64_t timeout_ns) {
+  if (is_complete(missing, true)) return true;  // with the GIL: nothing to wait for
+  if (!run_inline_.is_none()) return run_here(missing, timeout_ns);
+  return wait_in_slices(guard_, timeout_ns, [&](std::int64_t slice_ns) { return attempt(missing, slice_ns, true); });
+}
+
+// The same for a call that has sent what it waits for. discard(): takes the rows, without returning them.
+template <class Missing, class Discard>
+bool PythonPool::wait_or_discard_rows(Missing&& missing, std::int64_t timeout_ns, bool is_watched, Discard&& discard) {
+  if (!run_inline_.is_none()) return run_here(missing, timeout_ns);
+  return wait_or_discard(
+      guard_, timeout_ns, [&](std::int64_t slice_ns) { return attempt(missing, slice_ns, is_watched); },
+      [&](bool) { discard(); });
+}
+
+// --------------------------------------------------------------------------- stepping
+
+bool PythonPool::accept_step(nb::handle env_ids) {
+  // Of a synchronous pool, one batch is in flight at a time.
+  if ((!ordered_.empty() && !is_async()) || !ids_.accept(queue_, env_ids)) return false;
   const auto phase_of = [this](std::int32_t env_id) { return queue_.slot(env_id).phase; };
   return engine::may_step(autoreset_, ids_.list().data(), ids_.count(), phase_of);
+}
+
+// Whether the accepted envs and those in flight make a batch.
+bool PythonPool::would_fill() const {
+  return !is_async() || !ordered_.empty() || queue_.num_in_flight() + ids_.count() >= batch_size_;
 }
 
 bool PythonPool::store(nb::handle actions) const {
@@ -158,26 +193,25 @@ bool PythonPool::store(nb::handle actions) const {
 }
 
 // Messages in the side channel belong to an earlier request.
-void PythonPool::clear_requests() {
+void PythonPool::forget_requests() {
   for (const std::int32_t env_id : ids_.list()) queue_.slot(env_id).request_bytes = 0;
 }
 
 void PythonPool::post(shm::Op op) {
-  for (const std::int32_t env_id : ids_.list()) queue_.slot(env_id).op = op;
+  for (const std::int32_t env_id : ids_.list()) {
+    queue_.slot(env_id).op = op;
+    if (op == shm::kReset) forget_fault(env_id);
+  }
+  if (op != shm::kCall) count_in_flight(ids_.count());
   queue_.post(ids_.list().data(), ids_.count());
 }
 
-void PythonPool::begin(shm::Op op) {
-  if (!is_async()) return begin_ordered(op);
-  post(op);
-  count_in_flight(ids_.count());
-}
+void PythonPool::begin(shm::Op op) { is_async() ? post(op) : begin_ordered(op); }
 
 void PythonPool::begin_ordered(shm::Op op) {
   ordered_ = ids_.list();
   is_ordered_whole_ = ids_.is_whole();
   post(op);
-  if (op != shm::kCall) count_in_flight(ids_.count());
 }
 
 std::int64_t PythonPool::num_missing() const {
@@ -191,190 +225,209 @@ void PythonPool::take_ordered() {
   ordered_.clear();
 }
 
-nb::object PythonPool::finish_ordered(nb::handle executor, std::int64_t timeout_ns) {
-  if (!wait_for([&] { return num_missing(); }, timeout_ns)) return nb::none();
-  taken_ = ordered_;
-  take_ordered();
-  return make_batch(executor, is_ordered_whole_ ? nullptr : taken_.data(), std::ssize(taken_));
+// Takes the rows that are complete: the ordered batch, or the first batch_size rows.
+void PythonPool::take_rows() {
+  is_taken_whole_ = !ordered_.empty() && is_ordered_whole_;
+  if (!ordered_.empty()) {
+    taken_ = ordered_;
+    take_ordered();
+  } else {
+    taken_.clear();
+    for (std::int32_t row = 0; row < batch_size_; ++row) {
+      taken_.push_back(queue_.first_collected());
+      queue_.take(taken_.back());
+    }
+  }
+  count_in_flight(-std::ssize(taken_));
+  for (const std::int32_t env_id : taken_) settle(env_id);
 }
 
-// Returns rows that were taken. env_ids null: all envs.
-nb::object PythonPool::make_batch(nb::handle executor, const std::int32_t* env_ids, std::int64_t count) {
-  count_in_flight(-count);
-  for (std::int64_t row = 0; row < count; ++row) settle_obs(env_of(env_ids, row));
-  nb::object replies = replies_of(env_ids, count);
-  const bool has_replies = replies.is_valid();
-  nb::object rows = rows_of(env_ids, count, std::move(replies)).release();
-  if (is_plain_ && !has_replies) return rows;
-  // make_batch() calls this pool about its rows.
-  struct AllowNestedCalls {
-    explicit AllowNestedCalls(engine::CallGuard& guard) : guard(guard) { guard.set_in_call(false); }
-    ~AllowNestedCalls() { guard.set_in_call(true); }
-    engine::CallGuard& guard;
-  } allow(guard_);
-  return executor.attr("make_batch")(rows);
+// Settles what the row of an env that was taken shows: its new observation, which is its last one from now on, or, if it
+// raised or died with its worker, the last one; without kept columns zeros, which an env that raised has already.
+void PythonPool::settle(std::int32_t env_id) {
+  Slot& slot = queue_.slot(env_id);
+  if (slot.kind == shm::kGoodRow) {
+    if (!kept_.empty()) slot.last_copy ^= 1;
+    return;
+  }
+  for (const KeptColumn& column : kept_) column.restore(slot, env_id);
+  if (kept_.empty() && slot.kind == shm::kLostRow) {
+    for (const Column& column : obs_) column.clear_row(env_id);
+  }
+  faults_.push_back(reply_of(-1, env_id));
+  guard_.set_unreported(true);
 }
 
-nb::object PythonPool::step(nb::handle executor, nb::handle actions, nb::handle env_ids, double timeout_s) {
-  const Whole call(*this);
-  if (!ordered_.empty() || !ids_.accept(queue_, env_ids) || !may_step() || !store(actions)) return nb::bool_(false);
-  clear_requests();
-  begin_ordered(shm::kStep);
-  return finish_ordered(executor, to_ns(timeout_s));
+Reply PythonPool::reply_of(std::int64_t row, std::int32_t env_id) const {
+  const Slot& slot = queue_.slot(env_id);
+  return {row, env_id, slot.kind != shm::kGoodRow, slot.kind == shm::kLostRow, slot.op == shm::kReset, slot.reply_bytes};
+}
+
+void PythonPool::forget_fault(std::int32_t env_id) {
+  if (faults_.empty()) [[likely]]
+    return;
+  std::erase_if(faults_, [&](const Reply& fault) { return fault.env_id == env_id; });
+  if (faults_.empty()) guard_.set_unreported(false);
+}
+
+// Returns the batch of a call that has sent its envs, or None.
+nb::object PythonPool::receive_or_discard(CallScope& call, double timeout_s) {
+  const auto discard = [&] {
+    take_rows();
+    guard_.end_parts();
+  };
+  if (!wait_or_discard_rows([&] { return num_rows_missing(); }, to_ns(timeout_s), true, discard)) return nb::none();
+  take_rows();
+  return make_batch(call);
+}
+
+nb::object PythonPool::step(nb::handle actions, nb::handle env_ids, double timeout_s) {
+  WholeCall call(guard_);
+  if (call.needs_attention() || !accept_step(env_ids) || !would_fill() || !store(actions)) return nb::bool_(false);
+  forget_requests();
+  begin(shm::kStep);
+  return receive_or_discard(call, timeout_s);
 }
 
 bool PythonPool::send(nb::handle actions, nb::handle env_ids) {
-  const Whole call(*this);
-  if (!ordered_.empty() && !is_async()) return false;
-  if (!ids_.accept(queue_, env_ids) || !may_step() || !store(actions)) return false;
-  clear_requests();
+  const WholeCall call(guard_);
+  if (call.needs_attention() || !accept_step(env_ids) || !store(actions)) return false;
+  forget_requests();
   begin(shm::kStep);
   return true;
 }
 
-nb::object PythonPool::step_stored(nb::handle executor, nb::handle env_ids, double timeout_s) {
-  const Part part(*this);
-  if (!ordered_.empty() || !ids_.accept(queue_, env_ids) || !may_step()) return nb::bool_(false);
-  begin_ordered(shm::kStep);
-  return finish_ordered(executor, to_ns(timeout_s));
+nb::object PythonPool::step_stored(nb::handle env_ids, double timeout_s) {
+  PartialCall call(guard_);
+  if (!accept_step(env_ids) || !would_fill()) return nb::bool_(false);
+  begin(shm::kStep);
+  return receive_or_discard(call, timeout_s);
 }
 
 bool PythonPool::send_stored(nb::handle env_ids) {
-  const Part part(*this);
-  if ((!ordered_.empty() && !is_async()) || !ids_.accept(queue_, env_ids) || !may_step()) return false;
+  const PartialCall call(guard_);
+  if (!accept_step(env_ids)) return false;
   begin(shm::kStep);
   return true;
 }
 
-nb::object PythonPool::recv(nb::handle executor, double timeout_s) {
-  const Whole call(*this);
-  const std::int64_t timeout_ns = to_ns(timeout_s);
-  if (!ordered_.empty()) return finish_ordered(executor, timeout_ns);
-  if (!is_async() || queue_.num_in_flight() < batch_size_) return nb::bool_(false);
-  const auto missing = [&] { return batch_size_ - queue_.num_collected(); };
-  if (!wait_for(missing, timeout_ns)) return nb::none();
-  taken_.clear();
-  for (std::int32_t row = 0; row < batch_size_; ++row) {
-    taken_.push_back(queue_.first_collected());
-    queue_.take(taken_.back());
-  }
-  return make_batch(executor, taken_.data(), batch_size_);
+nb::object PythonPool::recv(double timeout_s) {
+  WholeCall call(guard_);
+  if (call.needs_attention()) return nb::bool_(false);
+  if (ordered_.empty() && (!is_async() || queue_.num_in_flight() < batch_size_)) return nb::bool_(false);
+  if (!wait_for([&] { return num_rows_missing(); }, to_ns(timeout_s))) return nb::none();
+  take_rows();
+  return make_batch(call);
 }
 
-nb::object PythonPool::reset(nb::handle executor, nb::handle env_ids, double timeout_s) {
-  const Part part(*this);
+nb::object PythonPool::reset(nb::handle env_ids, double timeout_s) {
+  PartialCall call(guard_);
   set_checked_ids(env_ids);
   begin_ordered(shm::kReset);
-  return finish_ordered(executor, to_ns(timeout_s));
+  return receive_or_discard(call, timeout_s);
 }
 
 void PythonPool::send_reset(nb::handle env_ids) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   set_checked_ids(env_ids);
   begin(shm::kReset);
 }
 
-nb::object PythonPool::call(nb::handle env_ids) {
-  const Part part(*this);
+nb::list PythonPool::call(nb::handle env_ids) {
+  const PartialCall call(guard_);
   set_checked_ids(env_ids);
-  const std::vector<std::int32_t> called = ids_.list();
   begin_ordered(shm::kCall);
-  try {
-    wait_for([&] { return num_missing(); }, -1, false);
-  } catch (...) {
-    // Interrupted: the replies will never be read.
-    is_call_abandoned_ = true;
-    throw;
-  }
+  wait_or_discard_rows([&] { return num_missing(); }, -1, false, [&] { take_ordered(); });
+  const std::vector<std::int32_t> called = ordered_;
   take_ordered();
   nb::list replies;
   for (std::size_t row = 0; row < called.size(); ++row) {
-    const Slot& slot = queue_.slot(called[row]);
-    replies.append(Reply{static_cast<std::int64_t>(row), called[row], slot.kind == shm::kLostRow, slot.reply_bytes});
+    replies.append(reply_of(static_cast<std::int64_t>(row), called[row]));
   }
   return replies;
 }
 
-void PythonPool::finish_abandoned_call() {
-  // Watched: a worker that never replies must not block the pool.
-  wait_for([&] { return num_missing(); }, -1, true);
-  take_ordered();
-  is_call_abandoned_ = false;
-}
-
-nb::list PythonPool::observe() {
-  const Part part(*this);
-  nb::list leaves;
-  for (const Column& column : obs_) leaves.append(column.gather(nullptr, num_envs_));
-  return leaves;
-}
-
-nb::object PythonPool::elapsed_steps() {
-  const Part part(*this);
-  auto [array, elapsed_steps] = new_column<std::int32_t>(NPY_INT32, num_envs_);
-  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) elapsed_steps[env_id] = queue_.slot(env_id).elapsed_step;
-  return std::move(array);
-}
-
-bool PythonPool::abandon(double timeout_s) {
-  const Part part(*this);
+bool PythonPool::drop_pending(double timeout_s) {
+  const PartialCall call(guard_);
   const auto missing = [&] { return queue_.num_in_flight() - queue_.num_collected(); };
+  // Watched: a worker that never finishes what an interrupted call has left must not block the pool.
   if (!wait_for(missing, to_ns(timeout_s))) return false;
   for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) {
     if (!queue_.is_in_flight(env_id)) continue;
-    settle_obs(env_id);
     queue_.take(env_id);
+    if (queue_.slot(env_id).op != shm::kCall) settle(env_id);
   }
   ordered_.clear();
   num_in_flight_.store(0, std::memory_order_relaxed);
   return true;
 }
 
+nb::list PythonPool::faults() {
+  const PartialCall call(guard_);
+  nb::list found;
+  for (const Reply& fault : faults_) found.append(fault);
+  return found;
+}
+
+void PythonPool::clear_faults() {
+  const PartialCall call(guard_);
+  faults_.clear();
+  guard_.set_unreported(false);
+}
+
+nb::list PythonPool::observe() {
+  const PartialCall call(guard_);
+  nb::list leaves;
+  for (const Column& column : obs_) leaves.append(column.gather(nullptr, num_envs_));
+  return leaves;
+}
+
+nb::object PythonPool::elapsed_steps() {
+  const PartialCall call(guard_);
+  auto [array, elapsed_steps] = new_column<std::int32_t>(NPY_INT32, num_envs_);
+  for (std::int32_t env_id = 0; env_id < num_envs_; ++env_id) elapsed_steps[env_id] = queue_.slot(env_id).elapsed_step;
+  return std::move(array);
+}
+
 // ------------------------------------------------------------------- rows as arrays
 
-Rows PythonPool::rows_of(const std::int32_t* env_ids, std::int64_t count, nb::object replies) const {
-  Rows rows;
-  const bool is_view = !copy_ && env_ids == nullptr;
-  nb::object obs = checked(PyTuple_New(std::ssize(obs_)));
-  for (std::size_t k = 0; k < obs_.size(); ++k) {
-    PyTuple_SET_ITEM(obs.ptr(), k, is_view ? obs_[k].view() : obs_[k].gather(env_ids, count).release().ptr());
-  }
-  rows.set(Rows::kObs, std::move(obs));
-  set_numbers(rows, env_ids, count);
-  rows.set(Rows::kInfo, unpack_info(env_ids, count, false));
-  if (has_final_rows(autoreset_)) set_final_rows(rows, env_ids, count);
-  if (replies.is_valid()) rows.set(Rows::kReplies, std::move(replies));
-  return rows;
+// A batch as Batch documents it, except for what the Python layer completes: an observation that is not one array is the
+// tuple of its stored columns, final is (obs, elapsed_step, info), and faults is a list of Reply if there are any.
+nb::object PythonPool::make_batch(CallScope& call) const {
+  const std::int32_t* env_ids = is_taken_whole_ ? nullptr : taken_.data();
+  const std::int64_t count = std::ssize(taken_);
+  nb::object batch = batch_class_.make();
+  batch_class_.set(batch, BatchClass::kObs, obs_rows(env_ids, count));
+  set_numbers(batch, env_ids, count);
+  batch_class_.set(batch, BatchClass::kInfo, unpack_info(env_ids, count, false));
+  batch_class_.set(batch, BatchClass::kFinal, has_final_rows(autoreset_) ? final_rows(env_ids, count) : Py_NewRef(Py_None));
+  PyObject* sent = replies(env_ids, count);
+  batch_class_.set(batch, BatchClass::kFaults, sent);
+  if (!is_single_ || has_final_rows(autoreset_) || PyList_Check(sent)) call.reserve();
+  return batch;
 }
 
-// Settles what the row of an env that was collected shows: its new observation, which is its last one from now on, or, if
-// it raised or died with its worker, the last one; without kept columns zeros, which an env that raised has already.
-void PythonPool::settle_obs(std::int32_t env_id) {
-  Slot& slot = queue_.slot(env_id);
-  if (slot.kind == shm::kGoodRow) {
-    if (!kept_.empty()) slot.last_copy ^= 1;
-  } else if (!kept_.empty()) {
-    for (const KeptColumn& column : kept_) column.restore(slot, env_id);
-  } else if (slot.kind == shm::kLostRow) {
-    for (const Column& column : obs_) column.clear_row(env_id);
-  }
+PyObject* PythonPool::obs_rows(const std::int32_t* env_ids, std::int64_t count) const {
+  const auto rows_of = [&](const Column& column) {
+    return !copy_ && env_ids == nullptr ? column.view() : column.gather(env_ids, count).release().ptr();
+  };
+  return is_single_ ? rows_of(obs_[0]) : tuple_of(obs_, rows_of);
 }
 
-// A list of Reply; invalid if there are none.
-nb::object PythonPool::replies_of(const std::int32_t* env_ids, std::int64_t count) const {
-  nb::object replies;
+// A list of Reply, or an empty tuple.
+PyObject* PythonPool::replies(const std::int32_t* env_ids, std::int64_t count) const {
+  nb::object found;
   for (std::int64_t row = 0; row < count; ++row) {
     const std::int32_t env_id = env_of(env_ids, row);
     const Slot& slot = queue_.slot(env_id);
     if (slot.kind == shm::kGoodRow && slot.reply_bytes == 0) continue;
-    const bool is_lost = slot.kind == shm::kLostRow;
-    if (!replies.is_valid()) replies = nb::list();
-    nb::borrow<nb::list>(replies).append(Reply{row, env_id, is_lost, slot.reply_bytes});
+    if (!found.is_valid()) found = nb::list();
+    nb::borrow<nb::list>(found).append(reply_of(row, env_id));
   }
-  return replies;
+  return found.is_valid() ? found.release().ptr() : PyTuple_New(0);
 }
 
-void PythonPool::set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const {
+void PythonPool::set_numbers(const nb::object& batch, const std::int32_t* env_ids, std::int64_t count) const {
   auto [reward, rewards] = new_column<double>(NPY_FLOAT64, count);
   auto [terminated, terminated_flags] = new_column<bool>(NPY_BOOL, count);
   auto [truncated, truncated_flags] = new_column<bool>(NPY_BOOL, count);
@@ -386,57 +439,49 @@ void PythonPool::set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64
     truncated_flags[row] = slot.truncated != 0;
     elapsed_steps[row] = slot.elapsed_step;
   }
-  rows.set(Rows::kReward, std::move(reward));
-  rows.set(Rows::kTerminated, std::move(terminated));
-  rows.set(Rows::kTruncated, std::move(truncated));
-  rows.set(Rows::kElapsedStep, std::move(elapsed_step));
-  if (env_ids == nullptr) {
-    rows.set(Rows::kEnvId, all_ids_);
-  } else {
-    auto [env_id, ids] = new_column<std::int32_t>(NPY_INT32, count);
+  batch_class_.set(batch, BatchClass::kReward, reward.release().ptr());
+  batch_class_.set(batch, BatchClass::kTerminated, terminated.release().ptr());
+  batch_class_.set(batch, BatchClass::kTruncated, truncated.release().ptr());
+  batch_class_.set(batch, BatchClass::kElapsedStep, elapsed_step.release().ptr());
+  nb::object env_id = all_ids_;
+  if (env_ids != nullptr) {
+    auto [own, ids] = new_column<std::int32_t>(NPY_INT32, count);
     std::memcpy(ids, env_ids, static_cast<std::size_t>(count) * sizeof(std::int32_t));
-    rows.set(Rows::kEnvId, std::move(env_id));
+    env_id = std::move(own);
   }
+  batch_class_.set(batch, BatchClass::kEnvId, env_id.release().ptr());
 }
 
-void PythonPool::set_final_rows(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const {
+PyObject* PythonPool::final_rows(const std::int32_t* env_ids, std::int64_t count) const {
   const auto has_final = [&](std::int32_t env_id) { return queue_.slot(env_id).has_final != 0; };
-  nb::object obs = checked(PyTuple_New(std::ssize(final_obs_)));
-  for (std::size_t k = 0; k < final_obs_.size(); ++k) {
-    PyTuple_SET_ITEM(obs.ptr(), k, final_obs_[k].gather_some(env_ids, count, has_final).release().ptr());
-  }
+  const auto rows_of = [&](const Column& column) { return column.gather_some(env_ids, count, has_final).release().ptr(); };
+  const nb::object obs = checked(is_single_ ? rows_of(final_obs_[0]) : tuple_of(final_obs_, rows_of));
   auto [elapsed_step, elapsed_steps] = new_column<std::int32_t>(NPY_INT32, count);
   for (std::int64_t row = 0; row < count; ++row) {
     const Slot& slot = queue_.slot(env_of(env_ids, row));
     elapsed_steps[row] = slot.has_final != 0 ? slot.final_elapsed_step : 0;
   }
-  rows.set(Rows::kFinalObs, std::move(obs));
-  rows.set(Rows::kFinalElapsedStep, std::move(elapsed_step));
-  rows.set(Rows::kFinalInfo, unpack_info(env_ids, count, true));
+  return nb::make_tuple(obs, elapsed_step, checked(unpack_info(env_ids, count, true))).release().ptr();
 }
 
-// A dict, or None if no row has a value; a new reference, or null with a Python error set.
+// A dict, empty if no row has a value; a new reference, or null with a Python error set.
 PyObject* PythonPool::unpack_info(const std::int32_t* env_ids, std::int64_t count, bool is_final) const {
-  const auto mask_of = [&](std::int64_t row) {
-    const Slot& slot = queue_.slot(env_of(env_ids, row));
-    return is_final ? slot.final_mask : slot.info_mask;
-  };
-  std::uint64_t any = 0;
-  for (std::int64_t row = 0; row < count; ++row) any |= mask_of(row);
-  if (any == 0) return Py_NewRef(Py_None);
   struct Row {
     const char* bytes;
     std::uint64_t mask;
   };
-  const std::int64_t half = info_.row_bytes() / 2;
-  return schema_.unpack(
-      count, [&](std::int64_t row) { return Row{info_.row(env_of(env_ids, row)) + (is_final ? half : 0), mask_of(row)}; });
+  const std::int64_t offset = is_final ? info_.row_bytes() / 2 : 0;
+  return schema_.unpack(count, [&](std::int64_t row) {
+    const std::int32_t env_id = env_of(env_ids, row);
+    const Slot& slot = queue_.slot(env_id);
+    return Row{info_.row(env_id) + offset, is_final ? slot.final_mask : slot.info_mask};
+  });
 }
 
 // -------------------------------------------------------------------- between batches
 
 void PythonPool::seed(nb::handle env_ids, nb::handle words) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   set_checked_ids(env_ids);
   const std::uint32_t* next = read_seeds(words, ids_.count());
   for (const std::int32_t env_id : ids_.list()) {
@@ -447,47 +492,62 @@ void PythonPool::seed(nb::handle env_ids, nb::handle words) {
   }
 }
 
-void PythonPool::restore_last_obs(std::int32_t env_id, bool is_rejected) {
-  const Part part(*this);
+void PythonPool::reject_row(std::int32_t env_id) {
+  const PartialCall call(guard_);
   Slot& slot = slot_of(env_id);
-  if (is_rejected) slot.last_copy ^= 1;
+  slot.phase = EF_BROKEN;
+  slot.reply_bytes = 0;
+  if (!kept_.empty()) slot.last_copy ^= 1;
   for (const KeptColumn& column : kept_) column.restore(slot, env_id);
+  faults_.push_back(reply_of(-1, env_id));
+  guard_.set_unreported(true);
+}
+
+void PythonPool::finish_rebuild(std::int32_t env_id, std::uint8_t phase) {
+  const PartialCall call(guard_);
+  Slot& slot = slot_of(env_id);
+  // An env that observes into its row has cleared it, and the row may be part of a batch.
+  for (const KeptColumn& column : kept_) column.restore(slot, env_id);
+  shm::set_phase(slot, phase);
+  forget_fault(env_id);
 }
 
 void PythonPool::keep_obs(std::int32_t env_id) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   Slot& slot = slot_of(env_id);
   for (const KeptColumn& column : kept_) column.keep(slot, env_id);
   slot.last_copy ^= 1;
 }
 
+bool PythonPool::clear_requests(nb::handle env_ids) {
+  const PartialCall call(guard_);
+  if (!ids_.accept(queue_, env_ids)) return false;
+  forget_requests();
+  return true;
+}
+
 void PythonPool::set_request_bytes(std::int32_t env_id, std::uint64_t count) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   slot_of(env_id).request_bytes = count;
 }
 
 void PythonPool::set_phase(std::int32_t env_id, std::uint8_t phase) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   slot_of(env_id).phase = phase;
 }
 
-bool PythonPool::was_reset(std::int32_t env_id) {
-  const Part part(*this);
-  return slot_of(env_id).op == shm::kReset;
-}
-
 bool PythonPool::has_late_batch() {
-  const Part part(*this);
+  const PartialCall call(guard_);
   return !ordered_.empty();
 }
 
 std::uint32_t PythonPool::next_schema_version() {
-  const Part part(*this);
+  const PartialCall call(guard_);
   return queue_.header().schema_version.load() + 1;
 }
 
 nb::dict PythonPool::get_episode(std::int32_t env_id) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   const Slot& slot = slot_of(env_id);
   nb::dict episode;
   episode["phase"] = slot.phase;
@@ -499,7 +559,7 @@ nb::dict PythonPool::get_episode(std::int32_t env_id) {
 }
 
 void PythonPool::set_episode(std::int32_t env_id, nb::kwargs given) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   Slot& slot = slot_of(env_id);
   std::uint8_t phase = 0;
   std::int32_t elapsed_step = 0;
@@ -521,7 +581,7 @@ void PythonPool::set_episode(std::int32_t env_id, nb::kwargs given) {
 }
 
 void PythonPool::publish_schema(nb::list entries, std::uint64_t count) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   if (!schema_.load(entries.ptr())) throw nb::python_error();
   shm::Header& header = queue_.header();
   const std::uint32_t version = header.schema_version.load(std::memory_order_relaxed) + 1;
@@ -531,12 +591,12 @@ void PythonPool::publish_schema(nb::list entries, std::uint64_t count) {
 }
 
 void PythonPool::revive(std::int32_t worker) {
-  const Part part(*this);
+  const PartialCall call(guard_);
   queue_.revive(worker);
 }
 
 nb::bytes PythonPool::phases() {
-  const Part part(*this);
+  const PartialCall call(guard_);
   // The slot of an env in flight is its worker's: it counts as running until its row arrives.
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) -> std::uint8_t {
     return queue_.is_in_flight(env_id) ? EF_RUNNING : queue_.slot(env_id).phase;
@@ -544,7 +604,7 @@ nb::bytes PythonPool::phases() {
 }
 
 nb::bytes PythonPool::in_flight() {
-  const Part part(*this);
+  const PartialCall call(guard_);
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) { return queue_.is_in_flight(env_id) ? 1 : 0; });
 }
 
@@ -581,7 +641,9 @@ void bind_python_pool(nb::module_& module) {
   nb::class_<Reply>(module, "Reply")
       .def_ro("row", &Reply::row)
       .def_ro("env_id", &Reply::env_id)
+      .def_ro("is_fault", &Reply::is_fault)
       .def_ro("is_lost", &Reply::is_lost)
+      .def_ro("was_reset", &Reply::was_reset)
       .def_ro("num_bytes", &Reply::num_bytes);
   nb::class_<PythonPool>(module, "PythonPool")
       .def("__init__",
@@ -603,33 +665,35 @@ void bind_python_pool(nb::module_& module) {
                  .read("info", options.info)
                  .read("all_ids", options.all_ids)
                  .read("copy", options.copy)
-                 .read("is_plain", options.is_plain)
+                 .read("is_single", options.is_single)
+                 .read("batch_type", options.batch_type)
                  .read("run_inline", options.run_inline)
                  .read("on_overdue", options.on_overdue)
                  .finish();
              new (self) PythonPool(options);
            })
-      .def("step", &PythonPool::step, nb::arg("executor"), nb::arg("actions").none(), nb::arg("env_ids").none(),
-           nb::arg("timeout_s"))
+      .def("step", &PythonPool::step, nb::arg("actions").none(), nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send", &PythonPool::send, nb::arg("actions").none(), nb::arg("env_ids").none())
-      .def("step_stored", &PythonPool::step_stored, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("step_stored", &PythonPool::step_stored, nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_stored", &PythonPool::send_stored, nb::arg("env_ids").none())
-      .def("recv", &PythonPool::recv, nb::arg("executor"), nb::arg("timeout_s"))
-      .def("reset", &PythonPool::reset, nb::arg("executor"), nb::arg("env_ids").none(), nb::arg("timeout_s"))
+      .def("recv", &PythonPool::recv, nb::arg("timeout_s"))
+      .def("reset", &PythonPool::reset, nb::arg("env_ids").none(), nb::arg("timeout_s"))
       .def("send_reset", &PythonPool::send_reset, nb::arg("env_ids").none())
       .def("call", &PythonPool::call, nb::arg("env_ids").none())
       .def("observe", &PythonPool::observe)
       .def("elapsed_steps", &PythonPool::elapsed_steps)
-      .def("abandon", &PythonPool::abandon, nb::arg("timeout_s"))
-      .def("finish_abandoned_call", [](PythonPool& self) { const PoolCall<PartialCall> call(self); })
+      .def("drop_pending", &PythonPool::drop_pending, nb::arg("timeout_s"))
+      .def("faults", &PythonPool::faults)
+      .def("clear_faults", &PythonPool::clear_faults)
       .def("seed", &PythonPool::seed, nb::arg("env_ids").none(), nb::arg("words"))
-      .def("restore_last_obs", &PythonPool::restore_last_obs, nb::arg("env_id"), nb::arg("is_rejected"))
+      .def("reject_row", &PythonPool::reject_row, nb::arg("env_id"))
+      .def("finish_rebuild", &PythonPool::finish_rebuild, nb::arg("env_id"), nb::arg("phase"))
       .def("keep_obs", &PythonPool::keep_obs, nb::arg("env_id"))
+      .def("clear_requests", &PythonPool::clear_requests, nb::arg("env_ids").none())
       .def("set_request_bytes", &PythonPool::set_request_bytes, nb::arg("env_id"), nb::arg("count"))
       .def("set_phase", &PythonPool::set_phase, nb::arg("env_id"), nb::arg("phase"))
       .def("get_episode", &PythonPool::get_episode, nb::arg("env_id"))
       .def("set_episode", &PythonPool::set_episode, nb::arg("env_id"), nb::arg("episode"))
-      .def("was_reset", &PythonPool::was_reset, nb::arg("env_id"))
       .def_prop_ro("next_schema_version", &PythonPool::next_schema_version)
       .def("publish_schema", &PythonPool::publish_schema, nb::arg("entries"), nb::arg("count"))
       .def("mark_dead", &PythonPool::mark_dead, nb::arg("worker"))

@@ -1,16 +1,20 @@
 // PythonPool: the caller's side of Python envs on workers, as executors/python/executor.py uses it.
 //
-// step, send and recv return False if the call is not plainly right; nothing has changed then, and the Python layer
-// converts or explains it. None means that a time limit has passed.
+// step, send and recv return False if the call is not plainly right, or if an earlier call left something behind (see
+// CallGuard); nothing has changed then, and the Python layer converts or explains it. None means that a time limit has
+// passed.
 //
-// A batch of plain rows (one observation array, no final rows, no replies in the side channel) is returned as Rows. Any
-// other batch is made by executor.make_batch(rows) inside the call, before the pool is free for the next one: it reads
-// the replies.
+// A batch is returned as an envfleet.batch.Batch that is complete if its rows are plain: one observation array, no final
+// rows, no replies in the side channel. Otherwise obs, final and faults hold the columns and replies of which the Python
+// layer makes their final form (see make_batch()).
+//
+// Interruption: recv() and drop_pending() are as if they had not begun. A step, reset or call that is interrupted lets its
+// envs finish for a moment and discards their rows, or leaves them in flight, for drop_pending(), and the pool interrupted.
 //
 // Thread safety: one caller at a time; a second one gets an exception. mark_dead(), is_dead(), worker_of(),
 // current_env(), num_in_flight() and interrupt() may be called from any thread. Holds the GIL except while it waits.
-// Invariant: an ordered batch that was begun stays in ordered_ until it is returned, also after a time limit or Ctrl-C. A
-// call() that was interrupted is not in flight: the next call of the pool waits for it and drops its replies.
+// Invariants: an ordered batch that was begun stays in ordered_ until it is returned or discarded. An env that raised in a
+// row that was taken is in faults_ until it is rebuilt or reset, or clear_faults() is called.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -44,7 +48,8 @@ struct PythonPoolOptions {
   nanobind::object info;          // the array of the info columns
   nanobind::object all_ids;       // the read-only array 0, 1, 2 ..., env_id of every whole batch
   bool copy = true;               // false: whole batches are views of the buffer
-  bool is_plain = false;          // observations are one array, and there are no final rows
+  bool is_single = false;         // an observation is one array
+  nanobind::object batch_type;    // envfleet.batch.Batch
   nanobind::object run_inline;    // run_inline(deadline_ns) runs the requests in the caller's thread, or None
   nanobind::object on_overdue;    // on_overdue(worker) kills a worker that exceeds the step timeout, or None
 };
@@ -94,41 +99,57 @@ class ActionColumnStore {
   engine::ActionStore store_;
 };
 
+// What an env sent beside its row, or as the result of a call().
+struct Reply {
+  std::int64_t row;  // of the batch
+  std::int32_t env_id;
+  bool is_fault, is_lost;   // it raised; its worker died
+  bool was_reset;           // the row is that of a reset
+  std::uint64_t num_bytes;  // in the side channel; 0: nothing
+};
+
 class PythonPool {
  public:
   explicit PythonPool(const PythonPoolOptions& options);
 
   // --- stepping --------------------------------------------------------------------------
 
-  nanobind::object step(nanobind::handle executor, nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
+  // On an asynchronous pool: send() and recv(). False, too, if fewer than batch_size envs would be in flight.
+  nanobind::object step(nanobind::handle actions, nanobind::handle env_ids, double timeout_s);
   bool send(nanobind::handle actions, nanobind::handle env_ids);
   // For actions that the Python layer has checked and stored.
-  nanobind::object step_stored(nanobind::handle executor, nanobind::handle env_ids, double timeout_s);
+  nanobind::object step_stored(nanobind::handle env_ids, double timeout_s);
   bool send_stored(nanobind::handle env_ids);
-  nanobind::object recv(nanobind::handle executor, double timeout_s);
-  nanobind::object reset(nanobind::handle executor, nanobind::handle env_ids, double timeout_s);
+  nanobind::object recv(double timeout_s);
+  nanobind::object reset(nanobind::handle env_ids, double timeout_s);
   void send_reset(nanobind::handle env_ids);
   // Runs the calls that were put into the side channel for these envs; returns a list of Reply.
-  nanobind::object call(nanobind::handle env_ids);
+  nanobind::list call(nanobind::handle env_ids);
   // The stored leaves of the last observations of all envs.
   nanobind::list observe();
   nanobind::object elapsed_steps();
-  // Returns false if what is in flight did not end within the limit.
-  bool abandon(double timeout_s);
+  // Discards what is in flight, calls included. Returns false if it did not end within the limit.
+  bool drop_pending(double timeout_s);
+  // The faults of rows that were taken, as a list of Reply.
+  nanobind::list faults();
+  void clear_faults();
+
   // --- between batches -------------------------------------------------------------------
 
   void seed(nanobind::handle env_ids, nanobind::handle words);
-  // With kept columns: makes the last observation that the env delivered its row again; is_rejected: the row that was
-  // just collected does not count as delivered.
-  void restore_last_obs(std::int32_t env_id, bool is_rejected);
+  // The row of this env, which was just taken, counts as that of an env that raised: its reply cannot be read.
+  void reject_row(std::int32_t env_id);
+  // An env was built again; it has not begun an episode.
+  void finish_rebuild(std::int32_t env_id, std::uint8_t phase);
   // Makes the row of an env its last observation.
   void keep_obs(std::int32_t env_id);
+  // Forgets earlier messages to these envs. Returns false if the ids are not plainly right.
+  bool clear_requests(nanobind::handle env_ids);
   void set_request_bytes(std::int32_t env_id, std::uint64_t count);
   void set_phase(std::int32_t env_id, std::uint8_t phase);
   // What a slot holds of the episode in progress: phase, elapsed_step, seed (pending; or None), current_return.
   nanobind::dict get_episode(std::int32_t env_id);
   void set_episode(std::int32_t env_id, nanobind::kwargs given);
-  bool was_reset(std::int32_t env_id);
   std::uint32_t next_schema_version();
   void publish_schema(nanobind::list entries, std::uint64_t count);
 
@@ -157,14 +178,8 @@ class PythonPool {
   engine::CallGuard& call_guard() { return guard_; }
   // Tells the workers to leave and ends a call that waits for them. For CallGuard::close().
   void interrupt();
-  // For PoolCall.
-  bool has_abandoned_call() const { return is_call_abandoned_; }
-  void finish_abandoned_call();
 
  private:
-  using Whole = PoolCall<WholeCall>;
-  using Part = PoolCall<PartialCall>;
-
   bool is_async() const { return batch_size_ < num_envs_; }
   shm::Slot& slot_of(std::int32_t env_id) {
     if (env_id < 0 || env_id >= num_envs_) throw nanobind::index_error("no env has this id");
@@ -174,27 +189,42 @@ class PythonPool {
     if (!ids_.accept(queue_, given)) refuse_ids();
   }
 
-  bool may_step() const;
+  bool accept_step(nanobind::handle env_ids);
+  bool would_fill() const;
   bool store(nanobind::handle actions) const;
-  void clear_requests();
+  void forget_requests();
   void post(shm::Op op);
   void begin(shm::Op op);
   void begin_ordered(shm::Op op);
   void count_in_flight(std::int64_t change) { num_in_flight_.store(num_in_flight() + change, std::memory_order_relaxed); }
   std::int64_t num_missing() const;
-  void take_ordered();
-  nanobind::object finish_ordered(nanobind::handle executor, std::int64_t timeout_ns);
-  nanobind::object make_batch(nanobind::handle executor, const std::int32_t* env_ids, std::int64_t count);
+
   void kill_overdue();
   template <class Missing>
-  bool wait_for(Missing&& missing, std::int64_t timeout_ns, bool is_watched = true);
+  bool is_complete(Missing&& missing, bool is_watched);
+  template <class Missing>
+  bool attempt(Missing&& missing, std::int64_t slice_ns, bool is_watched);
+  template <class Missing>
+  bool run_here(Missing&& missing, std::int64_t timeout_ns);
+  template <class Missing>
+  bool wait_for(Missing&& missing, std::int64_t timeout_ns);
+  template <class Missing, class Discard>
+  bool wait_or_discard_rows(Missing&& missing, std::int64_t timeout_ns, bool is_watched, Discard&& discard);
 
-  // Rows as arrays. env_ids null: all envs.
-  Rows rows_of(const std::int32_t* env_ids, std::int64_t count, nanobind::object replies) const;
-  void settle_obs(std::int32_t env_id);
-  nanobind::object replies_of(const std::int32_t* env_ids, std::int64_t count) const;
-  void set_numbers(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
-  void set_final_rows(Rows& rows, const std::int32_t* env_ids, std::int64_t count) const;
+  nanobind::object receive_or_discard(CallScope& call, double timeout_s);
+  std::int64_t num_rows_missing() const { return ordered_.empty() ? batch_size_ - queue_.num_collected() : num_missing(); }
+  void take_ordered();
+  void take_rows();
+  void settle(std::int32_t env_id);
+  void forget_fault(std::int32_t env_id);
+  Reply reply_of(std::int64_t row, std::int32_t env_id) const;
+
+  // The rows of taken_ as arrays.
+  nanobind::object make_batch(CallScope& call) const;
+  PyObject* obs_rows(const std::int32_t* env_ids, std::int64_t count) const;
+  PyObject* replies(const std::int32_t* env_ids, std::int64_t count) const;
+  void set_numbers(const nanobind::object& batch, const std::int32_t* env_ids, std::int64_t count) const;
+  PyObject* final_rows(const std::int32_t* env_ids, std::int64_t count) const;
   PyObject* unpack_info(const std::int32_t* env_ids, std::int64_t count, bool is_final) const;
 
   nanobind::object buffer_;  // keeps the memory alive
@@ -206,12 +236,15 @@ class PythonPool {
   Column info_;
   InfoSchema schema_;
   nanobind::object all_ids_;
-  const bool copy_, is_plain_;
+  const BatchClass batch_class_;
+  const bool copy_, is_single_;
   nanobind::object run_inline_, on_overdue_;
   engine::CallGuard guard_;
-  CallIds ids_;                                // of the current call
-  std::vector<std::int32_t> ordered_, taken_;  // begun in this order; returned last
-  bool is_ordered_whole_ = false, is_call_abandoned_ = false;
+  CallIds ids_;                                             // of the current call
+  std::vector<std::int32_t> ordered_;                       // the batch, or the call, that was begun in this order
+  std::vector<std::int32_t> taken_;                         // the rows that were taken last
+  bool is_ordered_whole_ = false, is_taken_whole_ = false;  // all envs in their own order
+  std::vector<Reply> faults_;
   std::atomic<std::int64_t> num_in_flight_{0};  // written by the caller, read by any thread
 };
 

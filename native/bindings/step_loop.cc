@@ -2,11 +2,9 @@
 #include "bindings/step_loop.h"
 
 #include <numpy/arrayscalars.h>
-#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <functional>
@@ -14,6 +12,7 @@
 
 #include "bindings/bindings.h"
 #include "bindings/python_calls.h"
+#include "engine/call_guard.h"
 #include "engine/finite.h"
 #include "engine/wait.h"
 #include "envfleet/abi.h"
@@ -28,15 +27,6 @@ using shm::Slot;
 namespace {
 
 constexpr std::int64_t kMaxCachedScalars = 1024;
-
-// How many fork() calls lie between the process that loaded this module and this one.
-std::atomic<std::uint32_t> num_forks{0};
-
-std::uint32_t count_forks() {
-  static const int registered = pthread_atfork(nullptr, nullptr, [] { num_forks.fetch_add(1, std::memory_order_relaxed); });
-  static_cast<void>(registered);
-  return num_forks.load(std::memory_order_relaxed);
-}
 
 // A bound method is called through its function, which saves a copy of the arguments.
 PyObject* call_step(PyObject* step, PyObject* action) {
@@ -53,14 +43,6 @@ bool read_flag(PyObject* flag, bool* value) {
   if (!PyArray_IsScalar(flag, Bool)) return false;
   *value = PyObject_IsTrue(flag) == 1;
   return true;
-}
-
-// The runner returns None, or a KeyboardInterrupt to raise once the row is finished.
-PyObject* check_interrupt(PyObject* answer) {
-  if (answer == nullptr) throw nb::python_error();
-  if (answer != Py_None) return answer;
-  Py_DECREF(answer);
-  return nullptr;
 }
 
 }  // namespace
@@ -205,36 +187,23 @@ StepLoop::StepLoop(const StepLoopOptions& options)
       info_(options.info),
       kept_(KeptColumn::read(options.kept)),
       runner_(options.runner),
-      env_(end_env_ - first_env_),
+      envs_(options.envs),
       step_(end_env_ - first_env_),
       reset_(end_env_ - first_env_),
-      num_forks_(count_forks()) {}
-
-void StepLoop::set_env(std::int32_t env_id, nb::object env, nb::object step, nb::object reset) {
-  env_.at(env_id - first_env_) = env;
-  step_.at(env_id - first_env_) = step;
-  reset_.at(env_id - first_env_) = reset;
+      fork_generation_(engine::fork_generation()) {
+  for (std::int32_t env_id = first_env_; env_id < end_env_; ++env_id) refresh(env_id);
 }
 
 void StepLoop::detach() {
-  for (nb::object& own : env_) own.reset();
-  for (nb::object& own : step_) own.reset();
-  for (nb::object& own : reset_) own.reset();
+  step_.clear();
+  reset_.clear();
+  envs_ = nb::list();
   runner_ = nb::none();
 }
 
-int StepLoop::traverse(visitproc visit, void* context) const {
-  const auto visit_all = [&](const std::vector<nb::object>& objects) {
-    for (const nb::object& own : objects) {
-      if (!own.is_valid()) continue;
-      if (const int stop = visit(own.ptr(), context)) return stop;
-    }
-    return 0;
-  };
-  for (const auto* objects : {&env_, &step_, &reset_}) {
-    if (const int stop = visit_all(*objects)) return stop;
-  }
-  return runner_.is_valid() ? visit(runner_.ptr(), context) : 0;
+template <class... Arguments>
+nb::object StepLoop::ask(const char* method, const Arguments&... arguments) const {
+  return python([&] { return nb::object(runner_.attr(method)(arguments...)); });
 }
 
 void StepLoop::serve() {
@@ -257,9 +226,8 @@ void StepLoop::run_pending(std::int64_t deadline_ns) {
   }
 }
 
-void StepLoop::check_process() const {
-  // In the caller's thread, the child is a copy of the user's program.
-  if (num_forks.load(std::memory_order_relaxed) == num_forks_ || is_inline_) [[likely]]
+void exit_if_forked(std::int64_t generation) {
+  if (engine::fork_generation() == generation) [[likely]]
     return;
   std::fputs(
       "envfleet: an env called fork(), and the child returned from the env; the child ends here. "
@@ -268,18 +236,11 @@ void StepLoop::check_process() const {
   _exit(1);
 }
 
-nb::object StepLoop::take_seed(std::int32_t env_id) {
-  Slot& slot = queue_.slot(env_id);
-  if (slot.has_seed == 0) return nb::none();
-  slot.has_seed = 0;
-  std::uint8_t bytes[16];
-  std::memcpy(bytes, slot.seed, sizeof(bytes));
-  return nb::module_::import_("builtins").attr("int").attr("from_bytes")(nb::bytes(bytes, sizeof(bytes)), "little");
-}
-
-nb::object StepLoop::pack_info(std::int32_t env_id, nb::dict info, bool is_final) {
-  PyObject* extras = pack(queue_.slot(env_id), env_id, info.ptr(), is_final);
-  return extras == nullptr ? nb::none() : nb::steal(extras);
+// Takes over what an env's method has returned; throws what it has raised.
+nb::object StepLoop::returned(PyObject* result) const {
+  // In the caller's thread, the child is a copy of the user's program.
+  if (!is_inline_) exit_if_forked(fork_generation_);
+  return checked(result);
 }
 
 std::int32_t StepLoop::begin_prompt() {
@@ -291,9 +252,11 @@ std::int32_t StepLoop::begin_prompt() {
 void StepLoop::end_prompt() {
   // After Ctrl-C, the calls that were requested together with this one open no prompts: the caller does not wait for them.
   has_prompt_ = queue_.has_request();
-  PyObject* has_more = has_prompt_ ? Py_True : Py_False;
-  Py_XDECREF(python([&] { return PyObject_CallMethod(runner_.ptr(), "end_prompt", "O", has_more); }));
-  PyErr_Clear();  // of Ctrl-C, which the caller gets as well
+  try {
+    ask("end_prompt", has_prompt_);
+  } catch (nb::python_error&) {
+    // Of Ctrl-C, which the caller gets as well.
+  }
 }
 
 void StepLoop::wait() {
@@ -310,7 +273,7 @@ void StepLoop::wait() {
 }
 
 void StepLoop::run_next() {
-  load_schema();  // before the request is taken: Ctrl-C in here must not lose the request
+  load_schema();  // before the request is taken: an exception in here must not lose the request
   const std::int32_t env_id = queue_.take_request();
   if (env_id < first_env_ || env_id >= end_env_) throw nb::value_error("got a request for an env of another worker");
   Slot& slot = queue_.slot(env_id);
@@ -321,17 +284,10 @@ void StepLoop::run_next() {
   state.progress_ns.store(start, std::memory_order_relaxed);
   slot.kind = shm::kGoodRow;
   slot.reply_bytes = 0;
-  PyObject* interrupt = nullptr;
+  nb::object interrupt;
   try {
-    if (slot.op == shm::kCall) {
-      interrupt = check_interrupt(python([&] { return PyObject_CallMethod(runner_.ptr(), "call", "i", env_id); }));
-    } else {
-      slot.has_final = 0;
-      slot.info_mask = slot.final_mask = 0;
-      interrupt = run(env_id, slot);
-    }
+    slot.op == shm::kCall ? run_call(env_id, slot) : run(env_id, slot);
   } catch (nb::python_error& error) {
-    // Nothing that an env's objects do may leave its row unfinished: Ctrl-C can come anywhere, a key's hash may raise.
     interrupt = fail_row(env_id, slot, error);
   }
   if (slot.kind == shm::kGoodRow && slot.op != shm::kCall) {
@@ -345,10 +301,8 @@ void StepLoop::run_next() {
   slot.statistics.slowest_ns = std::max(slot.statistics.slowest_ns.get(), now - start);
   state.progress_ns.store(now, std::memory_order_relaxed);
   is_inline_ ? queue_.finish_inline(env_id, now) : queue_.finish(env_id, now);
-  if (interrupt != nullptr && !is_inline_) Py_CLEAR(interrupt);  // Ctrl-C is for the main thread; in a worker it is a fault
-  if (interrupt != nullptr) {
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(interrupt)), interrupt);
-    Py_DECREF(interrupt);
+  if (interrupt.is_valid()) {
+    PyErr_SetObject(interrupt.type().ptr(), interrupt.ptr());
     throw nb::python_error();
   }
 }
@@ -357,71 +311,77 @@ void StepLoop::run_next() {
 void StepLoop::load_schema() {
   const std::uint32_t version = queue_.header().schema_version.load(std::memory_order_acquire);
   if (version != schema_version_) [[unlikely]] {
-    const nb::object schema = python([&] { return nb::object(runner_.attr("schema")(version)); });
+    const nb::object schema = ask("schema", version, queue_.header().schema_bytes[version]);
     if (!schema_.load(schema.ptr())) throw nb::python_error();
     schema_version_ = version;
   }
 }
 
-// Here and below: returns a KeyboardInterrupt that was raised while the env ran (a new reference), otherwise null.
-PyObject* StepLoop::run(std::int32_t env_id, Slot& slot) {
+void StepLoop::run(std::int32_t env_id, Slot& slot) {
+  slot.has_final = 0;
+  slot.info_mask = slot.final_mask = 0;
   const nb::object& step = step_[env_id - first_env_];
-  if (!step.is_valid() || step.is_none()) {
-    const int is_reset = slot.op == shm::kReset ? 1 : 0;
-    check(python([&] { return PyObject_CallMethod(runner_.ptr(), "lost", "ii", env_id, is_reset); }));
-    return nullptr;
+  if (!step.is_valid()) {  // it died with an earlier worker, and has not been built again
+    shm::count_fault(slot, slot.op == shm::kReset);
+    slot.kind = shm::kLostRow;
+    return;
   }
   const bool is_reset = slot.op == shm::kReset || step_rule(autoreset_, slot.phase) == StepRule::reset;
-  return is_reset ? run_reset(env_id, slot) : run_step(env_id, slot, step);
+  is_reset ? run_reset(env_id, slot) : run_step(env_id, slot, step);
 }
 
-PyObject* StepLoop::run_step(std::int32_t env_id, Slot& slot, const nb::object& step) {
-  const bool then_reset = has_final_rows(autoreset_);
+void StepLoop::run_step(std::int32_t env_id, Slot& slot, const nb::object& step) {
+  method_ = "step";
   // A message instead of a row of the column: an action that is a Python object.
-  nb::object action = action_ && slot.request_bytes == 0
-                          ? action_.make(env_id)
-                          : nb::steal(python([&] { return PyObject_CallMethod(runner_.ptr(), "action", "i", env_id); }));
-  PyObject* result = action.is_valid() ? python([&] { return call_step(step.ptr(), action.ptr()); }) : nullptr;
-  check_process();
-  if (result == nullptr) return fault(env_id, "step");
-  nb::object held = nb::steal(result);
-  if (finish_plain_step(env_id, slot, result, then_reset)) return nullptr;
-  PyObject* flag = then_reset ? Py_True : Py_False;
-  return check_interrupt(
-      python([&] { return PyObject_CallMethod(runner_.ptr(), "finish_step", "iOO", env_id, result, flag); }));
+  const nb::object action =
+      action_ && slot.request_bytes == 0 ? action_.make(env_id) : ask("action", env_id, slot.request_bytes);
+  if (!action.is_valid()) throw nb::python_error();
+  const nb::object result = returned(python([&] { return call_step(step.ptr(), action.ptr()); }));
+  if (!finish_plain_step(env_id, slot, result.ptr())) finish_step(env_id, slot, result);
 }
 
-PyObject* StepLoop::run_reset(std::int32_t env_id, Slot& slot) {
+void StepLoop::run_reset(std::int32_t env_id, Slot& slot) {
+  method_ = "reset";
   // If the reset takes the place of a step, the message in the side channel is an action.
-  const bool has_options = slot.op == shm::kReset && slot.request_bytes != 0;
-  if (slot.has_seed != 0 || has_options) {
-    return check_interrupt(
-        python([&] { return PyObject_CallMethod(runner_.ptr(), "reset", "ii", env_id, has_options ? 1 : 0); }));
-  }
-  PyObject* result = python([&] { return PyObject_CallNoArgs(reset_[env_id - first_env_].ptr()); });
-  check_process();
-  if (result == nullptr) return fault(env_id, "reset");
-  nb::object held = nb::steal(result);
-  if (PyTuple_CheckExact(result) && PyTuple_GET_SIZE(result) == 2 && obs_ &&
-      obs_.write(env_id, PyTuple_GET_ITEM(result, 0)) && write_info(env_id, slot, PyTuple_GET_ITEM(result, 1))) {
-    shm::count_reset(slot, false);
-    refresh(env_id);
-    return nullptr;
-  }
-  return check_interrupt(python([&] { return PyObject_CallMethod(runner_.ptr(), "finish_reset", "iO", env_id, result); }));
+  const std::uint64_t num_bytes = slot.op == shm::kReset ? slot.request_bytes : 0;
+  nb::object keywords;
+  if (slot.has_seed != 0 || num_bytes != 0) keywords = ask("reset_arguments", env_id, num_bytes, take_seed(slot));
+  const nb::object& reset = reset_[env_id - first_env_];
+  const nb::object result = returned(python([&] {
+    return keywords.is_valid() ? PyObject_VectorcallDict(reset.ptr(), nullptr, 0, keywords.ptr())
+                               : PyObject_CallNoArgs(reset.ptr());
+  }));
+  if (!finish_plain_reset(env_id, slot, result.ptr())) finish_reset(env_id, slot, result, nb::none(), false);
 }
 
-// Reads env.step again: an env may replace it in reset().
+void StepLoop::run_call(std::int32_t env_id, Slot& slot) {
+  method_ = "call";
+  slot.reply_bytes = nb::cast<std::uint64_t>(ask("call", env_id, slot.request_bytes));
+  refresh(env_id);
+}
+
+// Reads the methods of an env again: it may replace them in reset(), and a call may replace the env.
 void StepLoop::refresh(std::int32_t env_id) {
-  nb::object& env = env_[env_id - first_env_];
-  if (!env.is_valid() || env.is_none()) return;
-  PyObject* step = PyObject_GetAttrString(env.ptr(), "step");
-  if (step == nullptr) throw nb::python_error();
-  step_[env_id - first_env_] = nb::steal(step);
+  const std::int32_t index = env_id - first_env_;
+  const nb::object env = envs_[index];
+  if (env.is_none()) return;
+  step_[index] = checked(PyObject_GetAttrString(env.ptr(), "step"));
+  reset_[index] = checked(PyObject_GetAttrString(env.ptr(), "reset"));
 }
 
-// Returns false if the result is not plain; the runner then handles all of it.
-bool StepLoop::finish_plain_step(std::int32_t env_id, Slot& slot, PyObject* result, bool then_reset) {
+// The seed of the request as an int, once; otherwise None.
+nb::object StepLoop::take_seed(Slot& slot) const {
+  if (slot.has_seed == 0) return nb::none();
+  slot.has_seed = 0;
+  std::uint8_t bytes[16];
+  std::memcpy(bytes, slot.seed, sizeof(bytes));
+  return nb::module_::import_("builtins").attr("int").attr("from_bytes")(nb::bytes(bytes, sizeof(bytes)), "little");
+}
+
+// ------------------------------------------------------------------------------- rows
+
+// Returns false if the result is not plain; the runner then reads it.
+bool StepLoop::finish_plain_step(std::int32_t env_id, Slot& slot, PyObject* result) {
   if (!obs_ || !PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 5) return false;
   PyObject* reward = PyTuple_GET_ITEM(result, 1);
   if (!PyFloat_Check(reward)) return false;  // numpy's float64 is one
@@ -429,86 +389,113 @@ bool StepLoop::finish_plain_step(std::int32_t env_id, Slot& slot, PyObject* resu
   bool terminated, truncated;
   if (!read_flag(PyTuple_GET_ITEM(result, 2), &terminated)) return false;
   if (!read_flag(PyTuple_GET_ITEM(result, 3), &truncated)) return false;
-  if (then_reset && shm::ends_episode(slot, max_episode_steps_, terminated, truncated)) return false;
+  if (has_final_rows(autoreset_) && shm::ends_episode(slot, max_episode_steps_, terminated, truncated)) return false;
   if (!obs_.write(env_id, PyTuple_GET_ITEM(result, 0))) return false;
   if (!write_info(env_id, slot, PyTuple_GET_ITEM(result, 4))) return false;
   shm::count_step(slot, max_episode_steps_, PyFloat_AS_DOUBLE(reward), terminated, truncated);
   return true;
 }
 
-bool StepLoop::write_info(std::int32_t env_id, Slot& slot, PyObject* info) {
-  if (!PyDict_CheckExact(info)) return false;
-  if (PyDict_GET_SIZE(info) == 0) return true;
-  PyObject* extras = pack(slot, env_id, info, false);
-  if (extras == nullptr) return true;
-  PyObject* answer = python([&] { return PyObject_CallMethod(runner_.ptr(), "send_extras", "iN", env_id, extras); });
-  if (answer == nullptr) {
-    // It cannot be sent: the runner reports that.
-    PyErr_Clear();
-    return false;
-  }
-  Py_DECREF(answer);
+bool StepLoop::finish_plain_reset(std::int32_t env_id, Slot& slot, PyObject* result) {
+  if (!obs_ || !PyTuple_CheckExact(result) || PyTuple_GET_SIZE(result) != 2) return false;
+  if (!obs_.write(env_id, PyTuple_GET_ITEM(result, 0))) return false;
+  if (!write_info(env_id, slot, PyTuple_GET_ITEM(result, 1))) return false;
+  shm::count_reset(slot, false);
+  refresh(env_id);
   return true;
 }
 
-// Returns what the schema does not know (a new reference), or null.
-PyObject* StepLoop::pack(Slot& slot, std::int32_t env_id, PyObject* info, bool is_final) const {
+bool StepLoop::write_info(std::int32_t env_id, Slot& slot, PyObject* info) {
+  if (!PyDict_CheckExact(info)) return false;
+  if (PyDict_GET_SIZE(info) == 0) return true;
+  const nb::object extras = pack(slot, env_id, info, false);
+  if (extras.is_none()) return true;
+  try {
+    slot.reply_bytes = nb::cast<std::uint64_t>(ask("send_info", env_id, extras));
+  } catch (nb::python_error&) {
+    return false;  // it cannot be sent: the step counts all the same, and then the runner says why
+  }
+  return true;
+}
+
+// Returns a dict of what the schema does not know, or None.
+nb::object StepLoop::pack(Slot& slot, std::int32_t env_id, PyObject* info, bool is_final) const {
   const std::int64_t half = info_.row_bytes() / 2;
   char* target = info_.row(env_id) + (is_final ? half : 0);
   std::uint64_t& mask = is_final ? slot.final_mask : slot.info_mask;
   mask = 0;
   PyObject* extras = nullptr;
-  if (!schema_.pack(info, target, &mask, &extras)) {
-    Py_XDECREF(extras);
+  const bool is_packed = schema_.pack(info, target, &mask, &extras);
+  const nb::object found = nb::steal(extras);
+  if (!is_packed) throw nb::python_error();
+  return found.is_valid() ? found : nb::none();
+}
+
+// A result that is not plain.
+void StepLoop::finish_step(std::int32_t env_id, Slot& slot, const nb::object& result) {
+  const nb::object read = ask("read_step", result);
+  PyObject *leaves, *info;
+  double reward;
+  int terminated, truncated;
+  if (!PyArg_ParseTuple(read.ptr(), "OdppO!", &leaves, &reward, &terminated, &truncated, &PyDict_Type, &info)) {
     throw nb::python_error();
   }
-  return extras;
+  const bool ended = shm::count_step(slot, max_episode_steps_, reward, terminated != 0, truncated != 0);
+  const bool is_last = ended && has_final_rows(autoreset_);
+  const nb::object message = write_row(env_id, slot, leaves, info, is_last, nb::none());
+  if (!is_last) return send(env_id, slot, message);
+  method_ = "reset";
+  const nb::object first = returned(python([&] { return PyObject_CallNoArgs(reset_[env_id - first_env_].ptr()); }));
+  finish_reset(env_id, slot, first, message, true);
 }
 
-PyObject* StepLoop::fault(std::int32_t env_id, const char* method) {
-  nb::object error = take_exception();
-  check(python([&] { return PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, error.ptr()); }));
-  if (!PyErr_GivenExceptionMatches(error.ptr(), PyExc_KeyboardInterrupt)) return nullptr;
-  return error.release().ptr();
+// message: of the final row, if the reset follows a step; else None.
+void StepLoop::finish_reset(std::int32_t env_id, Slot& slot, const nb::object& result, nb::object message,
+                            bool is_same_step) {
+  const nb::object read = ask("read_reset", result);
+  PyObject *leaves, *info;
+  if (!PyArg_ParseTuple(read.ptr(), "OO!", &leaves, &PyDict_Type, &info)) throw nb::python_error();
+  message = write_row(env_id, slot, leaves, info, false, message);
+  shm::count_reset(slot, is_same_step);
+  send(env_id, slot, message);
+  refresh(env_id);
 }
 
-// Finishes the row of an env that raised where no exception is expected.
-PyObject* StepLoop::fail_row(std::int32_t env_id, Slot& slot, nb::python_error& error) {
-  nb::object value = nb::borrow(error.value());
-  const char* method = slot.op == shm::kReset ? "reset" : "step";
-  if (slot.op == shm::kCall) method = "call";
-  PyObject* answer = python([&] { return PyObject_CallMethod(runner_.ptr(), "fault", "isO", env_id, method, value.ptr()); });
-  if (answer == nullptr) {
-    PyErr_Clear();
-    if (slot.op != shm::kCall) shm::count_fault(slot, slot.op == shm::kReset);
-    slot.reply_bytes = 0;
+// Writes the columns of a row. Returns the message, which has what fits none; None if it is empty.
+nb::object StepLoop::write_row(std::int32_t env_id, Slot& slot, PyObject* leaves, PyObject* info, bool is_final,
+                               const nb::object& message) {
+  const nb::object extras = pack(slot, env_id, info, is_final);
+  return ask("write_row", env_id, nb::handle(leaves), extras, is_final, message);
+}
+
+void StepLoop::send(std::int32_t env_id, Slot& slot, const nb::object& message) {
+  if (!message.is_none()) slot.reply_bytes = nb::cast<std::uint64_t>(ask("send", env_id, message));
+}
+
+// Finishes the row, or the call, of an env that raised. Returns Ctrl-C in the caller's own thread, which the caller raises;
+// in a worker it is a fault like any other.
+nb::object StepLoop::fail_row(std::int32_t env_id, Slot& slot, nb::python_error& raised) {
+  if (!is_inline_) exit_if_forked(fork_generation_);
+  raised.restore();
+  const nb::object error = take_exception();
+  if (slot.op != shm::kCall) shm::count_fault(slot, std::strcmp(method_, "reset") == 0);
+  slot.reply_bytes = 0;
+  try {
+    slot.reply_bytes = nb::cast<std::uint64_t>(ask("fault", env_id, method_, error));
+  } catch (nb::python_error&) {
+    // The report raised too, such as a key's hash, or Ctrl-C again: the caller finds a fault without one.
   }
-  Py_XDECREF(answer);
-  if (!PyErr_GivenExceptionMatches(value.ptr(), PyExc_KeyboardInterrupt)) return nullptr;
-  return value.release().ptr();
+  if (!is_inline_ || !PyErr_GivenExceptionMatches(error.ptr(), PyExc_KeyboardInterrupt)) return {};
+  slot.phase = EF_BROKEN;  // also in a call
+  return error;
 }
 
 // ----------------------------------------------------------------------------- module
 
-namespace {
-
-int traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(Py_TYPE(self));
-  return nb::inst_ready(self) ? nb::inst_ptr<StepLoop>(self)->traverse(visit, arg) : 0;
-}
-
-int clear(PyObject* self) {
-  if (nb::inst_ready(self)) nb::inst_ptr<StepLoop>(self)->detach();
-  return 0;
-}
-
-PyType_Slot slots[] = {
-    {Py_tp_traverse, reinterpret_cast<void*>(traverse)}, {Py_tp_clear, reinterpret_cast<void*>(clear)}, {0, nullptr}};
-
-}  // namespace
-
 void bind_step_loop(nb::module_& module) {
-  nb::class_<StepLoop>(module, "StepLoop", nb::type_slots(slots))
+  module.def("fork_generation", &engine::fork_generation);
+  module.def("exit_if_forked", &exit_if_forked, nb::arg("generation"));
+  nb::class_<StepLoop>(module, "StepLoop")
       .def("__init__",
            [](StepLoop* self, nb::kwargs given) {
              StepLoopOptions options;
@@ -525,26 +512,15 @@ void bind_step_loop(nb::module_& module) {
                  .read("action", options.action)
                  .read("info", options.info)
                  .read("kept", options.kept)
+                 .read("envs", options.envs)
                  .read("runner", options.runner)
                  .finish();
              new (self) StepLoop(options);
            })
-      .def("set_env", &StepLoop::set_env, nb::arg("env_id"), nb::arg("env").none(), nb::arg("step").none(),
-           nb::arg("reset").none())
       .def("detach", &StepLoop::detach)
       .def("serve", &StepLoop::serve)
       .def("run_pending", &StepLoop::run_pending, nb::arg("deadline_ns"))
-      .def("begin_prompt", &StepLoop::begin_prompt)
-      .def("check_process", &StepLoop::check_process)
-      .def("count_step", &StepLoop::count_step)
-      .def("count_reset", &StepLoop::count_reset)
-      .def("count_fault", &StepLoop::count_fault)
-      .def("set_phase", &StepLoop::set_phase)
-      .def("take_seed", &StepLoop::take_seed)
-      .def("request_bytes", &StepLoop::request_bytes)
-      .def("set_reply_bytes", &StepLoop::set_reply_bytes)
-      .def("schema_bytes", &StepLoop::schema_bytes)
-      .def("pack_info", &StepLoop::pack_info);
+      .def("begin_prompt", &StepLoop::begin_prompt);
 }
 
 }  // namespace envfleet::bindings

@@ -1,9 +1,10 @@
 // StepLoop: the worker's side of Python envs: takes requests, calls the envs, writes their rows.
 //
 // The plain case is handled here: an env that returns an array with the dtype and shape of its space, or dicts and tuples of
-// such arrays and texts, numbers and flags, and infos that the schema knows. Everything else (seeds, faults, unusual types,
-// objects) is passed to the `runner`, a Python object (executors/python/runner.py) that handles all cases. The runner owns
-// the loop.
+// such arrays and texts, numbers and flags, and infos that the schema knows. For everything else (unusual types, objects,
+// messages, exceptions) the loop asks the `runner`, a Python object (executors/python/runner.py), and gets a result back:
+// the parts of what an env returned, a message for the caller, how many bytes a message has. The runner does not call the
+// loop.
 //
 // Thread safety: one thread at a time. Holds the GIL except while it waits.
 // Invariant: the row of a request is finished whatever the env raises, so that the caller never waits for it in vain.
@@ -84,65 +85,58 @@ struct StepLoopOptions {
   nanobind::object action;             // the column, if actions are one array; otherwise None
   nanobind::object info;               // the array of the info columns
   nanobind::list kept;                 // see KeptColumn; empty for pools that do not restart envs
+  nanobind::list envs;                 // this worker's envs; None: not built. The runner may replace them in call()
   nanobind::object runner;
 };
+
+// Ends this process if it is a child that an env has forked since this fork_generation(), and that has returned from the
+// env's call: two processes would serve the requests of one worker. To be called after every call of an env, before what it
+// returned is used.
+void exit_if_forked(std::int64_t generation);
 
 class StepLoop {
  public:
   explicit StepLoop(const StepLoopOptions& options);
 
-  // One env and its methods; None while it is not built.
-  void set_env(std::int32_t env_id, nanobind::object env, nanobind::object step, nanobind::object reset);
-  // Drops the references to the envs and to the runner, which owns this loop.
+  // Drops the references to the envs and to the runner.
   void detach();
-  // For the garbage collector: a loop whose pool was interrupted by Ctrl-C while it was made is never detached.
-  int traverse(visitproc visit, void* context) const;
 
   // Serves requests until the pool is stopped.
   void serve();
   // Serves requests in the caller's thread until there are none left or deadline_ns (negative: none) has passed.
   void run_pending(std::int64_t deadline_ns);
 
-  // --- called by the runner ----------------------------------------------------------------
-
-  // To be called after every call of an env, before its row is written. Ends the process if it is a child that the env
-  // has forked and that has returned from the env's call: two processes would serve the requests of one worker.
-  void check_process() const;
-
-  // Returns true if the episode ended.
-  bool count_step(std::int32_t env_id, double reward, bool terminated, bool truncated) {
-    return shm::count_step(queue_.slot(env_id), max_episode_steps_, reward, terminated, truncated);
-  }
-  void count_reset(std::int32_t env_id, bool is_same_step) { shm::count_reset(queue_.slot(env_id), is_same_step); }
-  void count_fault(std::int32_t env_id, bool in_reset) { shm::count_fault(queue_.slot(env_id), in_reset); }
-  void set_phase(std::int32_t env_id, std::uint8_t phase) { shm::set_phase(queue_.slot(env_id), phase); }
-
-  // The seed of the request as an int, once; otherwise None.
-  nanobind::object take_seed(std::int32_t env_id);
-  std::uint64_t request_bytes(std::int32_t env_id) const { return queue_.slot(env_id).request_bytes; }
-  void set_reply_bytes(std::int32_t env_id, std::uint64_t count) { queue_.slot(env_id).reply_bytes = count; }
-  std::uint64_t schema_bytes(std::uint32_t version) const { return queue_.header().schema_bytes[version]; }
   // An env waits for input at a debugger's prompt: until its call ends it has no time limit, however many prompts open. The
   // runner's end_prompt() is called when it has ended, and after the calls that were requested by then. Returns the env's
   // id.
   std::int32_t begin_prompt();
-  // Packs the keys that the schema knows; returns the rest as a dict, or None.
-  nanobind::object pack_info(std::int32_t env_id, nanobind::dict info, bool is_final);
 
  private:
   void wait();
   void run_next();
   void end_prompt();
   void load_schema();
-  PyObject* run(std::int32_t env_id, shm::Slot& slot);
-  PyObject* run_step(std::int32_t env_id, shm::Slot& slot, const nanobind::object& step);
-  PyObject* run_reset(std::int32_t env_id, shm::Slot& slot);
-  bool finish_plain_step(std::int32_t env_id, shm::Slot& slot, PyObject* result, bool then_reset);
+  void run(std::int32_t env_id, shm::Slot& slot);
+  void run_step(std::int32_t env_id, shm::Slot& slot, const nanobind::object& step);
+  void run_reset(std::int32_t env_id, shm::Slot& slot);
+  void run_call(std::int32_t env_id, shm::Slot& slot);
+  nanobind::object returned(PyObject* result) const;
+  bool finish_plain_step(std::int32_t env_id, shm::Slot& slot, PyObject* result);
+  bool finish_plain_reset(std::int32_t env_id, shm::Slot& slot, PyObject* result);
+  void finish_step(std::int32_t env_id, shm::Slot& slot, const nanobind::object& result);
+  void finish_reset(std::int32_t env_id, shm::Slot& slot, const nanobind::object& result, nanobind::object message,
+                    bool is_same_step);
+  nanobind::object fail_row(std::int32_t env_id, shm::Slot& slot, nanobind::python_error& error);
   void refresh(std::int32_t env_id);
+  nanobind::object take_seed(shm::Slot& slot) const;
   bool write_info(std::int32_t env_id, shm::Slot& slot, PyObject* info);
-  PyObject* pack(shm::Slot& slot, std::int32_t env_id, PyObject* info, bool is_final) const;
-  PyObject* fault(std::int32_t env_id, const char* method);
-  PyObject* fail_row(std::int32_t env_id, shm::Slot& slot, nanobind::python_error& error);
+  nanobind::object pack(shm::Slot& slot, std::int32_t env_id, PyObject* info, bool is_final) const;
+  nanobind::object write_row(std::int32_t env_id, shm::Slot& slot, PyObject* leaves, PyObject* info, bool is_final,
+                             const nanobind::object& message);
+  void send(std::int32_t env_id, shm::Slot& slot, const nanobind::object& message);
+  // Calls a method of the runner. Throws what it raises.
+  template <class... Arguments>
+  nanobind::object ask(const char* method, const Arguments&... arguments) const;
 
   nanobind::object buffer_;  // keeps the memory alive
   shm::WorkerQueue queue_;
@@ -153,9 +147,11 @@ class StepLoop {
   Column info_;
   std::vector<KeptColumn> kept_;
   nanobind::object runner_;
-  std::vector<nanobind::object> env_, step_, reset_;
-  std::uint32_t num_forks_;    // of this process when the loop was made
-  std::int64_t clock_ns_ = 0;  // 0: not read since the last wait
+  nanobind::list envs_;
+  std::vector<nanobind::object> step_, reset_;  // methods of the envs; invalid: not built
+  const std::int64_t fork_generation_;          // when the loop was made
+  const char* method_ = "";                     // of the env, that the current request runs
+  std::int64_t clock_ns_ = 0;                   // 0: not read since the last wait
   bool is_inline_ = false;
   bool has_prompt_ = false;
   std::uint32_t schema_version_ = 0;

@@ -54,6 +54,9 @@ class CallGuard {
     owner_.store(std::thread::id(), std::memory_order_release);
     return has_close_.load(std::memory_order_relaxed);
   }
+  // Inside a call that returns something which the same thread completes in its next call: until then, other threads are
+  // refused. Its next call may be another one: an exception has lost what was returned then.
+  void reserve() { reserved_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
   // Inside a native call: false allows the pool's own code to make nested calls, true forbids it again.
   void set_in_call(bool is_in_call) { is_in_call_ = is_in_call; }
 
@@ -126,12 +129,21 @@ class CallGuard {
       owner_.store(std::thread::id(), std::memory_order_release);
       return Entry::closed;
     }
+    const std::thread::id reserved = reserved_.load(std::memory_order_relaxed);
+    if (reserved != std::thread::id()) [[unlikely]] {
+      if (reserved != std::this_thread::get_id()) {
+        owner_.store(std::thread::id(), std::memory_order_release);
+        return Entry::busy;
+      }
+      reserved_.store(std::thread::id(), std::memory_order_relaxed);
+    }
     is_in_call_ = is_call;
     return Entry::inside;
   }
 
   const std::int64_t fork_generation_ = engine::fork_generation();
   std::atomic<std::thread::id> owner_{};
+  std::atomic<std::thread::id> reserved_{};             // written by the owner
   bool is_in_call_ = false, is_between_parts_ = false;  // used by the owner
   std::atomic<std::uint32_t> attention_{0};
   std::atomic<bool> is_closing_{false}, is_cancelled_{false}, has_close_{false};

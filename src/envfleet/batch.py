@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet.spaces import batched_leaf, join, leaves_of
-from envfleet.tracebacks import pack, unpack
+from envfleet.tracebacks import cut_own_frames, message_of, pack, traceback_of, unpack
 
 if TYPE_CHECKING:
     from envfleet.spec import EnvSpec
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fault:
-    """An env that raised: its id, the method, and the message."""
+    """An env that raised: its id, the method, and the message.
+
+    It is made where the env raised, and travels with its exception to where the user reads it.
+    """
 
     env_id: int
     method: str
@@ -30,6 +33,15 @@ class Fault:
     traceback: str = ""
     cause: BaseException | None = field(default=None, compare=False)  # the exception itself, with the env's frames
     exit_code: int | None = None  # of a worker that died; negative: the signal that killed it; or UNKNOWN_EXIT
+
+    @classmethod
+    def of(cls, error: BaseException, method: str, env_id: int = -1) -> Fault:
+        """Return the fault of an env that raised this, without envfleet's own frames in its traceback.
+
+        env_id: -1 where it is not known, as in a worker with generators.
+        """
+        cut_own_frames(error)
+        return cls(env_id, method, message_of(error), traceback_of(error), error)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "cause": None if self.cause is None else pack(self.cause)}

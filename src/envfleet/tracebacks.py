@@ -13,6 +13,7 @@ import linecache
 import os
 import pickle
 import threading
+import traceback as traceback_module
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,10 +28,15 @@ _MAX_CHAIN = 20
 _MAX_FRAMES = 2000  # of an endless recursion, from both ends
 _MAX_LINES = 10  # of source code, of a statement that spans several
 _MAX_REMOTE_FILES = 200
+_MAX_TEXT = 20_000
 
 _PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 # The envs of envfleet, and what wraps an env: their frames belong to the env.
 _ENV_FOLDERS = tuple(_PACKAGE + name + os.sep for name in ("envs", "compat", "wrappers"))
+
+
+class WrongResultError(Exception):
+    """An env returned a value of the wrong form; the message says what was expected and what it returned."""
 
 
 class UnpicklableError(Exception):
@@ -40,6 +46,35 @@ class UnpicklableError(Exception):
 def origin_of(error: BaseException) -> BaseException | None:
     """Return what is printed above an exception, for a `raise ... from` that leaves it as the env raised it."""
     return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+# --- exceptions as texts -------------------------------------------------------------------------
+
+
+def message_of(error: BaseException) -> str:
+    """Return the message of an exception, preceded by its type unless that is a RuntimeError."""
+    try:
+        text = str(error)
+    except Exception:
+        text = "(its str() raised)"
+    if type(error) not in (RuntimeError, WrongResultError):
+        name = type(error).__name__
+        text = f"{name}: {text}" if text else name
+    return encodable(text)
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return an exception as Python prints it."""
+    try:
+        lines = traceback_module.format_exception(type(error), error, error.__traceback__)
+        return encodable("".join(lines)[-_MAX_TEXT:])
+    except Exception:
+        return ""
+
+
+def encodable(text: str) -> str:
+    r"""Return the text, shortened if need be, with \ufffd for lone surrogates, which cannot be encoded."""
+    return text[:_MAX_TEXT].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 # --- envfleet's own frames -----------------------------------------------------------------------

@@ -40,6 +40,10 @@ def call_remedy(fault: Fault, remedy: str) -> str:
     return remedy if fault.exit_code is None else RESET_REMEDY
 
 
+class NoSuchAttributeError(AttributeError):
+    """An env lacks the attribute that the caller asked for: the caller's mistake, not the env's."""
+
+
 class EnvStateError(StateError):
     """A state of one env that cannot be saved or restored. problem: what cannot be done, and why."""
 

@@ -23,7 +23,6 @@ from envfleet.envs.family import Renderer
 from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.executors.env_reports import EnvStateError
-from envfleet.executors.python.exception_report import report_exception
 from envfleet.options import PoolConfig
 from envfleet.seeding import Words
 from envfleet.spaces import assembler_of
@@ -228,7 +227,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         except EnvfleetError:  # a missing package, or a graphics stack that does not work
             raise
         except Exception as error:  # the renderer, Gymnasium's code, does not expect every value of an attribute
-            fault = report_exception(error, "render", packed=False).fault(env_id, error)
+            fault = Fault.of(error, "render", env_id)
             remedy = "set attributes that can be drawn, or reset the env"
             raise EnvError((fault,), None, remedy) from error
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.python.building import SpecMaker, build_envs, close_on_error, describe_envs
+from envfleet.executors.python.building import SpecMaker, accept_any_process, build_envs, close_on_error, describe_envs
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner
@@ -39,9 +39,9 @@ class SerialExecutor(PythonExecutor):
                 side_channel,
                 env_builders.builders,
                 envs,
-                env_builders.max_episode_steps,
-                num_cores=0,
+                accept_any_process,
             )
+            self._loop = self._runner.make_loop(env_builders.max_episode_steps, num_cores=0)
             super().__init__(
                 make_spec(description),
                 config,
@@ -50,7 +50,7 @@ class SerialExecutor(PythonExecutor):
                 buffer,
                 side_channel,
                 may_spin=False,
-                run_inline=self._runner.run_pending,
+                run_inline=self._loop.run_pending,
             )
 
     def local_envs(self) -> list[Any]:
@@ -63,4 +63,5 @@ class SerialExecutor(PythonExecutor):
         pass
 
     def _end_workers(self) -> list[tuple[int, str]]:
+        self._loop.detach()
         return self._runner.close(in_callers_thread=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from envfleet import _native
@@ -15,13 +16,13 @@ from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.python.building import SpecMaker, build_envs, close_on_error, describe_envs
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import LocalSideChannel
 from envfleet.making.builders import EnvBuilders
 from envfleet.options import PoolConfig
+from envfleet.tracebacks import message_of
 
 
 class ThreadsExecutor(PythonExecutor):
@@ -35,6 +36,7 @@ class ThreadsExecutor(PythonExecutor):
         self._affinity_offset = config.thread_affinity_offset
         self._threads: list[threading.Thread] = []
         self._runners: list[EnvRunner] = []
+        self._loops: list[_native.StepLoop] = []
         self._failures: dict[int, str] = {}
         self._close_faults: list[tuple[int, str]] = []
         with close_on_error(envs):
@@ -48,6 +50,7 @@ class ThreadsExecutor(PythonExecutor):
             super().__init__(make_spec(description), config, params, layout, buffer, side_channel, may_spin=False)
         for worker in range(num_workers):
             self._runners.append(self._make_runner(worker, envs))
+            self._loops.append(self._make_loop(worker))
             self._threads.append(self._make_thread(worker))
             self._start_thread(worker)
 
@@ -57,8 +60,11 @@ class ThreadsExecutor(PythonExecutor):
         env_ids = self._worker_envs[worker]
         built = {env_id: envs[env_id] for env_id in env_ids if env_id in envs}
         builders = self._env_builders.builders[env_ids.start : env_ids.stop]
-        limit = self._env_builders.max_episode_steps
-        return EnvRunner(layout, buffer, worker, side_channel, builders, built, limit, _native.usable_cores())
+        check_process = partial(_native.exit_if_forked, _native.fork_generation())
+        return EnvRunner(layout, buffer, worker, side_channel, builders, built, check_process)
+
+    def _make_loop(self, worker: int) -> _native.StepLoop:
+        return self._runners[worker].make_loop(self._env_builders.max_episode_steps, _native.usable_cores())
 
     def _make_thread(self, worker: int) -> threading.Thread:
         # Without a reference to this executor: a pool that is dropped must be collected.
@@ -66,6 +72,7 @@ class ThreadsExecutor(PythonExecutor):
             target=_serve,
             args=(
                 self._runners[worker],
+                self._loops[worker],
                 worker,
                 self._affinity_offset,
                 self._native,
@@ -101,6 +108,7 @@ class ThreadsExecutor(PythonExecutor):
         try:
             self._native.revive(worker)
             self._runners[worker] = self._make_runner(worker, {})
+            self._loops[worker] = self._make_loop(worker)
             self._threads[worker] = self._make_thread(worker)
             self._start_thread(worker)
         except BaseException:
@@ -127,6 +135,7 @@ class ThreadsExecutor(PythonExecutor):
 
 def _serve(
     runner: EnvRunner,
+    loop: _native.StepLoop,
     worker: int,
     affinity_offset: int,
     pool: _native.PythonPool,
@@ -135,8 +144,9 @@ def _serve(
 ) -> None:
     try:
         pin_worker(affinity_offset, worker)
-        runner.serve()
+        loop.serve()
     except BaseException as error:  # never an env's: those are caught where they happen
         failures[worker] = message_of(error)
         pool.mark_dead(worker)
+    loop.detach()
     close_faults.extend(runner.close())

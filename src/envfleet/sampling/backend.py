@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from envfleet.batch import Fault
-from envfleet.executors.python.exception_report import report_exception
 from envfleet.sampling.generators import (
     START,
     TRAJS,
@@ -156,4 +155,4 @@ class SerialBackend(GeneratorBackend):
 
 
 def _fault(generator: int, error: BaseException, method: str) -> Fault:
-    return report_exception(error, method, packed=False).fault(generator, cause=error)
+    return Fault.of(error, method, generator)

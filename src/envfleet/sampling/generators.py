@@ -8,7 +8,7 @@ from typing import Any
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, WorkerDied, short_repr
 from envfleet.executors.env_reports import import_remedy
-from envfleet.executors.python.exception_report import WrongResultError
+from envfleet.tracebacks import WrongResultError
 
 READY = "ready"
 START, TRAJS = "its start", "trajs()"  # where a generator failed: Fault.method

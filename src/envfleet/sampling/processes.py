@@ -31,11 +31,11 @@ from envfleet.errors import EnvfleetError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
 from envfleet.executors.processes.worker import ProcessContext
-from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.sampling.backend import Event, EventKind, GeneratorBackend
 from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_error
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory
 from envfleet.sampling.worker import GeneratorJob
+from envfleet.tracebacks import message_of
 
 _KILL_TIMEOUT_S = 5.0
 _GRACE_S = 1.0  # for the trajectory that is running when the runner is closed
@@ -132,7 +132,9 @@ class ProcessesBackend(GeneratorBackend):
                 worker.close(_KILL_TIMEOUT_S)
             self._scheduler.close_files()
             self._queue.close_pipe()
-        return [worker.close_report.fault(worker.generator) for worker in self._workers if worker.close_report]
+        return [
+            replace(worker.close_report, env_id=worker.generator) for worker in self._workers if worker.close_report
+        ]
 
     def _await_start(self) -> None:
         while True:
@@ -347,7 +349,7 @@ class _Worker:
         self._job = job
         self._start_method = start_method
         self.start_count = 0
-        self.close_report: ExceptionReport | None = None
+        self.close_report: Fault | None = None
         self.start()
 
     def start(self) -> None:
@@ -544,7 +546,7 @@ class _Scheduler:
             worker.is_starting = False
             if event == "failed":  # the process exits, so the generator needs another one
                 worker.has_failed = worker.is_lost = True
-            self._fail(worker, detail.fault(worker.generator), stream or self._queue.stream)
+            self._fail(worker, replace(detail, env_id=worker.generator), stream or self._queue.stream)
 
     def _on_trajectory(self, worker: _Worker, stream: int, header: Header, fd: int | None) -> None:
         if stream != self._queue.stream:
@@ -556,7 +558,7 @@ class _Scheduler:
         try:
             received = ReceivedObject(header, fd)
         except Exception as error:
-            self._fail(worker, report_exception(error, TRAJS, packed=False).fault(worker.generator, error), stream)
+            self._fail(worker, Fault.of(error, TRAJS, worker.generator), stream)
             return
         worker.arrived_bytes += received.num_bytes
         event = Event(worker.generator, "trajectory", received.load, num_bytes=received.num_bytes)

@@ -21,7 +21,6 @@ from typing import Any
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
-from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
@@ -38,6 +37,7 @@ from envfleet.sampling.generators import (
 from envfleet.sampling.serialization import pickle_factory
 from envfleet.sampling.weights import WeightsStore, set_process_store
 from envfleet.sampling.worker import StopWorker
+from envfleet.tracebacks import message_of
 
 _GRACE_S = 1.0
 # Nothing wakes up a thread that waits for Ray: this is how often it checks whether another one has ended its stream.
@@ -89,7 +89,7 @@ class GeneratorActor:
             self._generator = RestartableGenerator(ray.cloudpickle.loads(factory))
             self._generator.start()
         except BaseException as error:
-            return "failed", report_exception(error, START, packed=True)
+            return "failed", Fault.of(error, START)
         return "ready", None
 
     def restart(self, stream: int, weights: _WeightsRef | None) -> _Answer:
@@ -119,17 +119,17 @@ class GeneratorActor:
             self.start_stream(stream + 1)
             with contextlib.suppress(Exception):
                 self._generator.close()  # it is still open if its trajectory could not be pickled
-            return "raised", report_exception(error, method, packed=True)
+            return "raised", Fault.of(error, method)
         finally:
             self._running_thread = None
 
-    def close(self) -> ExceptionReport | None:
+    def close(self) -> Fault | None:
         """Close the generator; return what its finally blocks raised."""
         try:
             if self._generator is not None:
                 self._generator.close()
         except BaseException as error:
-            return report_exception(error, "close()", packed=True)
+            return Fault.of(error, "close()")
         return None
 
     # --- control -------------------------------------------------------------------------------------
@@ -413,7 +413,7 @@ class RayBackend(GeneratorBackend):
             return self._lose(worker, "was lost with its node, before its trajectory was fetched")
         except Exception as error:
             worker.remove_first()
-            return self._halt(worker, report_exception(error, TRAJS, packed=False).fault(worker.generator, error))
+            return self._halt(worker, Fault.of(error, TRAJS, worker.generator))
         worker.remove_first()
         self._next_first = (worker.generator + 1) % len(self._workers)
         if kind == "placed":
@@ -427,7 +427,7 @@ class RayBackend(GeneratorBackend):
         elif kind in ("raised", "failed"):
             if kind == "failed":
                 self._end(worker)
-            return self._halt(worker, content.fault(worker.generator))
+            return self._halt(worker, replace(content, env_id=worker.generator))
         return None
 
     def _halt(self, worker: _Worker, fault: Fault) -> Event:
@@ -528,5 +528,5 @@ class RayBackend(GeneratorBackend):
         for ref in done:
             with contextlib.suppress(self._ray.exceptions.RayError):
                 if (report := self._ray.get(ref)) is not None:
-                    faults.append(report.fault(refs[ref].generator))
+                    faults.append(replace(report, env_id=refs[ref].generator))
         return faults

@@ -21,7 +21,6 @@ from envfleet.backends import Backend, find_backend
 from envfleet.batch import Fault
 from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
 from envfleet.executors.processes.worker import exit_with_parent
-from envfleet.executors.python.exception_report import report_exception
 from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
 from envfleet.options import START_METHODS, RayConfig, checked_ray_config
 from envfleet.sampling.backend import Event, GeneratorBackend, SerialBackend
@@ -382,7 +381,7 @@ class Trajectories(Iterator[Any]):
         try:
             return event.load()
         except Exception as error:
-            fault = report_exception(error, TRAJS, packed=False).fault(event.generator, error)
+            fault = Fault.of(error, TRAJS, event.generator)
             remedy = (
                 "its trajectory arrived, but could not be unpickled here; yield objects that this process can import"
             )

@@ -19,9 +19,9 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
+from envfleet.batch import Fault
 from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
-from envfleet.executors.python.exception_report import ExceptionReport, report_exception
 from envfleet.executors.python.side_channel import dump
 from envfleet.sampling.generators import START, TRAJS, GeneratorReturned, RestartableGenerator
 from envfleet.sampling.serialization import ObjectPickler, ReceivedObject
@@ -77,7 +77,7 @@ class _Worker:
         threading.Thread(target=self._read, name="envfleet-reader", daemon=True).start()
         generator: RestartableGenerator | None = None
         was_asked = True
-        report: ExceptionReport | None = None
+        report: Fault | None = None
         try:
             self._tell("starting", 0)
             if has_weights:
@@ -89,7 +89,7 @@ class _Worker:
                 raise
             except BaseException as error:
                 self._check_process()
-                self._tell("failed", 0, report_exception(error, START, packed=True))
+                self._tell("failed", 0, Fault.of(error, START))
                 return
             self._check_process()
             self._tell("ready", 0)
@@ -102,12 +102,12 @@ class _Worker:
                 try:
                     generator.close()
                 except BaseException as error:
-                    report = report_exception(error, "close()", packed=True)
+                    report = Fault.of(error, "close()")
             self._check_process()
             self._has_stopped.set()
             if self._reader_error is not None:
                 # No request can arrive without that thread: the caller is told, and starts another worker.
-                self._tell("failed", 0, report_exception(self._reader_error, TRAJS, packed=True))
+                self._tell("failed", 0, Fault.of(self._reader_error, TRAJS))
             self._tell("closed", 0, report)
         if not was_asked:  # the signal came from elsewhere: it ends the process in the usual way
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -143,7 +143,7 @@ class _Worker:
                 self._check_process()
                 with contextlib.suppress(Exception):
                     generator.close()  # it is still open if its trajectory could not be pickled
-                self._halt("raised", stream, report_exception(error, method, packed=True))
+                self._halt("raised", stream, Fault.of(error, method))
 
     def _check_process(self) -> None:
         """End a child that the generator has forked and that came back from it: two would answer for one worker."""
@@ -176,7 +176,7 @@ class _Worker:
             if fd is not None:
                 os.close(fd)
 
-    def _halt(self, event: str, stream: int, report: ExceptionReport | None) -> None:
+    def _halt(self, event: str, stream: int, report: Fault | None) -> None:
         with self._changed:
             # If another stream has begun meanwhile, it starts the generator again.
             if stream == self._stream:

@@ -115,12 +115,11 @@ class ProcessesExecutor(PythonExecutor):
         if message is None:
             process.wait(_KILL_TIMEOUT_S)
             code = process.exit_code if process.exit_code is not None else -int(signal.SIGKILL)
-            fault = Fault(env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
-            raise EnvError.of((fault,), None, "an env of this worker ended the process while it was being built")
+            death = Fault(env_ids[0], "__init__", f"its worker process {process.exit_reason}", exit_code=code)
+            raise EnvError.of((death,), None, "an env of this worker ended the process while it was being built")
         received, *details = pickle.loads(message[0])
         if received == "failed":
-            env_id, report = details
-            fault = report.fault(env_id)
+            fault: Fault = details[0]
             if isinstance(fault.cause, ConfigError):
                 raise fault.cause
             raise EnvError.of((fault,), None, build_remedy(fault)) from fault.cause

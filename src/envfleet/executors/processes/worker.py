@@ -25,12 +25,12 @@ from typing import Any
 
 from envfleet import _native
 from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
+from envfleet.batch import Fault
 from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
 from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
-from envfleet.executors.python.exception_report import report_exception
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import FileSideChannel, dump
@@ -110,10 +110,10 @@ class WorkerEnvs:
         try:
             builders = pickle.loads(self.builders)
         except BaseException as error:
-            channel.send(dump(("failed", self.env_ids[0], report_exception(error, "__init__", packed=True))))
+            channel.send(dump(("failed", Fault.of(error, "__init__", self.env_ids[0]))))
             return
         envs: dict[int, Any] = {}
-        check_process = partial(_exit_if_forked, os.getpid())
+        check_process = partial(_native.exit_if_forked, _native.fork_generation())
         if self.build_now:
             try:
                 try:
@@ -121,10 +121,8 @@ class WorkerEnvs:
                 finally:
                     debugger.end_prompt()
             except EnvfleetError as error:
-                faults = getattr(error, "faults", None)
-                env_id = faults[0].env_id if faults else self.env_ids[0]
-                cause = faults[0].cause if faults and faults[0].cause is not None else error
-                channel.send(dump(("failed", env_id, report_exception(cause, "__init__", packed=True))))
+                faults = getattr(error, "faults", None) or [Fault.of(error, "__init__", self.env_ids[0])]
+                channel.send(dump(("failed", faults[0])))
                 return
         channel.send(dump(("built", _describe_all(envs))))
         message = channel.recv()
@@ -143,12 +141,13 @@ class WorkerEnvs:
             side_channel,
             builders,
             envs,
-            options.max_episode_steps,
-            options.num_cores,
+            check_process,
         )
-        debugger.call_when_it_opens(runner.begin_prompt)
+        loop = runner.make_loop(options.max_episode_steps, options.num_cores)
+        debugger.call_when_it_opens(loop.begin_prompt)
         channel.send(dump(("ready", None)))
-        runner.serve()
+        loop.serve()
+        loop.detach()
         close_faults = runner.close()
         with contextlib.suppress(OSError):  # the caller may be gone
             channel.send(dump(("closed", close_faults)))
@@ -247,12 +246,6 @@ def _run(channel: Channel) -> None:
     context, job = pickle.loads(message[0])
     context.apply()
     job.run(channel)
-
-
-def _exit_if_forked(worker_pid: int) -> None:
-    """End this process if an env has forked it, or two processes would answer for one worker."""
-    if os.getpid() != worker_pid:
-        os._exit(1)
 
 
 def _describe_all(envs: dict[int, Any]) -> list[EnvDescription]:

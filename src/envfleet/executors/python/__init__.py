@@ -6,7 +6,6 @@ building          builds envs and describes them
 layout            where each column lies in the memory
 side_channel      messages for everything that has no fixed size
 info_schema       which infos are columns
-exception_report  exceptions in a form that can be sent
 
 The queues, the waits and the plain case of a step are in native/shm and native/bindings.
 """

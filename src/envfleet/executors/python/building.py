@@ -11,11 +11,12 @@ from typing import Any
 import cloudpickle
 import gymnasium
 
+from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.env_reports import build_remedy
-from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.making.builders import EnvBuilder
 from envfleet.spec import EnvSpec
+from envfleet.tracebacks import message_of
 
 
 @dataclass(frozen=True)
@@ -91,14 +92,14 @@ def describe_envs(envs: Mapping[int, Any]) -> EnvDescription:
     return common_description([describe_env(env) for env in envs.values()])
 
 
-def _accept_any_process() -> None:
+def accept_any_process() -> None:
     """Do nothing: a child forked in the caller's process is a copy of the user's program and may continue."""
 
 
 def build_envs(
     builders: Sequence[EnvBuilder],
     env_ids: Iterable[int],
-    check_process: Callable[[], None] = _accept_any_process,
+    check_process: Callable[[], None] = accept_any_process,
     *,
     is_interruptible: bool = True,
 ) -> dict[int, Any]:
@@ -125,7 +126,7 @@ def build_envs(
             except BaseException as error:
                 if is_interruptible and isinstance(error, KeyboardInterrupt):
                     raise
-                fault = report_exception(error, "__init__", packed=False).fault(env_id, error)
+                fault = Fault.of(error, "__init__", env_id)
                 raise EnvError((fault,), None, build_remedy(fault)) from error
             other_id = env_id_of.setdefault(id(env), env_id)
             if other_id != env_id:
@@ -139,7 +140,7 @@ def build_envs(
     return envs
 
 
-def close_envs(envs: Iterable[Any], check_process: Callable[[], None] = _accept_any_process) -> None:
+def close_envs(envs: Iterable[Any], check_process: Callable[[], None] = accept_any_process) -> None:
     """Close envs that will not be used. What they raise is ignored: an earlier exception is already on its way.
 
     check_process: as for build_envs().

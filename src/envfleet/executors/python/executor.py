@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
 
@@ -16,8 +17,13 @@ from envfleet.autoreset import NATIVE_CODES, Phase
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, REFUSED, PoolBackedExecutor, Refused, all_env_ids
-from envfleet.executors.env_reports import BUILD_REMEDY, EnvCloseWarning, EnvStateError, call_remedy
-from envfleet.executors.python.exception_report import ExceptionReport, NoSuchAttributeError, message_of
+from envfleet.executors.env_reports import (
+    BUILD_REMEDY,
+    EnvCloseWarning,
+    EnvStateError,
+    NoSuchAttributeError,
+    call_remedy,
+)
 from envfleet.executors.python.info_schema import InfoSchema
 from envfleet.executors.python.layout import Layout, native_action_space, read_text
 from envfleet.executors.python.runner import ObjectAction, ResetArguments
@@ -29,10 +35,11 @@ from envfleet.seeding import Words
 from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
 from envfleet.spec import EnvSpec
 from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
 
-# Used if an exception of an env could not be reported, because the report raised too.
-_NO_REPLY: dict[str, Any] = {"fault": (ExceptionReport("call", "it raised, and its report raised too", ""), None)}
+# The message of an exception of an env that could not be reported.
+_NO_REPORT = "it raised, and its report raised too"
 
 
 class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
@@ -60,7 +67,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._side_channel = side_channel
         self._params = params
         self._all_ids = all_env_ids(config.num_envs)
-        self._is_plain = plain_array_leaf(layout.obs_leaves) is not None and not layout.has_finals
+        self._is_single = plain_array_leaf(layout.obs_leaves) is not None
+        self._is_plain = self._is_single and not layout.has_finals
         self._native = _native.PythonPool(
             buffer=buffer,
             num_envs=config.num_envs,
@@ -77,7 +85,8 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             info=self._columns.info,
             all_ids=self._all_ids,
             copy=config.copy,
-            is_plain=self._is_plain,
+            is_single=self._is_single,
+            batch_type=Batch,
             run_inline=run_inline,
             on_overdue=on_overdue,
         )
@@ -89,50 +98,46 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._last_objects: list[Sequence[Any] | None] = [None] * config.num_envs
         # Envs that died with their worker and that the restarted worker has not built yet.
         self._lost: set[int] = set()
+        # Of the faults that the native pool keeps, those that were read, by env id.
+        self._faults: dict[int, Fault] = {}
         self.call_guard = self._native.call_guard
 
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         if type(actions) is LeafColumns:
-            return self.step_checked(actions, env_ids, timeout_s)
-        return self._to_batch(self._native.step(self, actions, env_ids, timeout_s))
+            return REFUSED if self.call_guard.needs_attention else self.step_checked(actions, env_ids, timeout_s)
+        return self._finished(self._native.step(actions, env_ids, timeout_s))
 
     def step_checked(self, actions: LeafColumns, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        self._store_actions(actions, env_ids)
-        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
+        if not self._store_actions(actions, env_ids):
+            return REFUSED
+        return self._finished(self._native.step_stored(env_ids, timeout_s))
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         if type(actions) is LeafColumns:
-            return self.send_checked(actions, env_ids)
+            return not self.call_guard.needs_attention and self.send_checked(actions, env_ids)
         return self._native.send(actions, env_ids)
 
     def send_checked(self, actions: LeafColumns, env_ids: Any) -> bool:
-        self._store_actions(actions, env_ids)
-        return self._native.send_stored(env_ids)
+        return self._store_actions(actions, env_ids) and self._native.send_stored(env_ids)
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        return self._to_batch(self._native.recv(self, timeout_s))
+        return self._finished(self._native.recv(timeout_s))
 
-    def _to_batch(self, result: _native.Rows | Batch | Literal[False] | None) -> Batch | Refused | None:
-        if type(result) is _native.Rows:
-            # One observation array, no messages, no final rows: the most common case.
-            return Batch(
-                result.obs[0],
-                result.reward,
-                result.terminated,
-                result.truncated,
-                result.env_id,
-                result.elapsed_step,
-                result.info or {},
-                None,
-                (),
-            )
-        return REFUSED if result is False else result  # type: ignore[return-value]  # neither Rows nor bool any more
+    def _finished(self, batch: Batch | Literal[False] | None) -> Batch | Refused | None:
+        """Return what a native call returned, with a batch in its final form."""
+        if type(batch) is not Batch:
+            return REFUSED if batch is False else None
+        if self._is_plain and not batch.faults:
+            return batch
+        # The native call has kept other threads out until now, if it is not part of a method that does.
+        return self._finish(batch) if self.call_guard.is_mine else self.call_guard.run(self._finish, batch)
 
-    def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> None:
-        """Write checked actions where their envs find them."""
-        self._native.finish_abandoned_call()
+    def _store_actions(self, leaves: LeafColumns, env_ids: NDArray[np.int32] | None) -> bool:
+        """Write checked actions where their envs find them. Returns False if one of these envs is in flight."""
+        if not self._native.clear_requests(env_ids):
+            return False
         rows = slice(None) if env_ids is None else env_ids
         objects = []
         for column, values in zip(self._columns.action, leaves, strict=True):
@@ -140,16 +145,16 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
                 objects.append(values)
             else:
                 column[rows] = values
-        for row, env_id in enumerate(self._all_ids if env_ids is None else env_ids):
-            request = [values[row] for values in objects]
-            num_bytes = self._side_channel.put_request(int(env_id), request) if request else 0
-            self._native.set_request_bytes(int(env_id), num_bytes)
+        if objects:
+            for row, env_id in enumerate(self._all_ids if env_ids is None else env_ids):
+                self._put_request(int(env_id), [values[row] for values in objects])
+        return True
 
     def step_objects(
         self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None, timeout_s: float
     ) -> Batch | Refused | None:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
-        return self._to_batch(self._native.step_stored(self, env_ids, timeout_s))
+        return self._finished(self._native.step_stored(env_ids, timeout_s))
 
     def send_objects(self, actions: Sequence[Any], env_ids: NDArray[np.int32] | None) -> bool:
         self._put_requests(env_ids, [ObjectAction(action) for action in actions])
@@ -161,6 +166,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         self._put_options(env_ids, options)
+        self._forget_faults(env_ids)
         self._native.send_reset(env_ids)
 
     def reset_each(
@@ -171,10 +177,12 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
 
     def send_reset_each(self, env_ids: NDArray[np.int32] | None, arguments: Sequence[Mapping[str, Any]]) -> None:
         self._put_requests(env_ids, [ResetArguments(dict(own)) for own in arguments])
+        self._forget_faults(env_ids)
         self._native.send_reset(env_ids)
 
     def _run_reset(self, env_ids: NDArray[np.int32] | None, timeout_s: float) -> Batch | None:
-        batch = self._to_batch(self._native.reset(self, env_ids, timeout_s))
+        self._forget_faults(env_ids)
+        batch = self._finished(self._native.reset(env_ids, timeout_s))
         assert not isinstance(batch, Refused), "a reset is accepted or raises"
         return batch
 
@@ -184,54 +192,55 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
 
     def _put_requests(self, env_ids: NDArray[np.int32] | None, requests: Sequence[Any]) -> None:
         """Write one request per env into the side channel; None stands for no request."""
-        self._native.finish_abandoned_call()
+        self._native.clear_requests(env_ids)
         for env_id, request in zip(self._all_ids if env_ids is None else env_ids, requests, strict=True):
-            num_bytes = 0 if request is None else self._side_channel.put_request(int(env_id), request)
-            self._native.set_request_bytes(int(env_id), num_bytes)
+            if request is not None:
+                self._put_request(int(env_id), request)
+
+    def _put_request(self, env_id: int, request: Any) -> None:
+        self._native.set_request_bytes(env_id, self._side_channel.put_request(env_id, request))
 
     def drop_pending(self, timeout_s: float) -> bool:
-        return self._native.abandon(timeout_s)
+        return self._native.drop_pending(timeout_s)
 
     # --- batches -------------------------------------------------------------------------
 
-    def make_batch(self, rows: _native.Rows) -> Batch:
-        """Return a batch with messages or final rows. Called by the native pool inside step(), recv() and reset()."""
-        messages = _Messages(self, rows.replies or (), len(rows.reward))
-        info = merge(messages.infos, rows.info or {})
-        self._info_schema.learn(messages.infos)
-        final = None
-        if self._layout.has_finals:
-            final_info = merge(messages.final_infos, rows.final_info or {})
-            self._info_schema.learn(messages.final_infos)
-            final = FinalRows(self._obs(rows.final_obs, messages.final_objects), rows.final_elapsed_step, final_info)
-        faults = tuple(messages.faults)
+    def _finish(self, batch: Any) -> Batch:
+        """Complete a batch that has messages or whose observation is not one array; see PythonPool::make_batch()."""
+        messages = _Messages(self, batch.faults, len(batch.reward))
         for row, objects in enumerate(messages.obs_objects):
             if objects is not None:
-                self._last_objects[rows.env_id[row]] = self._own(objects)
-        if self._keeps_last_obs and faults:
-            self._restore_last_obs(rows, messages)
-        obs = self._obs(rows.obs, messages.obs_objects)
-        return Batch(
-            obs, rows.reward, rows.terminated, rows.truncated, rows.env_id, rows.elapsed_step, info, final, faults
-        )
+                self._last_objects[batch.env_id[row]] = self._own(objects)
+        if self._keeps_last_obs and messages.faults:
+            self._restore_last_obs(batch, messages)
+        batch.obs = self._obs(batch.obs, messages.obs_objects)
+        batch.info = merge(messages.infos, batch.info)
+        self._info_schema.learn(messages.infos)
+        if batch.final is not None:
+            obs, elapsed_step, info = batch.final
+            info = merge(messages.final_infos, info)
+            self._info_schema.learn(messages.final_infos)
+            batch.final = FinalRows(self._obs(obs, messages.final_objects), elapsed_step, info)
+        batch.faults = tuple(messages.faults)
+        finished: Batch = batch
+        return finished
 
-    def _obs(self, stored: Sequence[Any], objects: Sequence[Sequence[Any] | None]) -> Any:
+    def _obs(self, stored: Any, objects: Sequence[Sequence[Any] | None]) -> Any:
         """Return the observation of a batch from its columns and the objects in its rows' messages."""
-        if self._is_plain:
-            return stored[0]
+        if self._is_single:
+            return stored
         remaining = iter(stored)
         columns = [None if leaf.kind == "object" else _read(leaf, next(remaining)) for leaf in self._layout.obs_leaves]
         return self._join_obs(leaf_columns(self._layout.obs_leaves, columns, objects))
 
-    def _restore_last_obs(self, rows: _native.Rows, messages: _Messages) -> None:
+    def _restore_last_obs(self, batch: Any, messages: _Messages) -> None:
         """Complete the rows of envs that failed with their last observations; most have the columns already."""
         for fault in messages.faults:
-            row = int(np.flatnonzero(rows.env_id == fault.env_id)[0])
+            row = int(np.flatnonzero(batch.env_id == fault.env_id)[0])
             messages.obs_objects[row] = self._own(self._last_objects[fault.env_id])
             if row in messages.unreadable:
-                self._native.restore_last_obs(fault.env_id, is_rejected=True)
                 stored = [column for column in self._columns.obs if column is not None]
-                for column, own in zip(rows.obs, stored, strict=True):
+                for column, own in zip([batch.obs] if self._is_single else batch.obs, stored, strict=True):
                     column[row] = own[fault.env_id]
 
     def _own(self, objects: Sequence[Any] | None) -> Sequence[Any] | None:
@@ -240,19 +249,44 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
             return objects
         return [snapshot(value, copies_objects=True) for value in objects]
 
-    def take_reply(self, env_id: int, num_bytes: int) -> dict[str, Any]:
-        """Return the message that came with an env's row. If it cannot be read, that is a fault of this env alone."""
-        try:
-            reply: dict[str, Any] = self._side_channel.take_reply(env_id, num_bytes)
-            return reply
-        except (Exception, SystemExit) as error:  # what unpickling calls may exit
-            self._native.set_phase(env_id, int(Phase.BROKEN))
-            what = f"its infos or results cannot be unpickled here: {message_of(error)}; return plain values"
-            return {"fault": (ExceptionReport(self.method_of(env_id), what, ""), error), "is_unreadable": True}
+    def read_row(self, reply: _native.Reply) -> dict[str, Any]:
+        """Return the message of a row. If it cannot be read, the row counts as that of an env that raised."""
+        method = "reset" if reply.was_reset else "step"
+        if reply.is_lost:
+            message: dict[str, Any] = {"fault": self.worker_death(reply.env_id, method)}
+        else:
+            message = self._take_reply(reply, method)
+        if "fault" in message:
+            if not reply.is_fault:
+                self._native.reject_row(reply.env_id)
+            self._faults[reply.env_id] = message["fault"]
+        return message
 
-    def method_of(self, env_id: int) -> str:
-        """Return the method that was last requested of an env."""
-        return "reset" if self._native.was_reset(env_id) else "step"
+    def _take_reply(self, reply: _native.Reply, method: str) -> dict[str, Any]:
+        """Return the message that an env sent; if there is none or it cannot be unpickled, one with a fault."""
+        if not reply.num_bytes:
+            return {"fault": Fault(reply.env_id, method, _NO_REPORT)}
+        try:
+            message: dict[str, Any] | None = self._side_channel.take_reply(reply.env_id, reply.num_bytes)
+        except (Exception, SystemExit) as error:  # what unpickling calls may exit
+            self._native.set_phase(reply.env_id, int(Phase.BROKEN))
+            what = f"its infos or results cannot be unpickled here: {message_of(error)}; return plain values"
+            return {"fault": Fault(reply.env_id, method, what, cause=error)}
+        # None: it was taken by a call that was interrupted.
+        return message or {"fault": Fault(reply.env_id, method, _NO_REPORT)}
+
+    def unreported_faults(self) -> tuple[Fault, ...]:
+        replies = self._native.faults()
+        return tuple(self._faults.get(reply.env_id) or self.read_row(reply)["fault"] for reply in replies)
+
+    def _forget_faults(self, env_ids: NDArray[np.int32] | None) -> None:
+        """Forget what was read of faults that the native pool forgets in a reset."""
+        for env_id in list(self._faults) if env_ids is None else env_ids:
+            self._faults.pop(int(env_id), None)
+
+    def clear_faults(self) -> None:
+        self._native.clear_faults()
+        self._faults.clear()
 
     @abstractmethod
     def worker_death(self, env_id: int, method: str) -> Fault:
@@ -267,10 +301,10 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         self._restart_worker(env_id)
         if words is not None:
             self.seed(np.array([env_id], dtype=np.int32), words)  # kept until the next reset
-        self._ask([env_id], ("rebuild", phase), "__init__", BUILD_REMEDY)
+        self._ask([env_id], ("rebuild",), "__init__", BUILD_REMEDY)
         self._lost.discard(env_id)
-        # An env that observes into its row has cleared it, and the row may be part of a batch.
-        self._native.restore_last_obs(env_id, is_rejected=False)
+        self._faults.pop(env_id, None)
+        self._native.finish_rebuild(env_id, phase)
 
     def set_phase(self, env_id: int, phase: int) -> None:
         self._native.set_phase(env_id, phase)
@@ -289,8 +323,9 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         return broken
 
     def observe(self) -> tuple[Any, NDArray[np.int32]]:
-        obs = self._obs(self._native.observe(), [self._own(objects) for objects in self._last_objects])
-        return obs, self._native.elapsed_steps()
+        stored = self._native.observe()
+        objects = [self._own(own) for own in self._last_objects]
+        return self._obs(stored[0] if self._is_single else stored, objects), self._native.elapsed_steps()
 
     def get_state(self, env_id: int) -> bytes:
         try:
@@ -365,22 +400,21 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
         ids = np.asarray(env_ids, dtype=np.int32)
         self._put_requests(ids, requests)
         results, faults = [], []
-        for sent in self._native.call(ids):
-            env_id, num_bytes = sent.env_id, sent.num_bytes
+        for reply in self._native.call(ids):
+            env_id = reply.env_id
             self._native.set_request_bytes(env_id, 0)
             # A restarted worker has built none of its lost envs, except by the rebuild itself.
-            if sent.is_lost or (env_id in self._lost and num_bytes and method != "__init__"):
+            if reply.is_lost or (env_id in self._lost and reply.num_bytes and method != "__init__"):
                 faults.append(self.worker_death(env_id, method))
                 continue
-            reply = self.take_reply(env_id, num_bytes) if num_bytes else _NO_REPLY
-            if "fault" in reply:
-                report, cause = reply["fault"]
-                fault = report.fault(env_id, cause)
-                if isinstance(fault.cause, NoSuchAttributeError):
-                    raise AttributeError(*fault.cause.args) from None
-                faults.append(Fault(env_id, method, fault.message, fault.traceback, fault.cause))
-            else:
-                results.append(reply["value"])
+            message = self._take_reply(reply, method)
+            if "fault" not in message:
+                results.append(message["value"])
+                continue
+            fault: Fault = message["fault"]
+            if isinstance(fault.cause, NoSuchAttributeError):
+                raise AttributeError(*fault.cause.args) from None
+            faults.append(replace(fault, method=method))
         if faults:
             raise EnvError.of(tuple(faults), None, call_remedy(faults[0], remedy)) from faults[0].cause
         return results
@@ -425,17 +459,12 @@ class _Messages:
         self.faults: list[Fault] = []
         self.unreadable: list[int] = []  # rows that the worker finished and that are faults all the same
         for reply in replies:
-            row, env_id = reply.row, reply.env_id
-            message = None if reply.is_lost else executor.take_reply(env_id, reply.num_bytes)
-            if message is None or "lost" in message:
-                self.faults.append(executor.worker_death(env_id, executor.method_of(env_id)))
-                continue
+            row, message = reply.row, executor.read_row(reply)
             self.infos[row] = message.get("info")
             self.final_infos[row] = message.get("final_info")
             self.obs_objects[row] = message.get("obs")
             self.final_objects[row] = message.get("final_obs")
             if "fault" in message:
-                report, cause = message["fault"]
-                self.faults.append(report.fault(env_id, cause))
-            if "is_unreadable" in message:
-                self.unreadable.append(row)
+                self.faults.append(message["fault"])
+                if not reply.is_fault:
+                    self.unreadable.append(row)

@@ -1,7 +1,8 @@
-"""EnvRunner: the worker's side of an executor of Python envs.
+"""EnvRunner: what a worker's loop leaves to Python.
 
-Its base class, the native StepLoop, takes the requests and handles the plain case of a step by itself. For everything
-else it calls the hooks defined here: seeds, nested actions, results of unusual types, exceptions, calls by name.
+The native StepLoop takes the requests, calls step() and reset() of the envs, and handles the plain case by itself. For
+everything else it asks the runner, and goes on with what that returns: nested actions, results of unusual types,
+messages, exceptions, calls by name. The runner knows nothing of the loop.
 """
 
 from __future__ import annotations
@@ -18,22 +19,18 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import NATIVE_CODES
+from envfleet.batch import Fault
 from envfleet.errors import PoolClosedError, StateError, short_repr
 from envfleet.executors import debugger
 from envfleet.executors.base import split_envs
-from envfleet.executors.python.exception_report import (
-    NoSuchAttributeError,
-    WrongResultError,
-    encodable,
-    message_of,
-    report_exception,
-)
+from envfleet.executors.env_reports import NoSuchAttributeError
 from envfleet.executors.python.finite import check_observation, check_reward
 from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.making.builders import EnvBuilder
 from envfleet.spaces import Leaf, dtype_remedy, fits, join, path_text, plain_array_leaf, split
+from envfleet.tracebacks import WrongResultError, encodable, message_of
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,8 @@ def pin_worker(offset: int, worker: int) -> None:
     os.sched_setaffinity(0, {cores[(offset + worker) % len(cores)]})
 
 
-class EnvRunner(_native.StepLoop):
-    """Runs the envs of one worker. One thread at a time."""
+class EnvRunner:
+    """The envs of one worker, and what their loop asks of them. One thread at a time."""
 
     def __init__(
         self,
@@ -76,17 +73,22 @@ class EnvRunner(_native.StepLoop):
         side_channel: SideChannel,
         builders: Sequence[EnvBuilder],
         envs: Mapping[int, Any],
-        max_episode_steps: int | None,
-        num_cores: int,
+        check_process: Callable[[], None],
     ) -> None:
-        """builders: for this worker's envs, in their order; envs: those that are already built, by env id."""
+        """builders: for this worker's envs, in their order; envs: those that are already built, by env id.
+
+        check_process: called after each call of an env, as for build_envs().
+        """
         self._layout = layout
+        self._buffer = buffer
+        self._worker = worker
         self._columns = layout.columns(buffer)
         self._side_channel = side_channel
         self._is_local = isinstance(side_channel, LocalSideChannel)
-        self._first_env = split_envs(layout.num_envs, layout.num_workers)[worker].start
+        self._env_ids = split_envs(layout.num_envs, layout.num_workers)[worker]
         self._builders = builders
-        self._envs: dict[int, Any] = {}
+        self._check_process = check_process
+        self._envs: list[Any] = [None] * len(self._env_ids)  # the loop's too
         self._close_faults: list[tuple[int, str]] = []
         self._split_obs = split(layout.observation_space, "observation")
         # An array of the declared dtype and shape, as almost every one is, needs no further check.
@@ -95,106 +97,46 @@ class EnvRunner(_native.StepLoop):
         ]
         self._join_action = join(layout.action_space)
         self._join_obs = join(layout.observation_space)
-        is_plain_action = plain_array_leaf(layout.action_leaves) is not None
-        super().__init__(
-            buffer=buffer,
-            num_envs=layout.num_envs,
-            num_workers=layout.num_workers,
-            worker=worker,
-            autoreset=NATIVE_CODES[layout.autoreset_mode],
+        for env_id, env in envs.items():
+            self._install(env_id, env)
+
+    def make_loop(self, max_episode_steps: int | None, num_cores: int) -> _native.StepLoop:
+        """Return the loop that runs these envs."""
+        is_plain_action = plain_array_leaf(self._layout.action_leaves) is not None
+        return _native.StepLoop(
+            buffer=self._buffer,
+            num_envs=self._layout.num_envs,
+            num_workers=self._layout.num_workers,
+            worker=self._worker,
+            autoreset=NATIVE_CODES[self._layout.autoreset_mode],
             max_episode_steps=max_episode_steps or 0,
             num_cores=num_cores,
-            check_finite=layout.check_finite,
+            check_finite=self._layout.check_finite,
             obs=self._native_columns(),
             action=self._columns.action[0] if is_plain_action else None,
             info=self._columns.info,
             kept=self._columns.kept,
+            envs=self._envs,
             runner=self,
         )
-        for env_id, env in envs.items():
-            self._install(env_id, env)
 
     @property
     def envs(self) -> list[Any]:
         """The env objects in the order of their ids; none after close()."""
-        return [self._envs[env_id] for env_id in sorted(self._envs)]
+        return [env for env in self._envs if env is not None]
 
-    # --- hooks of the native loop ------------------------------------------------------------
+    # --- what the loop asks --------------------------------------------------------------------
 
-    def reset(self, env_id: int, has_request: int) -> BaseException | None:
-        """Reset an env with a seed, options or arguments of its own."""
-        try:
-            request = self._side_channel.take_request(env_id, self.request_bytes(env_id)) if has_request else None
-            seed = self.take_seed(env_id)
-            if isinstance(request, ResetArguments):
-                keywords = request.keywords
-            else:
-                both = {"seed": seed, "options": request}
-                keywords = {name: value for name, value in both.items() if value is not None}
-            result = self._envs[env_id].reset(**keywords)
-        except BaseException as error:
-            return self.fault(env_id, "reset", error)
-        return self.finish_reset(env_id, result)
+    def reset_arguments(self, env_id: int, num_bytes: int, seed: int | None) -> dict[str, Any]:
+        """Return the keyword arguments of a reset with a seed, or with options or arguments of its own."""
+        request = self._side_channel.take_request(env_id, num_bytes) if num_bytes else None
+        if isinstance(request, ResetArguments):
+            return request.keywords
+        both = {"seed": seed, "options": request}
+        return {name: value for name, value in both.items() if value is not None}
 
-    def finish_reset(self, env_id: int, result: Any) -> BaseException | None:
-        """Write the row of a reset that returned this."""
-        self.check_process()
-        try:
-            self._write_reset_row(env_id, result, {}, is_autoreset=False)
-        except BaseException as error:
-            return self.fault(env_id, "reset", error)
-        return None
-
-    def finish_step(self, env_id: int, result: Any, then_reset: bool) -> BaseException | None:
-        """Write the row of a step that returned this; reset after the end of an episode if the mode says so."""
-        message: dict[str, Any] = {}
-        try:
-            obs, reward, terminated, truncated, info = _read_step(result)
-            if self._layout.check_finite:
-                check_reward(reward)
-            leaves = self._checked(obs)
-            ended = self.count_step(env_id, reward, terminated, truncated)
-            is_last = ended and then_reset
-            self._write_obs(env_id, leaves, message, "final_obs" if is_last else "obs")
-            self._pack_info(env_id, info, message, is_final=is_last)
-            if not is_last:
-                self._send(env_id, message)
-                return None
-            # Before reset(), which may overwrite them.
-            self._snapshot(message, "final_obs", "final_info")
-        except BaseException as error:
-            return self.fault(env_id, "step", error)
-        try:
-            result = self._envs[env_id].reset()
-            self.check_process()
-            self._write_reset_row(env_id, result, message, is_autoreset=True)
-        except BaseException as error:
-            return self.fault(env_id, "reset", error)
-        return None
-
-    def fault(self, env_id: int, method: str, error: BaseException) -> BaseException | None:
-        """Complete the row or call of an env that raised. Returns a KeyboardInterrupt, which belongs to the caller."""
-        self.check_process()
-        if method != "call":
-            self.count_fault(env_id, method == "reset")
-            self._clear_obs(env_id)
-        report = report_exception(error, method, packed=not self._is_local)
-        self._send(env_id, {"fault": (report, error if self._is_local else None)})
-        return error if isinstance(error, KeyboardInterrupt) else None
-
-    def lost(self, env_id: int, is_reset: int) -> None:
-        """Complete the row of an env that died with the previous worker process or thread."""
-        if env_id in self._envs:  # it exists, but its step or reset was set to None
-            error = TypeError("expected a callable step() and reset(), got None; do not set them to None")
-            self.fault(env_id, "reset" if is_reset else "step", error)
-            return
-        self.count_fault(env_id, bool(is_reset))
-        self._clear_obs(env_id)
-        self._send(env_id, {"lost": True})
-
-    def action(self, env_id: int) -> Any:
+    def action(self, env_id: int, num_bytes: int) -> Any:
         """Return an action that is not a row of a single column: a nested one, or an object."""
-        num_bytes = self.request_bytes(env_id)
         request = self._side_channel.take_request(env_id, num_bytes) if num_bytes else ()
         if isinstance(request, ObjectAction):
             return request.action
@@ -209,148 +151,48 @@ class EnvRunner(_native.StepLoop):
                 values.append(next(objects))
         return self._join_action(values)
 
-    def send_extras(self, env_id: int, extras: dict[str, Any]) -> None:
-        """Send the infos that fit no column."""
-        self._send(env_id, {"info": _checked_depth(extras)})
+    def read_step(self, result: Any) -> tuple[list[Any], float, bool, bool, dict[str, Any]]:
+        """Return what step() returned in the form of a row, with the leaves of the observation."""
+        obs, reward, terminated, truncated, info = _read_step(result)
+        if self._layout.check_finite:
+            check_reward(reward)
+        return self._checked(obs), reward, terminated, truncated, info
 
-    def end_prompt(self, has_more: bool) -> None:
-        """Hand the terminal back, at the end of a call in which an env opened a prompt, or of one after it."""
-        debugger.end_prompt(has_more)
+    def read_reset(self, result: Any) -> tuple[list[Any], dict[str, Any]]:
+        """Return what reset() returned in the form of a row, with the leaves of the observation."""
+        obs, info = _read_reset(result)
+        return self._checked(obs), info
 
-    def schema(self, version: int) -> list[Any]:
-        """Return a version of the info columns' schema that the caller has published."""
-        return self._side_channel.take_schema(version, self.schema_bytes(version))
+    def write_row(
+        self,
+        env_id: int,
+        leaves: list[Any],
+        extras: dict[str, Any] | None,
+        is_final: bool,
+        message: dict[str, Any] | None,
+    ) -> dict[str, Any] | None:
+        """Write an observation into its columns, and return the message with what fits none; None if it is empty.
 
-    def call(self, env_id: int) -> BaseException | None:
-        """Do what a request asks of an env, and reply."""
-        try:
-            what, *details = self._side_channel.take_request(env_id, self.request_bytes(env_id))
-            value: Any = getattr(self, f"_do_{what}")(env_id, *details)
-            self.check_process()
-            self._send(env_id, {"value": value})
-        except BaseException as error:
-            return self.fault(env_id, "call", error)
-        return None
-
-    # --- requests by name ------------------------------------------------------------------------
-
-    def _do_rebuild(self, env_id: int, phase: int) -> None:
-        old = self._envs.pop(env_id, None)
-        if old is not None:
-            _close_quietly(old)
-            self.check_process()  # a child forked in close() would build an env before call() ends it
-        self._install(env_id, self._builders[env_id - self._first_env].build(env_id))
-        self.set_phase(env_id, phase)
-
-    def _do_call(self, env_id: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        attribute = self._do_get(env_id, name)
-        return attribute(*args, **kwargs) if callable(attribute) else attribute
-
-    def _do_apply(
-        self, env_id: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        env = self._envs[env_id]
-        result = function(env, *args, **kwargs)
-        self._install(env_id, env)  # the function may have set step or reset
-        return result
-
-    def _do_get(self, env_id: int, name: str) -> Any:
-        env = self._envs[env_id]
-        try:
-            # Gymnasium's method finds attributes of wrapped envs too.
-            return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
-        except AttributeError as error:
-            raise NoSuchAttributeError(*error.args) from error
-
-    def _do_set(self, env_id: int, name: str, value: Any) -> None:
-        env = self._envs[env_id]
-        if hasattr(env, "set_wrapper_attr"):
-            env.set_wrapper_attr(name, value)
-        else:
-            setattr(env, name, value)
-        # The attribute may be step or reset.
-        self._install(env_id, env)
-
-    def _do_save(self, env_id: int) -> bytes:
-        try:
-            state: bytes = cloudpickle.dumps(self._envs[env_id])
-        except Exception as error:
-            raise StateError(f"it cannot be pickled: {message_of(error)}") from error
-        return state
-
-    def _do_load(self, env_id: int, state: bytes) -> None:
-        try:
-            env = cloudpickle.loads(state)
-        except Exception as error:
-            raise StateError(f"it cannot be unpickled: {message_of(error)}") from error
-        old = self._envs.get(env_id)
-        self._install(env_id, env)
-        if old is not None:
-            _close_quietly(old)
-
-    # --- closing ---------------------------------------------------------------------------------
-
-    def close(self, in_callers_thread: bool = False) -> list[tuple[int, str]]:
-        """Close the envs and return what they raised, by env id.
-
-        Ctrl-C in the caller's thread is raised; calling this again closes the rest.
+        extras: infos that fit no column. message: of the final row, for the row of the reset that follows it.
         """
-        for env_id in list(self._envs):
-            self.set_env(env_id, None, None, None)
-            try:
-                self._envs[env_id].close()
-            except BaseException as error:
-                if in_callers_thread and isinstance(error, KeyboardInterrupt):
-                    del self._envs[env_id]
-                    raise
-                self._close_faults.append((env_id, message_of(error)))
-            if not in_callers_thread:
-                # Not after the loop: a child forked in close() would close the other envs as well, and each of them
-                # might fork again. In the caller's thread, the child is a copy of the user's program.
-                self.check_process()
-            del self._envs[env_id]
-        self.detach()
-        return self._close_faults
+        obs_key, info_key = ("final_obs", "final_info") if is_final else ("obs", "info")
+        message = message or {}
+        objects = self._write_obs(env_id, leaves, self._columns.final if is_final else self._columns.obs)
+        if objects:
+            message[obs_key] = objects
+        if extras:
+            message[info_key] = _checked_depth(extras)
+        if is_final:
+            # Before reset(), which may overwrite them.
+            self._snapshot(message, obs_key, info_key)
+        return message or None
 
-    # --- parts of a row ----------------------------------------------------------------------------
-
-    def _native_columns(self) -> Any:
-        """Return [column, is_text] per leaf, nested as the space is; None if the native loop cannot write them."""
-        columns = self._columns.obs
-        if any(column is None for column in columns):
-            return None
-        leaves = zip(self._layout.obs_leaves, columns, strict=True)
-        return self._join_obs([[column, leaf.kind == "text"] for leaf, column in leaves])
-
-    def _install(self, env_id: int, env: Any) -> None:
-        if self._envs.get(env_id) is not env:
-            # Envs of ours that write their observation into given memory save the copy of a large array.
-            # Looked up in the class: an env may have a __getattr__ that returns a method for every name.
-            observe_into = getattr(type(env), "envfleet_observe_into", None)
-            if observe_into is not None:
-                rows = [None if own is None else own[env_id, ...] for own in self._columns.obs]
-                observe_into(env, self._join_obs(rows))
-        self._envs[env_id] = env
-        self.set_env(env_id, env, env.step, env.reset)
-
-    def _refresh(self, env_id: int) -> None:
-        """Install an env again after its reset, which may have bound another step."""
-        self._install(env_id, self._envs[env_id])
-
-    def _snapshot(self, message: dict[str, Any], obs: str, info: str) -> None:
-        """Copy what the env may overwrite later: observations, and arrays and containers in infos."""
-        if info in message:
-            message[info] = snapshot(message[info])
-        if obs in message:
-            message[obs] = [snapshot(value, copies_objects=True) for value in message[obs]]
-
-    def _send(self, env_id: int, message: dict[str, Any]) -> None:
-        if not message:
-            return
+    def send(self, env_id: int, message: dict[str, Any]) -> int:
+        """Send a message and return its size."""
         if self._is_local:  # else it is pickled now
             self._snapshot(message, "obs", "info")
         try:
-            num_bytes = self._side_channel.put_reply(env_id, message)
+            return self._side_channel.put_reply(env_id, message)
         except NoRoomError:
             raise
         except PoolClosedError:
@@ -363,7 +205,141 @@ class EnvRunner(_native.StepLoop):
                 f"expected {what} that can be pickled, got {', '.join(message)} that cannot: "
                 f"{message_of(error)}; keep such objects in the env and access them with call()"
             ) from error
-        self.set_reply_bytes(env_id, num_bytes)
+
+    def send_info(self, env_id: int, extras: dict[str, Any]) -> int:
+        """Send infos that fit no column, for a row with nothing else that needs a message."""
+        return self.send(env_id, {"info": _checked_depth(extras)})
+
+    def fault(self, env_id: int, method: str, error: BaseException) -> int:
+        """Clear the row of an env that raised, and send the fault."""
+        if method != "call":
+            for column in self._columns.obs:
+                if column is not None:
+                    column[env_id] = 0
+        return self.send(env_id, {"fault": Fault.of(error, method, env_id)})
+
+    def call(self, env_id: int, num_bytes: int) -> int:
+        """Do what a request asks of an env, and send the result. It may replace the env."""
+        what, *details = self._side_channel.take_request(env_id, num_bytes)
+        value: Any = getattr(self, f"_do_{what}")(env_id, *details)
+        self._check_process()
+        return self.send(env_id, {"value": value})
+
+    def schema(self, version: int, num_bytes: int) -> list[Any]:
+        """Return a version of the info columns' schema that the caller has published."""
+        return self._side_channel.take_schema(version, num_bytes)
+
+    def end_prompt(self, has_more: bool) -> None:
+        """Hand the terminal back, at the end of a call in which an env opened a prompt, or of one after it."""
+        debugger.end_prompt(has_more)
+
+    # --- requests by name ------------------------------------------------------------------------
+
+    def _do_rebuild(self, env_id: int) -> None:
+        old = self._env(env_id)
+        if old is not None:
+            self._set_env(env_id, None)
+            _close_quietly(old)
+            self._check_process()  # a child forked in close() would build an env before call() ends it
+        self._install(env_id, self._builders[env_id - self._env_ids.start].build(env_id))
+
+    def _do_call(self, env_id: int, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        attribute = self._do_get(env_id, name)
+        return attribute(*args, **kwargs) if callable(attribute) else attribute
+
+    def _do_apply(
+        self, env_id: int, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        return function(self._env(env_id), *args, **kwargs)
+
+    def _do_get(self, env_id: int, name: str) -> Any:
+        env = self._env(env_id)
+        try:
+            # Gymnasium's method finds attributes of wrapped envs too.
+            return env.get_wrapper_attr(name) if hasattr(env, "get_wrapper_attr") else getattr(env, name)
+        except AttributeError as error:
+            raise NoSuchAttributeError(*error.args) from error
+
+    def _do_set(self, env_id: int, name: str, value: Any) -> None:
+        env = self._env(env_id)
+        if hasattr(env, "set_wrapper_attr"):
+            env.set_wrapper_attr(name, value)
+        else:
+            setattr(env, name, value)
+
+    def _do_save(self, env_id: int) -> bytes:
+        try:
+            state: bytes = cloudpickle.dumps(self._env(env_id))
+        except Exception as error:
+            raise StateError(f"it cannot be pickled: {message_of(error)}") from error
+        return state
+
+    def _do_load(self, env_id: int, state: bytes) -> None:
+        try:
+            env = cloudpickle.loads(state)
+        except Exception as error:
+            raise StateError(f"it cannot be unpickled: {message_of(error)}") from error
+        old = self._env(env_id)
+        self._install(env_id, env)
+        if old is not None:
+            _close_quietly(old)
+
+    # --- closing ---------------------------------------------------------------------------------
+
+    def close(self, in_callers_thread: bool = False) -> list[tuple[int, str]]:
+        """Close the envs, which no loop runs any more, and return what they raised, by env id.
+
+        Ctrl-C in the caller's thread is raised; calling this again closes the rest.
+        """
+        for env_id in self._env_ids:
+            env = self._env(env_id)
+            if env is None:
+                continue
+            self._set_env(env_id, None)
+            try:
+                env.close()
+            except BaseException as error:
+                if in_callers_thread and isinstance(error, KeyboardInterrupt):
+                    raise
+                self._close_faults.append((env_id, message_of(error)))
+            # Not after the loop: a child forked in close() would close the other envs as well, and each of them might
+            # fork again.
+            self._check_process()
+        return self._close_faults
+
+    # --- parts of a row ----------------------------------------------------------------------------
+
+    def _native_columns(self) -> Any:
+        """Return [column, is_text] per leaf, nested as the space is; None if the native loop cannot write them."""
+        columns = self._columns.obs
+        if any(column is None for column in columns):
+            return None
+        leaves = zip(self._layout.obs_leaves, columns, strict=True)
+        return self._join_obs([[column, leaf.kind == "text"] for leaf, column in leaves])
+
+    def _env(self, env_id: int) -> Any:
+        """Return an env; None while it is not built."""
+        return self._envs[env_id - self._env_ids.start]
+
+    def _set_env(self, env_id: int, env: Any) -> None:
+        self._envs[env_id - self._env_ids.start] = env
+
+    def _install(self, env_id: int, env: Any) -> None:
+        if self._env(env_id) is not env:
+            # Envs of ours that write their observation into given memory save the copy of a large array.
+            # Looked up in the class: an env may have a __getattr__ that returns a method for every name.
+            observe_into = getattr(type(env), "envfleet_observe_into", None)
+            if observe_into is not None:
+                rows = [None if own is None else own[env_id, ...] for own in self._columns.obs]
+                observe_into(env, self._join_obs(rows))
+        self._set_env(env_id, env)
+
+    def _snapshot(self, message: dict[str, Any], obs: str, info: str) -> None:
+        """Copy what the env may overwrite later: observations, and arrays and containers in infos."""
+        if info in message:
+            message[info] = snapshot(message[info])
+        if obs in message:
+            message[obs] = [snapshot(value, copies_objects=True) for value in message[obs]]
 
     def _checked(self, obs: Any) -> list[Any]:
         """Return the leaves of an observation, each in the form of its column."""
@@ -378,8 +354,8 @@ class EnvRunner(_native.StepLoop):
             check_observation(self._layout.obs_leaves, values)
         return values
 
-    def _write_obs(self, env_id: int, leaves: list[Any], message: dict[str, Any], name: str) -> None:
-        columns = self._columns.final if name == "final_obs" else self._columns.obs
+    def _write_obs(self, env_id: int, leaves: list[Any], columns: Sequence[NDArray[Any] | None]) -> list[Any]:
+        """Write an observation into these columns, and return the leaves that have none."""
         objects = []
         for leaf, column, value in zip(self._layout.obs_leaves, columns, leaves, strict=True):
             if column is None:
@@ -388,28 +364,7 @@ class EnvRunner(_native.StepLoop):
                 write_text(column[env_id], value)
             else:
                 column[env_id] = value
-        if objects:
-            message[name] = objects
-
-    def _write_reset_row(self, env_id: int, result: Any, message: dict[str, Any], *, is_autoreset: bool) -> None:
-        """Write the row of a reset that returned this. message: what is sent with it; a final row may be in it."""
-        obs, info = _read_reset(result)
-        self._write_obs(env_id, self._checked(obs), message, "obs")
-        self._pack_info(env_id, info, message, is_final=False)
-        self.count_reset(env_id, is_autoreset)
-        self._send(env_id, message)
-        self._refresh(env_id)
-
-    def _clear_obs(self, env_id: int) -> None:
-        """Write zeros as the observation of an env that has none."""
-        for column in self._columns.obs:
-            if column is not None:
-                column[env_id] = 0
-
-    def _pack_info(self, env_id: int, info: dict[str, Any], message: dict[str, Any], *, is_final: bool) -> None:
-        extras = self.pack_info(env_id, info, is_final)
-        if extras:
-            message["final_info" if is_final else "info"] = _checked_depth(extras)
+        return objects
 
 
 def _checked_depth(info: dict[str, Any]) -> dict[str, Any]:

@@ -18,7 +18,6 @@ from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
@@ -44,6 +43,7 @@ from envfleet.executors.ray.messages import (
 )
 from envfleet.spaces import split
 from envfleet.statistics import PoolStats
+from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
 
 # How often a response carries the counts of stats(), for threads that must not disturb the caller's: every second, and

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Response, Rows, response_from_columns
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
 from envfleet.options import PoolConfig
 from envfleet.statistics import PoolStats
+from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
 
 # How long to wait on connections while other messages go through Ray, as they do after a connection was lost: nothing

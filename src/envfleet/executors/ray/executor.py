@@ -28,7 +28,6 @@ from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused,
 from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
 from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.building import native_builders, python_builders
 from envfleet.executors.ray.cluster import RaySession
@@ -56,6 +55,7 @@ from envfleet.seeding import Words
 from envfleet.spaces import join, plain_array_leaf, split
 from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats, StatsHistory
+from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
 
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()

@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from envfleet.batch import Fault
 from envfleet.errors import EnvError, EnvfleetError
 from envfleet.executors.env_reports import call_remedy
-from envfleet.executors.python.exception_report import message_of, report_exception
 from envfleet.executors.python.side_channel import dump
 from envfleet.spaces import leaves_of
-from envfleet.tracebacks import unpack
+from envfleet.tracebacks import message_of
 
 STEP, RESET = 0, 1
 
@@ -194,15 +193,14 @@ def encode_value(value: Any) -> bytes:
         return dump(("value", value))
     except Exception as error:
         message = f"it returned a value that cannot be pickled: {message_of(error)}"
-        return dump(("error", (None, message, "")))
+        return dump(("error", Fault(-1, "", message)))
 
 
 def encode_error(error: BaseException, first_env: int) -> bytes:
     """Encode the exception of a failed call."""
     if isinstance(error, EnvError):
         return dump(("faults", [pool_fault(fault, first_env) for fault in error.faults]))
-    report = report_exception(error, "", packed=True)
-    return dump(("error", (report.packed, report.message, report.traceback)))
+    return dump(("error", Fault.of(error, "")))
 
 
 def decode_result(data: bytes, remedy: str) -> Any:
@@ -217,8 +215,6 @@ def decode_result(data: bytes, remedy: str) -> Any:
         return content
     if kind == "faults":
         raise EnvError.of(tuple(content), None, call_remedy(content[0], remedy)) from content[0].cause
-    packed, message, traceback = content
-    cause = None if packed is None else unpack(packed)
-    if isinstance(cause, (EnvfleetError, AttributeError)):
-        raise cause
-    raise RemoteCallError(message, traceback, cause)
+    if isinstance(content.cause, (EnvfleetError, AttributeError)):
+        raise content.cause
+    raise RemoteCallError(content.message, content.traceback, content.cause)
