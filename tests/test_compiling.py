@@ -690,7 +690,7 @@ def load_on_a_ray_worker(library: Path, folder: Path, before: str = "", after: s
     code = textwrap.dedent(f"""
         from pathlib import Path
         from envfleet import CompileError, _native
-        from envfleet.executors.ray.building import _load_library
+        from envfleet.making.ray_envs import _load_library
         name, data = {library.name!r}, Path({str(library)!r}).read_bytes()
         {before}
         for _ in range(2):

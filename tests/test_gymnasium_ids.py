@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.making.builders import registered_envs
+from envfleet.executors.registered_envs import registered_envs
 from envfleet.making.native_env import SingleNativeEnv
 from envfleet.making.registry import family_of
 

@@ -1,6 +1,6 @@
 """Backend: what runs the envs of a pool, described by what it can do; and the registry of backends.
 
-executors/backends.py registers those of envfleet. Everything else asks a backend what it can do, never which one it is.
+making/backends.py registers those of envfleet. Everything else asks a backend what it can do, never which one it is.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from envfleet.errors import ConfigError
 from envfleet.options import PoolConfig
 
+NAMESPACE = "envfleet"  # of envfleet's ids in Gymnasium's registry
+
 
 @dataclass(frozen=True)
 class ArraySpec:

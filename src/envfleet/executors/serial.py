@@ -11,12 +11,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from envfleet.batch import Fault
-from envfleet.executors.python.building import SpecMaker, accept_any_process, build_envs, close_on_error, describe_envs
+from envfleet.executors.python.building import (
+    EnvBuilders,
+    SpecMaker,
+    accept_any_process,
+    build_envs,
+    close_on_error,
+    describe_envs,
+)
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner
 from envfleet.executors.python.side_channel import LocalSideChannel
-from envfleet.making.builders import EnvBuilders
 from envfleet.options import PoolConfig
 
 

@@ -7,24 +7,20 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import pickle
 import re
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
-import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
-from gymnasium.envs.registration import load_env_creator
 
 from envfleet.envs.adapters import AdaptedEnv, adapt, takes_env_id
 from envfleet.envs.box2d import import_box2d
 from envfleet.envs.families import find_python_family
 from envfleet.errors import ConfigError, UnknownEnvError, short_repr
-from envfleet.making.gymnasium_ids import NAMESPACE
+from envfleet.executors.registered_envs import load_from_main
 from envfleet.making.native_envs import python_spec_of_native
 from envfleet.option_checks import NO_LIMIT
 
@@ -158,49 +154,6 @@ def builders_for(
     return EnvBuilders(_name_of(first), tuple(builders), counted, threshold)
 
 
-def registered_envs() -> bytes:
-    """Return a pickle of the envs that were registered with Gymnasium, except those that workers have anyway."""
-    own = {env_id: spec for env_id, spec in gymnasium.registry.items() if not _is_known_to_workers(spec)}
-    if tuple(own.values()) != _registered_before[0]:
-        portable = {}
-        for env_id, spec in own.items():
-            copied = deepcopy(spec)
-            try:
-                _load_from_main(copied)
-                cloudpickle.dumps(copied)
-            except Exception:  # cannot be pickled, and may never be requested
-                continue
-            portable[env_id] = copied
-        _registered_before[:] = [tuple(own.values()), cloudpickle.dumps(portable)]
-    data: bytes = _registered_before[1]
-    return data
-
-
-def adopt_registered(data: bytes) -> None:
-    """Register the envs that registered_envs() returned in another process."""
-    # A package registers its envs when it is imported, which would warn that they exist already.
-    warnings.filterwarnings("ignore", message=r".*Overriding environment .* already in registry")
-    for env_id, spec in pickle.loads(data).items():
-        gymnasium.registry.setdefault(env_id, spec)
-
-
-# The specs that were last pickled, and the pickle: a registry of a thousand games rarely changes between pools.
-_registered_before: list[Any] = [None, b""]
-
-
-def _is_known_to_workers(spec: GymnasiumSpec) -> bool:
-    """Return whether Gymnasium or envfleet registers this spec when it is imported."""
-    return spec.namespace == NAMESPACE or (
-        isinstance(spec.entry_point, str) and spec.entry_point.startswith("gymnasium.")
-    )
-
-
-def _load_from_main(spec: GymnasiumSpec) -> None:
-    """Replace the name of a class in __main__ by the class: a worker's __main__ is another module."""
-    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
-        spec.entry_point = cast(Any, load_env_creator(spec.entry_point))
-
-
 def build_env(
     env_id: str, *, render_mode: str | None = None, max_episode_steps: int | None = None, **kwargs: Any
 ) -> Any:
@@ -241,7 +194,7 @@ def _source(env: Any, position: int | None) -> Source:
     if isinstance(env, (str, GymnasiumSpec)):
         spec = deepcopy(gymnasium_spec(env) if isinstance(env, str) else env)
         spec.order_enforce = False
-        _load_from_main(spec)
+        load_from_main(spec)
         if not spec.entry_point:
             raise ConfigError(
                 f"{spec.id} expected an entry_point for single envs, got none; "

@@ -21,11 +21,10 @@ from gymnasium.envs import registration
 from gymnasium.envs.registration import EnvSpec
 
 from envfleet.errors import ConfigError, EnvfleetError
+from envfleet.spec import NAMESPACE
 
 if TYPE_CHECKING:
     from envfleet.apis.gymnasium import GymnasiumPool
-
-NAMESPACE = "envfleet"
 
 
 class PublishedSpec(EnvSpec):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Protocol, TypeVar, ov
 
 import numpy as np
 
-import envfleet.executors.backends  # noqa: F401  # registers them
+import envfleet.making.backends  # noqa: F401  # registers them
 from envfleet.backends import Backend, find_backend
 from envfleet.errors import CompileError, ConfigError
 from envfleet.executors.base import Executor

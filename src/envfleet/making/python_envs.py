@@ -20,11 +20,11 @@ from envfleet.errors import CompileError, ConfigError, EnvError, MissingExtraErr
 from envfleet.executors.base import Executor
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env
 from envfleet.making.builders import EnvBuilders, builders_for, gymnasium_spec, not_a_source
-from envfleet.making.gymnasium_ids import NAMESPACE, PublishedSpec
+from envfleet.making.gymnasium_ids import PublishedSpec
 from envfleet.making.native_envs import find_entry, native_ids, python_spec_of_native
 from envfleet.making.pixels import pixel_spec, wants_pixels
 from envfleet.options import POOL_OPTIONS, Options, PoolConfig, misspelt_option, resolve_num_workers
-from envfleet.spec import ArraySpec, EnvSpec, config_as_dict
+from envfleet.spec import NAMESPACE, ArraySpec, EnvSpec, config_as_dict
 
 
 def auto_backend(env: Any, config: PoolConfig) -> Backend:

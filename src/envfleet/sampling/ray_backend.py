@@ -22,7 +22,7 @@ from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.ray import cluster as ray_cluster
-from envfleet.executors.ray.building import ActorContext
+from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
 from envfleet.options import RayConfig
 from envfleet.sampling.backend import Event, GeneratorBackend

@@ -23,11 +23,16 @@ from envfleet.executors.env_reports import build_remedy
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
 from envfleet.executors.processes.worker import ProcessContext, RunnerOptions, WorkerEnvs
-from envfleet.executors.python.building import EnvDescription, SpecMaker, common_description, pickle_builders
+from envfleet.executors.python.building import (
+    EnvBuilders,
+    EnvDescription,
+    SpecMaker,
+    common_description,
+    pickle_builders,
+)
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.side_channel import FileSideChannel
-from envfleet.making.builders import EnvBuilders
 from envfleet.options import PoolConfig
 
 _KILL_TIMEOUT_S = 5.0

@@ -34,7 +34,7 @@ from envfleet.executors.python.building import EnvDescription, build_envs, close
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import FileSideChannel, dump
-from envfleet.making.builders import adopt_registered, registered_envs
+from envfleet.executors.registered_envs import adopt_registered, registered_envs
 
 # How often a process without pidfds checks whether its parent has ended: workers must end within a second.
 PARENT_POLL_S = 0.2

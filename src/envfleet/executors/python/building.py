@@ -6,7 +6,7 @@ import contextlib
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import cloudpickle
 import gymnasium
@@ -14,9 +14,29 @@ import gymnasium
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.env_reports import build_remedy
+from envfleet.executors.python.exception_report import message_of
 from envfleet.making.builders import EnvBuilder
 from envfleet.spec import EnvSpec
 from envfleet.tracebacks import message_of
+
+
+class EnvBuilder(Protocol):
+    """Builds one env, where it will run."""
+
+    def build(self, env_id: int) -> Any:
+        """Return the env of this id."""
+
+
+class EnvBuilders(Protocol):
+    """What the executors of Python envs are made from."""
+
+    @property
+    def builders(self) -> Sequence[EnvBuilder]:
+        """One per env."""
+
+    @property
+    def max_episode_steps(self) -> int | None:
+        """The time limit that the pool enforces."""
 
 
 @dataclass(frozen=True)

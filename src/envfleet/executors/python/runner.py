@@ -24,11 +24,11 @@ from envfleet.errors import PoolClosedError, StateError, short_repr
 from envfleet.executors import debugger
 from envfleet.executors.base import split_envs
 from envfleet.executors.env_reports import NoSuchAttributeError
+from envfleet.executors.python.building import EnvBuilder
 from envfleet.executors.python.finite import check_observation, check_reward
 from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
-from envfleet.making.builders import EnvBuilder
 from envfleet.spaces import Leaf, dtype_remedy, fits, join, path_text, plain_array_leaf, split
 from envfleet.tracebacks import WrongResultError, encodable, message_of
 

@@ -7,6 +7,6 @@ messages.py      requests, responses and faults as bytes
 connection.py    authenticated connections that carry the messages
 supervisor.py    actors from the caller's side: placement, start, connections, death, restart, end
 actor.py         EnvActor, which runs in the cluster
-building.py      what travels to an actor so that it can build its envs
+context.py       what an actor takes over from the process of its caller
 cluster.py       joining and leaving Ray sessions
 """

@@ -21,7 +21,6 @@ from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
-from envfleet.executors.ray.building import ActorContext
 from envfleet.executors.ray.connection import (
     SERVE_ID,
     STOP_SERVING,
@@ -30,6 +29,7 @@ from envfleet.executors.ray.connection import (
     ConnectionLostError,
     Listener,
 )
+from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.messages import (
     RESET,
     EncodedResponse,

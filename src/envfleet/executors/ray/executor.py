@@ -26,10 +26,8 @@ from envfleet.batch import Batch, Fault
 from envfleet.errors import CallOrderError, EnvError, PoolClosedError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
 from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
-from envfleet.executors.native import check_native_options
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.ray import cluster as ray_cluster
-from envfleet.executors.ray.building import native_builders, python_builders
 from envfleet.executors.ray.cluster import RaySession
 from envfleet.executors.ray.dispatcher import Dispatcher
 from envfleet.executors.ray.messages import (
@@ -49,11 +47,9 @@ from envfleet.executors.ray.supervisor import (
     start_workers,
     stop_workers,
 )
-from envfleet.making.builders import EnvBuilders
 from envfleet.options import PoolConfig
 from envfleet.seeding import Words
 from envfleet.spaces import join, plain_array_leaf, split
-from envfleet.spec import EnvSpec
 from envfleet.statistics import PoolStats, StatsHistory
 from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
@@ -472,43 +468,18 @@ def _close_all() -> None:
 # --- construction --------------------------------------------------------------------------------
 
 
-def create_native_executor(
-    native_id: str,
-    spec: EnvSpec,
-    config: PoolConfig,
-    params: Sequence[Mapping[str, Any]],
-    libraries: Mapping[str, bytes],
-) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run native envs on it. num_workers 0: one per core of the cluster."""
-
-    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
-        return native_builders(native_id, spec, config, params, worker_envs, libraries)
-
-    return _create(builders, lambda _: spec, config, params, functools.partial(check_native_options, spec))
-
-
-def create_python_executor(
-    env_builders: EnvBuilders,
-    make_spec: SpecMaker,
-    config: PoolConfig,
-    params: Sequence[Mapping[str, Any]],
-) -> tuple[RayExecutor, PoolConfig]:
-    """Join the cluster and run Python envs on it. num_workers 0: one per core of the cluster."""
-    backend = config.ray.inner_backend or "serial"
-
-    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
-        return python_builders(env_builders, backend, config, worker_envs)
-
-    return _create(builders, make_spec, config, params, None)
-
-
-def _create(
+def create_executor(
     make_builders: Callable[[PoolConfig, Sequence[range]], list[bytes]],
     make_spec: SpecMaker,
     config: PoolConfig,
     params: Sequence[Mapping[str, Any]],
     check_options: Callable[[Mapping[str, Any]], None] | None,
 ) -> tuple[RayExecutor, PoolConfig]:
+    """Join the cluster and run envs on it. num_workers 0: one per core of the cluster.
+
+    make_builders: returns a pickled builder for the envs of each worker, which has a build() that returns an inner
+    executor and the description of its envs.
+    """
     num_cpus = int((config.ray.actor_options or {}).get("num_cpus") or 0)
     config = replace(config, ray=replace(config.ray, inner_num_workers=config.ray.inner_num_workers or num_cpus))
     has_num_workers = config.num_workers > 0

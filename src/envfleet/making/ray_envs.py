@@ -1,11 +1,10 @@
-"""What travels to an actor so that it can build its envs: an inner executor's builder and the process context."""
+"""Envs on Ray: the builders of inner executors, which travel to the actors, and the executor in the caller."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
-import os
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,17 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from envfleet import _native
-from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.backends import find_backend
 from envfleet.envs.compile_cache import LibraryCache
 from envfleet.envs.compiler import NoHomeFolderError, cache_folder
 from envfleet.envs.families import native_family
 from envfleet.errors import CompileError
-from envfleet.executors import debugger
 from envfleet.executors.base import Executor
-from envfleet.executors.native import NativeExecutor
-from envfleet.executors.python.building import EnvDescription, pickle_builders
-from envfleet.making.builders import EnvBuilder, EnvBuilders, adopt_registered, registered_envs
+from envfleet.executors.native import NativeExecutor, check_native_options
+from envfleet.executors.python.building import EnvDescription, SpecMaker, pickle_builders
+from envfleet.executors.ray.executor import RayExecutor, create_executor
+from envfleet.making.builders import EnvBuilder, EnvBuilders
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.options import PoolConfig, RayConfig
 from envfleet.spec import EnvSpec
@@ -99,7 +97,37 @@ class PythonExecutorBuilder:
         return executor, descriptions[0]
 
 
-def native_builders(
+def create_native_executor(
+    native_id: str,
+    spec: EnvSpec,
+    config: PoolConfig,
+    params: Sequence[Mapping[str, Any]],
+    libraries: Mapping[str, bytes],
+) -> tuple[RayExecutor, PoolConfig]:
+    """Join the cluster and run native envs on it. num_workers 0: one per core of the cluster."""
+
+    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+        return _native_builders(native_id, spec, config, params, worker_envs, libraries)
+
+    return create_executor(builders, lambda _: spec, config, params, functools.partial(check_native_options, spec))
+
+
+def create_python_executor(
+    env_builders: EnvBuilders,
+    make_spec: SpecMaker,
+    config: PoolConfig,
+    params: Sequence[Mapping[str, Any]],
+) -> tuple[RayExecutor, PoolConfig]:
+    """Join the cluster and run Python envs on it. num_workers 0: one per core of the cluster."""
+    backend = config.ray.inner_backend or "serial"
+
+    def builders(config: PoolConfig, worker_envs: Sequence[range]) -> list[bytes]:
+        return _python_builders(env_builders, backend, config, worker_envs)
+
+    return create_executor(builders, make_spec, config, params, None)
+
+
+def _native_builders(
     native_id: str,
     spec: EnvSpec,
     config: PoolConfig,
@@ -123,7 +151,7 @@ def native_builders(
     ]
 
 
-def python_builders(
+def _python_builders(
     env_builders: EnvBuilders, backend: str, config: PoolConfig, worker_envs: Sequence[range]
 ) -> list[bytes]:
     """Return a pickled builder for each worker's envs."""
@@ -156,31 +184,6 @@ def _inner_config(config: PoolConfig, envs: range, num_workers: int) -> PoolConf
         copy=False,  # a row is read and sent before the next one is written
         ray=RayConfig(),
     )
-
-
-@dataclass(frozen=True)
-class ActorContext:
-    """What an actor takes over from the caller's process before it loads any user code.
-
-    Environment variables and the working directory are not part of it: the actor's machine has its own, and
-    runtime_env sets them.
-    """
-
-    sys_path: tuple[str, ...]
-    aliases: InstalledAliases
-    registered: bytes
-
-    @staticmethod
-    def capture() -> ActorContext:
-        """Return the context of this process."""
-        return ActorContext(tuple(map(str, sys.path)), installed_aliases(), registered_envs())
-
-    def apply(self) -> None:
-        """Apply it to this process."""
-        sys.path.extend(path for path in self.sys_path if path not in sys.path and os.path.isdir(path or "."))
-        install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
-        adopt_registered(self.registered)
-        debugger.install(None, debugger.ON_RAY)
 
 
 _CACHE_VARIABLE = "runtime_env={'env_vars': {'ENVFLEET_CACHE': ...}}"

@@ -48,7 +48,7 @@ def _native_on_ray(
     make_renderer: Any,
     plugin: Path | None,
 ) -> tuple[Executor, PoolConfig]:
-    from envfleet.executors.ray.executor import create_native_executor
+    from envfleet.making.ray_envs import create_native_executor
 
     libraries = {} if plugin is None else {plugin.name: plugin.read_bytes()}
     return create_native_executor(native_id, spec, config, params, libraries)
@@ -57,7 +57,7 @@ def _native_on_ray(
 def _python_on_ray(
     env_builders: EnvBuilders, make_spec: SpecMaker, config: PoolConfig, params: Params
 ) -> tuple[Executor, PoolConfig]:
-    from envfleet.executors.ray.executor import create_python_executor
+    from envfleet.making.ray_envs import create_python_executor
 
     return create_python_executor(env_builders, make_spec, config, params)
 
