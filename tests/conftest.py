@@ -51,3 +51,13 @@ def gate() -> Iterator[Gate]:
     """A gate that holds an env inside its step."""
     with Gate() as gate:
         yield gate
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """torch on one thread, for tests that run beside others."""
+    torch = pytest.importorskip("torch")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from envfleet.apis.common.torch_transfer import TORCH_DTYPES, Tensors, transfer_for
+from envfleet.backends import find_backend
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
 from envfleet.infos import all_true, final_info_of, vector_info
@@ -40,7 +41,7 @@ class TorchGroup:
         self._reward_dtype = reward_dtype
         # A native batch is copied as it is. The small columns of others are gathered for one copy anyway. Converting
         # rewards there takes less time than launching a kernel.
-        self._converts_rewards = reward_dtype is torch.float32 and pool.spec.backend != "native"
+        self._converts_rewards = reward_dtype is torch.float32 and find_backend(pool.spec.backend).runs_python_envs
         self._obs = _ObsColumns(pool.spec.observation_space)
         self._join_actions = join(pool.spec.action_space)
         self._transfer = transfer_for(device)
