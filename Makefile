@@ -26,7 +26,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym test-families soak build lint format bench clean
-.PHONY: train-check check foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
+.PHONY: train-check check clang-tidy foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
 .PHONY: wheels docs docs-serve docker-check test-portable
 
 help:
@@ -49,6 +49,7 @@ help:
 	@echo "make sanitize-cuda  copy batches to a GPU under compute-sanitizer"
 	@echo "make test-portable  test the code for systems without futex, memfd, pidfd and AVX2"
 	@echo "make wheels    build an sdist and wheels, and test each in an empty environment; PYTHONS=3.11,3.12 selects some"
+	@echo "make clang-tidy  look for mistakes in the C++ code with clang-tidy; .clang-tidy selects its checks"
 	@echo "make docker-check  run the commands of the Dockerfile in a virtual environment"
 	@echo "make docs      build the documentation site in build/site; make docs-serve shows it"
 	@echo "make check     run all of these and print a table; ONLY=sanitize,soak selects some, RESUME=1 continues an earlier run"
@@ -214,6 +215,14 @@ format: $(VENV)/.lint
 # interpreters for the checks without the GIL. RESUME=1 does not repeat checks that passed on the same commit.
 check:
 	$(PYTHON) tools/check.py $(if $(ONLY),--only $(ONLY)) $(if $(RESUME),--resume)
+
+# clang-tidy reads how each source is compiled by itself, which a unity build does not say.
+clang-tidy: $(VENV)/.built
+	$(PIP) install --group clang-tidy
+	$(BIN)/cmake -S . -B build/clang-tidy -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DSKBUILD=ON -DCMAKE_UNITY_BUILD=OFF \
+	  -Dnanobind_DIR="$$($(BIN)/python -m nanobind --cmake_dir)" >/dev/null
+	$(BIN)/python $(BIN)/run-clang-tidy.py -clang-tidy-binary $(BIN)/clang-tidy -p build/clang-tidy -quiet "$(CURDIR)/native/"
 
 # The timeout catches lost wake-ups, which show as hangs. ENVFLEET_TEST_SCALE makes the random tests longer.
 sanitize: $(VENV)/.tools

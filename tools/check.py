@@ -63,6 +63,7 @@ def checks() -> list[Check]:
     return [
         Check("lint", ["make", "lint"]),
         Check("test", ["make", "test"]),
+        Check("clang-tidy", ["make", "clang-tidy"], limit_s=2 * 3600),
         Check("sanitize", ["make", "sanitize", "TEST_TIMEOUT=1800"], _no_sanitizers, long_tests),
         Check("sanitize-python", ["make", "sanitize-python"], _no_sanitizers),
         Check(

@@ -142,7 +142,7 @@ nb::dict describe(const std::string& id, nb::dict config) {
 
 std::vector<std::string> load_plugin(nb::handle path, bool may_block) {
   PyObject* encoded = nullptr;  // a path is bytes, which need not be UTF-8
-  if (PyUnicode_FSConverter(path.ptr(), &encoded) == 0) throw nb::python_error();
+  if (PyUnicode_FSConverter(path.ptr(), static_cast<void*>(&encoded)) == 0) throw nb::python_error();
   const auto held = nb::steal<nb::bytes>(encoded);
   try {
     return engine::load_plugin(held.c_str(), may_block);

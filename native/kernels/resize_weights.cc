@@ -82,7 +82,7 @@ ResizeWeights make_resize_weights(int source, int target, Resize how, bool may_g
 }
 
 Divider::Divider(std::uint32_t divisor) : half_(divisor / 2) {
-  const int bits = std::bit_width(divisor - 1);
+  const int bits = static_cast<int>(std::bit_width(divisor - 1));
   shift_ = 31 + bits;
   factor_ = ((std::uint64_t{1} << shift_) + divisor - 1) / divisor;
 }

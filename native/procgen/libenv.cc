@@ -26,7 +26,7 @@ void open_libenv(const char* library, const char* asset_folder) {
   if (opened.load(std::memory_order_acquire) != nullptr) return;
   void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) {
-    const char* reason = dlerror();
+    const char* reason = dlerror();  // NOLINT(concurrency-mt-unsafe): of this thread
     throw std::runtime_error(reason == nullptr ? "dlopen failed" : reason);
   }
   auto* found = new Libenv;

@@ -137,7 +137,7 @@ class EnvSlots {
   struct alignas(HasLaneState<Env> ? 64 : alignof(std::optional<Env>)) Slot {
     Slot() = default;
     // Never moved once the fleet is built, but std::vector's constructor requires it.
-    Slot(Slot&&) { std::terminate(); }
+    Slot(Slot&&) noexcept { std::terminate(); }
     std::optional<Env> env;  // empty only after a rebuild that threw
   };
 

@@ -18,8 +18,8 @@ class Lqr : public Task {
 
   void start(RandomState& random) override {
     if (random.is_fresh() || !has_model_) draw_model(random);
-    std::vector<double> unit;
-    for (int i = 0; i < physics_.model().nq; ++i) unit.push_back(random.randn());
+    std::vector<double> unit(static_cast<std::size_t>(physics_.model().nq));
+    for (double& value : unit) value = random.randn();
     const double length = norm(unit.data(), physics_.model().nq);
     for (std::size_t i = 0; i < unit.size(); ++i) physics_.qpos()[i] = std::numbers::sqrt2 * unit[i] / length;
   }
