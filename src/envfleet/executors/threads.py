@@ -16,7 +16,6 @@ from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
 from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.python.building import EnvBuilders, SpecMaker, build_envs, close_on_error, describe_envs
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner, pin_worker

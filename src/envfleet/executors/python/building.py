@@ -14,8 +14,6 @@ import gymnasium
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError
 from envfleet.executors.env_reports import build_remedy
-from envfleet.executors.python.exception_report import message_of
-from envfleet.making.builders import EnvBuilder
 from envfleet.spec import EnvSpec
 from envfleet.tracebacks import message_of
 
