@@ -2,6 +2,8 @@
 
     python benchmarks/compare.py                                        run all suites but native_table, the longest
     python benchmarks/compare.py cartpole --num-envs 64 --peers envpool
+    taskset -c 0,1 python benchmarks/compare.py cartpole mujoco --rounds 9 --baseline ../before/.venv/bin/python
+                                                                        compare two builds of envfleet, on two cores
     python benchmarks/compare.py --markdown benchmarks/results/latest.json
     python benchmarks/compare.py --refresh docs/benchmarks              write the results into the documentation
     python benchmarks/compare.py ant --output /tmp/ant.json             run one suite ...
@@ -102,7 +104,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--envs", nargs="+", metavar="PREFIX", help="ids of the suite native_table; default: all")
     parser.add_argument(
-        "--baseline", metavar="PYTHON", help="suite workers: an interpreter with the build of envfleet to compare with"
+        "--baseline",
+        metavar="PYTHON",
+        help="instead of peers, compare with the build of this interpreter's environment",
     )
     parser.add_argument("--num-threads", type=int, default=harness.usable_cores(), metavar="N")
     parser.add_argument("--rounds", type=int, default=7, metavar="N")

@@ -41,7 +41,7 @@ class Options:
     num_threads: int = 2  # of every pool that has threads; limited by its number of envs
     peers: tuple[str, ...] | None = None  # prefixes of their names, in lower case; None: all
     envs: tuple[str, ...] | None = None  # prefixes of the env ids of the suite native_table; None: all
-    baseline: str | None = None  # the interpreter of an environment with another build of envfleet; suite workers
+    baseline: str | None = None  # the interpreter of an environment with another build of envfleet, to compare with
 
 
 class Skipped(Exception):  # noqa: N818 (not an error)

@@ -42,8 +42,8 @@ def cartpole(options: Options) -> list[Case]:
 
 def _cartpole_sync(num_envs: int, num_threads: int) -> Case:
     contenders = [
-        Contender(ENVFLEET, partial(peers.envfleet_sync, num_envs, num_threads)),
-        Contender(FAST_MATH, partial(peers.envfleet_sync, num_envs, num_threads, fast_math=True)),
+        Contender(ENVFLEET, partial(peers.envfleet_sync, num_envs=num_envs, num_threads=num_threads)),
+        Contender(FAST_MATH, partial(peers.envfleet_sync, num_envs=num_envs, num_threads=num_threads, fast_math=True)),
         Contender(ENVPOOL, partial(peers.envpool_sync, num_envs, num_threads)),
         Contender(NUMPY, partial(peers.gymnasium_numpy, num_envs)),
         Contender("Gymnasium SyncVectorEnv", partial(peers.gymnasium_sync, num_envs)),
@@ -81,7 +81,10 @@ def _cartpole_async(num_envs: int, num_threads: int) -> Case:
         f"CartPole-v1, {num_envs} envs, asynchronous, batches of {batch_size}",
         "steps/s",
         [
-            Contender(ENVFLEET, partial(peers.envfleet_async, num_envs, batch_size, num_threads)),
+            Contender(
+                ENVFLEET,
+                partial(peers.envfleet_async, num_envs=num_envs, batch_size=batch_size, num_threads=num_threads),
+            ),
             Contender(ENVPOOL, partial(peers.envpool_async, num_envs, batch_size, num_threads)),
             Contender(ENVPOOL_1, partial(peers.envpool_async, num_envs, batch_size, 1)),
         ],

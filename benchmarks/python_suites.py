@@ -166,10 +166,9 @@ def workers(options: Options) -> list[Case]:
     """256 CartPoles on 2 to 128 workers: what a worker costs by itself.
 
     Steps per second depend on what else the machine does; the CPU time of the caller and its workers per step hardly
-    does. With --baseline, each worker count is measured with that other build of envfleet too, in alternation.
+    does.
     """
     num_envs = 256
-    builds = {"envfleet": {}} | ({"baseline": {"python": options.baseline}} if options.baseline else {})
     measured = (
         ("steps per second", "steps/s", peers.envfleet_sync, True),
         ("CPU time of all processes per step", "us", peers.envfleet_cpu_time, False),
@@ -180,16 +179,9 @@ def workers(options: Options) -> list[Case]:
             unit,
             [
                 _contender(
-                    f"{build}, {count} workers",
-                    function,
-                    _CARTPOLE,
-                    num_envs,
-                    backend="processes",
-                    num_workers=count,
-                    **arguments,
+                    f"envfleet, {count} workers", function, _CARTPOLE, num_envs, backend="processes", num_workers=count
                 )
                 for count in _WORKER_COUNTS
-                for build, arguments in builds.items()
             ],
             f"envfleet, {_WORKER_COUNTS[0]} workers",
             more_is_better=is_more_better,

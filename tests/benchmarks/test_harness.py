@@ -170,6 +170,17 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return json.loads(path.read_text())
 
 
+def test_two_builds_are_compared(tmp_path: Path) -> None:
+    path = tmp_path / "builds.json"
+    sizes = ["--num-envs", "64", "--rounds", "1", "--seconds", "0.01"]
+    compare.main(["cartpole", "--baseline", sys.executable, "--output", str(path), *sizes])
+    cases = json.loads(path.read_text())["suites"]["cartpole"]
+    assert [case["name"].rpartition(": ")[2] for case in cases] == ["envfleet", "envfleet, fast_math", "envfleet"]
+    for case in cases:
+        assert [result["status"] for result in case["contenders"]] == ["ok", "ok"]
+        assert case["ratios"][0]["median"] > 0
+
+
 def test_a_report_says_where_its_figures_come_from(report: dict[str, Any]) -> None:
     assert set(report) == {"schema", "date", "command", "machine", "versions", "options", "suites"}
     assert {"cpu", "usable_cores", "kernel", "python"} <= set(report["machine"])
