@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness import Case, Loop, Options, Target
 from isolated import isolated_contender
-from loops import sync_loop
+from loops import actions_of, sync_loop
 
 _NUM_ENVS = 64
 _CARTPOLE = "CartPole-v1"
@@ -87,6 +88,79 @@ def training(options: Options) -> list[Case]:
             ("PPO in one file (examples/ppo.py)", one_file_ppo, one_file),
         )
     ]
+
+
+def torch(options: Options) -> list[Case]:
+    """Compare TorchPool with a step of its pool alone, and with torch.as_tensor(): on the GPU, if there is one."""
+    device = "cuda" if Path("/dev/nvidiactl").exists() else "cpu"
+    torch_pool, pool, columns = "envfleet TorchPool", "envfleet, its pool alone", "as_tensor() of a batch"
+    return [
+        Case(
+            f"{env_id}, {num_envs} envs, with tensors on {device}",
+            "us",
+            [
+                isolated_contender(name, function, env_id=env_id, num_envs=num_envs, device=device)
+                for name, function in ((torch_pool, torch_pool_step), (pool, pool_step), (columns, as_tensor_step))
+            ],
+            torch_pool,
+            [Target("ratio", torch_pool, 0.893, pool)] if env_id == "Pong-v5" else [],
+            more_is_better=False,
+            facts={"num_envs": num_envs},
+        )
+        for env_id, num_envs in ((_CARTPOLE, 8192), (_CARTPOLE, 65_536), ("Pong-v5", 64))
+    ]
+
+
+# --- contenders: a step with tensors, in microseconds -----------------------------------------------
+
+
+def torch_pool_step(env_id: str, num_envs: int, device: str) -> Loop:
+    envs = _torch_pool(env_id, num_envs, device)
+    return _tensor_loop(envs.step, envs, num_envs, device)
+
+
+def pool_step(env_id: str, num_envs: int, device: str) -> Loop:
+    """Return a loop over the pool of a TorchPool, whose memory is page-locked: actions and results stay on the host."""
+    envs = _torch_pool(env_id, num_envs, device)
+    actions = actions_of(envs.single_action_space, num_envs)
+    return sync_loop(envs.groups[0].pool.step, num_envs, envs.close, in_us=True, actions=actions)
+
+
+def as_tensor_step(env_id: str, num_envs: int, device: str) -> Loop:
+    import torch
+
+    import envfleet
+
+    envs = envfleet.make(env_id, num_envs=num_envs, seed=0)
+    envs.reset()
+
+    def step(actions: Any) -> list[Any]:
+        *columns, _info = envs.step(actions.cpu().numpy())
+        return [torch.as_tensor(column, device=device) for column in columns]
+
+    return _tensor_loop(step, envs, num_envs, device)
+
+
+def _torch_pool(env_id: str, num_envs: int, device: str) -> Any:
+    from envfleet.apis.torch import TorchPool
+
+    envs = TorchPool(env_id, device, num_envs=num_envs, seed=0)
+    envs.reset()
+    return envs
+
+
+def _tensor_loop(step: Callable[[Any], Any], envs: Any, num_envs: int, device: str) -> Loop:
+    import torch
+
+    actions = [torch.as_tensor(batch, device=device) for batch in actions_of(envs.single_action_space, num_envs)]
+    loop = sync_loop(step, num_envs, envs.close, in_us=True, actions=actions)
+
+    def run(num_batches: int) -> None:
+        loop.run(num_batches)
+        if device == "cuda":
+            torch.cuda.synchronize()
+
+    return replace(loop, run=run)
 
 
 # --- contenders: a step through each API, in microseconds -------------------------------------------
@@ -210,4 +284,9 @@ def _make_cartpole() -> Any:
     return gymnasium.make(_CARTPOLE)
 
 
-SUITES: dict[str, Callable[[Options], list[Case]]] = {"apis": apis, "torchrl": torchrl, "training": training}
+SUITES: dict[str, Callable[[Options], list[Case]]] = {
+    "apis": apis,
+    "torch": torch,
+    "torchrl": torchrl,
+    "training": training,
+}

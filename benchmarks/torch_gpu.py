@@ -1,9 +1,9 @@
-"""TorchPool on a GPU: what the way to the device costs, and what two groups gain.
+"""TorchPool on a GPU: what two groups gain. Suite `torch` of compare.py measures a step of one group.
 
-python benchmarks/torch_gpu.py [--rounds 9] [--only cartpole,pong,groups] [--num-threads 16 14]
+python benchmarks/torch_gpu.py [--rounds 9] [--num-threads 16 14]
 
-Each section alternates between its subjects, in rounds of consecutive steps, and prints the median time per step.
-docs/torch.md has results. With --device cpu nothing is copied; the tests run it that way.
+Alternates between its subjects, in rounds of consecutive steps, and prints the median time per step. docs/torch.md has
+results. With --device cpu nothing is copied; the tests run it that way.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -49,80 +48,6 @@ def alternate(
     medians = {name: statistics.median(own) for name, own in times.items()}
     for name, own in times.items():
         print(f"  {name:<28} {medians[name]:8.1f} us  ({min(own):.1f} to {max(own):.1f})", flush=True)
-    return medians
-
-
-def as_tensors(batch: Any, device: str) -> list[torch.Tensor]:
-    columns = (batch.obs, batch.reward, batch.terminated, batch.truncated)
-    return [torch.as_tensor(column, device=device) for column in columns]
-
-
-def host_time(envs: TorchPool, actions: torch.Tensor, rounds: int) -> None:
-    """The parts of a step on the host's side."""
-    group = envs.groups[0]
-    batch = group.pool.step(actions.cpu().numpy())
-    print(
-        f"  host: actions {microseconds(lambda: group._transfer.to_host(actions), 300, 50):.1f} us, "
-        f"batch {min(enqueue_time(group, batch) for _ in range(rounds)):.1f} us to enqueue, "
-        f"{microseconds(lambda: group.tensors(batch, True), 300, 50):.1f} us with its copy"
-    )
-
-
-def enqueue_time(group: Any, batch: Any, num_steps: int = 20) -> float:
-    synchronize()
-    start = time.perf_counter()
-    for _ in range(num_steps):
-        group.tensors(batch, True)
-    return (time.perf_counter() - start) / num_steps * 1e6
-
-
-def cartpole(rounds: int, device: str, num_envs: int = 65536) -> None:
-    print(f"CartPole-v1, {num_envs} envs")
-    options: dict[str, Any] = {"num_envs": num_envs, "seed": 0}
-    envs, other = TorchPool("CartPole-v1", device, **options), envfleet.make_pool("CartPole-v1", **options)
-    medians = hand_over(envs, other, np.random.default_rng(0).integers(0, 2, num_envs), 3 * rounds, 50)
-    ours = medians["TorchPool.step()"]
-    print(
-        f"  as_tensor / TorchPool {medians['as_tensor() of its columns'] / ours:.2f}, with the actions "
-        f"{medians['the same, actions of the GPU'] / ours:.2f}; TorchPool / pool {ours / medians['pool.step()']:.2f}"
-    )
-
-
-def pong(rounds: int, device: str, num_envs: int = 64) -> None:
-    """On one worker per core but one, which the caller needs."""
-    num_workers = max(1, (os.cpu_count() or 1) - 1)
-    print(f"Pong-v5, {num_envs} envs on {num_workers} processes")
-    options: dict[str, Any] = {"num_envs": num_envs, "seed": 0, "num_workers": num_workers}
-    envs, other = TorchPool("Pong-v5", device, **options), envfleet.make_pool("Pong-v5", **options)
-    medians = hand_over(envs, other, np.zeros(num_envs, np.int64), 10 * rounds, 10)
-    # A default pool copies the rows for the caller; TorchPool's own leaves them where the workers wrote them.
-    added = [medians["TorchPool.step()"] - medians[name] for name in ("pool.step()", "a default pool's step()")]
-    print(f"  added by TorchPool {added[0]:.1f} us, {added[1]:.1f} us to the step of a default pool")
-
-
-def hand_over(envs: TorchPool, other: envfleet.Pool, host: np.ndarray, rounds: int, num_steps: int) -> dict[str, float]:
-    """Step the same envs with and without tensors, in short rounds: what disturbs the machine disturbs both.
-
-    other is a pool like it, of which as_tensor() copies: the memory of a TorchPool's batches is page-locked.
-    """
-    pool, device = envs.groups[0].pool, envs.device.type
-    actions = torch.as_tensor(host, device=device)
-    envs.reset(), other.reset()
-    medians = alternate(
-        {
-            "pool.step()": lambda: pool.step(host),
-            "a default pool's step()": lambda: other.step(host),
-            "TorchPool.step()": lambda: envs.step(actions),
-            "as_tensor() of its columns": lambda: as_tensors(other.step(host), device),
-            "the same, actions of the GPU": lambda: as_tensors(other.step(actions.cpu().numpy()), device),
-        },
-        rounds,
-        num_steps,
-        num_steps // 5,
-    )
-    host_time(envs, actions, rounds)
-    envs.close()
-    other.close()
     return medians
 
 
@@ -193,22 +118,14 @@ def groups(rounds: int, env: str, num_threads: int, device: str) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--only", default="cartpole,pong,groups")
-    parser.add_argument("--num-threads", type=int, nargs="+", help="of the groups (default: as many as cores)")
-    parser.add_argument("--num-envs", type=int, help="of cartpole and pong (default: 65536 and 64)")
+    parser.add_argument("--num-threads", type=int, nargs="+", help="default: as many as cores")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     arguments = parser.parse_args(argv)
     device = arguments.device
     name = torch.cuda.get_device_name() if device == "cuda" else "no GPU"
     print(f"torch {torch.__version__}, {name}, {envfleet.__version__}")
-    sizes = {} if arguments.num_envs is None else {"num_envs": arguments.num_envs}
-    if "cartpole" in arguments.only:
-        cartpole(arguments.rounds, device, **sizes)
-    if "pong" in arguments.only:
-        pong(arguments.rounds, device, **sizes)
-    if "groups" in arguments.only:
-        for num_threads in arguments.num_threads or [os.cpu_count() or 1]:
-            groups(arguments.rounds, "Acrobot-v1", num_threads, device)
+    for num_threads in arguments.num_threads or [os.cpu_count() or 1]:
+        groups(arguments.rounds, "Acrobot-v1", num_threads, device)
 
 
 if __name__ == "__main__":

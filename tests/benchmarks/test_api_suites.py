@@ -1,4 +1,4 @@
-"""The suites on training loops: a contender that uses examples/ppo.py runs with it. No times."""
+"""The suites on training loops and tensors: their contenders run, without the peers. No times."""
 
 from __future__ import annotations
 
@@ -22,3 +22,11 @@ def test_the_one_file_ppo_runs_on_envfleet() -> None:
         loop.close()
     finally:
         torch.set_num_threads(num_threads)
+
+
+@pytest.mark.parametrize("step", [api_suites.torch_pool_step, api_suites.pool_step, api_suites.as_tensor_step])
+def test_the_steps_with_tensors_run_without_a_gpu(step) -> None:
+    pytest.importorskip("torch")
+    loop = step("CartPole-v1", 4, "cpu")
+    assert loop.measure(0.01) > 0
+    loop.close()
