@@ -1,9 +1,9 @@
-"""Measure native envs on a machine with many cores: by thread count, against EnvPool, and next to busy processes.
+"""Measure native envs on a machine with many cores: by thread count, next to busy processes, and by size.
 
-python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5] [--only threads peers busy growth]
+python benchmarks/many_cores.py [--seconds 0.25] [--rounds 5] [--only threads busy growth]
 python benchmarks/many_cores.py --scaling benchmarks/results/threads-16-cores.json
 
-EnvPool is measured if it is installed. All figures are millions of env steps per second. Ratios are taken between
+All figures are millions of env steps per second. Ratios are taken between
 measurements close in time; the median over the rounds is shown. "separate processes" is what the machine has to give:
 one process per core, each with a pool of its own, one thread and its share of the envs, so that nothing is shared and
 nobody waits for anybody.
@@ -15,7 +15,6 @@ report of the form that compare.py writes; plot.py draws it.
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import multiprocessing
 import os
@@ -26,7 +25,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import harness
 import mujoco_suites
 import numpy as np
@@ -48,7 +46,7 @@ _WINDOWS_SECONDS = 60
 _WINDOW_SECONDS = 0.2
 _SCALING_THREADS = (1, 2, 4, 8, 16)
 _SCALING = (("CartPole-v1", 65536), ("Pendulum-v1", 8192), ("Acrobot-v1", 8192), ("Ant-v5", 256))
-_SECTIONS = ("threads", "peers", "busy", "growth")
+_SECTIONS = ("threads", "busy", "growth")
 _SIZES = (64, 1024, 8192, 65536)
 _GROWTH = (1024, 4096, 16384, 65536, 262144)
 Step = Callable[[], Any]
@@ -72,14 +70,6 @@ def millions_per_second(step: Step, rows: int, seconds: float) -> float:
         num_batches += 1
         now = time.perf_counter()
     return num_batches * rows / (now - start) / 1e6
-
-
-def alternate(steps: Mapping[str, Step], rows: int, args: argparse.Namespace) -> dict[str, list[float]]:
-    samples: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(args.rounds):
-        for name, step in steps.items():
-            samples[name].append(millions_per_second(step, rows, args.seconds))
-    return samples
 
 
 def show(label: str, samples: Mapping[str, Sequence[float]]) -> None:
@@ -146,41 +136,6 @@ def by_threads(env_id: str, num_envs: int, counts: Sequence[int], args: argparse
     separate.close()
     for pool in pools.values():
         pool.close()
-
-
-def against_peers(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
-    actions = actions_for(env_id, num_envs)
-    pool = envfleet.make(env_id, num_envs=num_envs, num_threads=os.cpu_count())
-    pool.reset(seed=0)
-    steps: dict[str, Step] = {"envfleet": lambda: pool.step(actions)}
-    if importlib.util.find_spec("envpool") is not None:
-        import envpool
-
-        theirs = envpool.make_gymnasium(env_id, num_envs=num_envs, num_threads=os.cpu_count())
-        theirs.reset()
-        steps["EnvPool"] = lambda: theirs.step(actions)
-    if env_id == "CartPole-v1":
-        numpy_env = gymnasium.make_vec(env_id, num_envs=num_envs, vectorization_mode="vector_entry_point")
-        numpy_env.reset(seed=0)
-        steps["numpy"] = lambda: numpy_env.step(actions)
-    show(f"{env_id} n={num_envs}", alternate(steps, num_envs, args))
-    pool.close()
-
-
-def asynchronous(num_envs: int, batch_size: int, args: argparse.Namespace) -> None:
-    actions = np.zeros(batch_size, dtype=np.int64)
-    options = {"num_envs": num_envs, "batch_size": batch_size, "num_threads": os.cpu_count()}
-    pool = envfleet.make_pool("CartPole-v1", **options)
-    pool.async_reset(seed=0)
-    steps: dict[str, Step] = {"envfleet": lambda: pool.send(actions, pool.recv().env_id)}
-    if importlib.util.find_spec("envpool") is not None:
-        import envpool
-
-        theirs = envpool.make_gymnasium("CartPole-v1", **options)
-        theirs.async_reset()
-        steps["EnvPool"] = lambda: theirs.send(actions, theirs.recv()[-1]["env_id"])
-    show(f"CartPole-v1 asynchronous, batches of {batch_size} of {num_envs}", alternate(steps, batch_size, args))
-    pool.close()
 
 
 def next_to_busy_loops(env_id: str, num_envs: int, args: argparse.Namespace) -> None:
@@ -306,13 +261,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             by_threads("CartPole-v1", num_envs, counts, args)
         for env_id in ("Pendulum-v1", "Acrobot-v1"):
             by_threads(env_id, 8192, [1, cores], args)
-    if "peers" in args.only:
-        print("Peers")
-        for num_envs in _SIZES:
-            against_peers("CartPole-v1", num_envs, args)
-        for env_id in ("Pendulum-v1", "Acrobot-v1"):
-            against_peers(env_id, 8192, args)
-        asynchronous(8192, 4096, args)
     if "busy" in args.only:
         print("Next to busy processes")
         for env_id, num_envs in _WITH_BUSY_LOOPS:
