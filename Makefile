@@ -26,7 +26,7 @@ TEST_TIMEOUT ?= 120
 BENCH_PIP := $(BENCH)/bin/python -m pip --disable-pip-version-check --quiet
 
 .PHONY: help demo test test-freethreaded test-rllib test-gym test-families soak build lint format bench clean
-.PHONY: train-check check clang-tidy foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
+.PHONY: train-check check clang-tidy coverage foreign sanitize sanitize-python sanitize-freethreaded sanitize-cuda
 .PHONY: wheels docs docs-serve docker-check test-portable
 
 help:
@@ -47,6 +47,7 @@ help:
 	@echo "make sanitize-python  test the Python module under Address+UBSanitizer, with corrupted states"
 	@echo "make sanitize-freethreaded PYTHON_TSAN=python3.13t  the same under ThreadSanitizer, without the GIL"
 	@echo "make sanitize-cuda  copy batches to a GPU under compute-sanitizer"
+	@echo "make coverage  print the line coverage of the tests; TESTS=tests/conformance measures some of them"
 	@echo "make test-portable  test the code for systems without futex, memfd, pidfd and AVX2"
 	@echo "make wheels    build an sdist and wheels, and test each in an empty environment; PYTHONS=3.11,3.12 selects some"
 	@echo "make clang-tidy  look for mistakes in the C++ code with clang-tidy; .clang-tidy selects its checks"
@@ -270,6 +271,38 @@ else
 	    tests/conformance tests/fuzz/test_threads_of_one_pool.py -k "not processes"
 endif
 
+# Line coverage of Python, in all its processes, and of C++, in build/coverage/report.txt. In its own environment, which
+# borrows the packages of the tests. Tests that fail do not end it: some have deadlines that are too short here.
+TESTS ?= tests
+COVERAGE := .venv-coverage/bin/python
+COVERAGE_PIP := $(COVERAGE) -m pip --disable-pip-version-check --quiet
+COUNTED := --coverage -fprofile-update=atomic
+.venv-coverage/.tools: $(VENV)/.tests tools/coverage_hooks.py
+	$(BIN)/python -m venv .venv-coverage
+	$(COVERAGE_PIP) install "coverage[toml]>=7.10" gcovr
+	site() { $$1 -c "import sysconfig; print(sysconfig.get_path('purelib'))"; }; \
+	  printf '%s\n' "$$(site $(BIN)/python)" "$(abspath tools)" "import coverage_hooks" >"$$(site $(COVERAGE))/coverage_hooks.pth"
+	ln -sf $(foreach tool,cmake ctest ninja,$(abspath $(BIN))/$(tool)) .venv-coverage/bin
+	touch $@
+
+coverage: .venv-coverage/.tools
+	mkdir -p build/coverage/python
+	find build/coverage -name '*.gcda' -delete -o -name 'data.*' -delete
+	CXX=g++ $(COVERAGE_PIP) install --no-build-isolation --no-deps --editable . -C build-dir=build/coverage/module \
+	  -C cmake.build-type=Debug -C "cmake.define.CMAKE_CXX_FLAGS_DEBUG=-O1 $(COUNTED)" \
+	  -C cmake.define.CMAKE_MODULE_LINKER_FLAGS=-Wl,-u,__gcov_dump
+	CXX=g++ $(BIN)/cmake -S . -B build/coverage/tests -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja \
+	  -DPython_EXECUTABLE=$(abspath $(BIN))/python -DCMAKE_BUILD_TYPE=Debug "-DCMAKE_CXX_FLAGS_DEBUG=$(COUNTED)" >/dev/null
+	$(BIN)/cmake --build build/coverage/tests
+	-$(BIN)/ctest --test-dir build/coverage/tests --output-on-failure --timeout $(TEST_TIMEOUT)
+	-OMP_NUM_THREADS=1 PYTHONPATH=$(abspath $(VENV))/procgen COVERAGE_PROCESS_START=$(abspath pyproject.toml) \
+	  $(COVERAGE) -m pytest -p coverage_hooks -n 2 --dist worksteal --timeout 900 --deselect tests/native/test_engine.py $(TESTS)
+	$(COVERAGE) -m coverage combine --quiet
+	$(COVERAGE) -m coverage json --quiet --ignore-errors -o build/coverage/python.json
+	$(COVERAGE) -m gcovr --root . --filter native/ --exclude native/tests/ --merge-lines --merge-mode-functions separate \
+	  --gcov-ignore-parse-errors all --json-summary build/coverage/cpp.json build/coverage/module build/coverage/tests
+	$(COVERAGE) tools/coverage_report.py build/coverage/python.json build/coverage/cpp.json | tee build/coverage/report.txt
+
 # On a machine with a GPU: copies to and from the device under NVIDIA's checker of memory accesses.
 sanitize-cuda: $(VENV)/.tests
 	compute-sanitizer --tool memcheck --error-exitcode 1 \
@@ -296,4 +329,4 @@ bench: $(BENCH)/.peers
 	$(BENCH)/bin/python benchmarks/plot.py
 
 clean:
-	rm -rf build dist $(VENV) .venv-bench .venv-docs .venv-wheels .venv-portable .venv-freethreaded .venv-rllib .venv-gym .venv-families .venv-sanitize .venv-tsan
+	rm -rf build dist $(VENV) .venv-bench .venv-docs .venv-wheels .venv-portable .venv-freethreaded .venv-rllib .venv-gym .venv-families .venv-sanitize .venv-tsan .venv-coverage

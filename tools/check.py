@@ -76,6 +76,7 @@ def checks() -> list[Check]:
             ["make", "test-freethreaded", f"PYTHON={free_python}"],
             lambda: _no_free_python(free_python),
         ),
+        Check("coverage", ["make", "coverage", "TEST_TIMEOUT=1800"], _no_gcov),
         Check("rllib", ["make", "test-rllib"]),
         Check("gym", ["make", "test-gym"]),
         Check("docs", ["make", "docs"]),
@@ -105,6 +106,10 @@ def _no_sanitizers() -> str | None:
         if path is None or path == library:
             return f"needs g++ with {library}; install gcc's sanitizer libraries"
     return None
+
+
+def _no_gcov() -> str | None:
+    return None if _answer(["gcov", "--version"]) is not None else "needs gcov; install gcc"
 
 
 def _no_free_python(python: str) -> str | None:
