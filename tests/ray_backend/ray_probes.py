@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import gymnasium
 import numpy as np
-from support.python_probes import FaultyEnv, SleepyEnv
+from support.python_probes import FaultyEnv, SleepyEnv, wait_at_gate
 
 
 class PlacedEnv(FaultyEnv):
@@ -91,6 +91,25 @@ def only_there() -> OnlyThere:
 def leave() -> NoReturn:
     """A constructor that ends its process."""
     os._exit(3)
+
+
+class GatedEnv(FaultyEnv):
+    """Waits at a gate in a call, or in its next step."""
+
+    gate: int | None = None
+
+    def wait(self, number: int) -> int:
+        wait_at_gate(number)
+        return number
+
+    def wait_in_step(self, number: int) -> None:
+        self.gate = number
+
+    def step(self, action: Any) -> Any:
+        if self.gate is not None:
+            wait_at_gate(self.gate)
+            self.gate = None
+        return super().step(action)
 
 
 class LargeSleepyEnv(SleepyEnv):

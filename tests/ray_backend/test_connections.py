@@ -156,6 +156,7 @@ def test_a_worker_that_responds_while_no_call_waits_is_not_overdue(make):
 
 
 def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
+    """In stats(), which asks a worker that has not read all of its requests yet."""
     pool = make(BigActionEnv, num_workers=1, num_envs=4, batch_size=1)
     pool.reset()
 
@@ -170,7 +171,7 @@ def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     with pytest.raises(KeyboardInterrupt):
         [pool.stats() for _ in range(1000)]
-    assert [pool.recv().env_id.tolist() for _ in range(3)] == [[0], [1], [2]]
+    assert pool.reset().obs.tolist() == [0] * 4
     send(1, 3)
     assert pool.recv().env_id.tolist() == [3]
     assert pool.stats().num_steps == 4

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
-import threading
 import traceback
 
 import gymnasium
@@ -201,18 +198,6 @@ def test_unchecked_actions_have_the_structure_of_the_space(make):
     with pytest.raises(ActionError, match="expected actions as a dict"):
         pool.step(np.array([0, 0]))
     assert pool.step({"kind": np.array([0, 4])}).info["last_action"].tolist() == [0, 4]
-
-
-def test_ctrl_c_while_it_waits_loses_nothing(make):
-    pool = make(SleepyEnv, num_workers=2, num_envs=2)
-    pool.reset()
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        pool.step(np.array([1000, 1], dtype=np.float32))
-    timer.join()
-    assert pool.recv().obs.tolist() == [1, 1]
-    assert pool.step(np.zeros(2, dtype=np.float32)).obs.tolist() == [2, 2]
 
 
 def test_sb3_goes_on_after_ctrl_c(make, gate):

@@ -64,7 +64,6 @@ class EnvActor:
         self._kept: dict[int, EncodedResponse] = {}
         self._last_started = -1
         self._failure = ""
-        self._last_command = 0
         self._last_stopped_serve = 0
         self._next_stats_ns = 0
         self._listener: Listener | None = None
@@ -155,13 +154,10 @@ class EnvActor:
         return executor.step(LeafColumns(leaves), request.local_ids, NO_TIMEOUT)
 
     def _apply(self, commands: Sequence[tuple[Any, ...]]) -> None:
-        """Run the commands that the caller has deferred to this message; those that arrive twice run once."""
+        """Run the commands that the caller has deferred to this message."""
         executor = self._executor
         assert executor is not None
-        for number, command, *arguments in commands:
-            if number <= self._last_command:
-                continue
-            self._last_command = number
+        for command, *arguments in commands:
             if command == "seed":
                 executor.seed(*arguments)
             else:
@@ -221,6 +217,7 @@ class EnvActor:
         if batch.faults:
             rows = {int(env_id): row for row, env_id in enumerate(batch.env_id)}
             faults = {rows[fault.env_id]: pool_fault(fault, self._first_env) for fault in batch.faults}
+            executor.clear_faults()  # the caller handles them
         obs, object_obs = self._columns(batch.obs)
         final_obs: list[NDArray[Any]] = []
         object_final_obs: list[Sequence[Any]] = []

@@ -186,7 +186,7 @@ def _allocate(num_bytes: int) -> memoryview:
 
 
 class CallerConnection:
-    """The caller's end. Only flush() blocks. An interruption in the middle of a frame, Ctrl-C included, closes it.
+    """The caller's end. Only flush() blocks.
 
     received: the frames that have arrived, oldest first. last_activity: when bytes last arrived, or when bytes that
     had been waiting were last sent.
@@ -218,14 +218,10 @@ class CallerConnection:
         """Send a frame, or as much of it as the socket takes; pump() sends the rest."""
         if self.is_lost:
             return
-        try:
-            header = _HEADER.pack(number, len(data), 0)
-            prefix = self._send_tags.next(header, len(data), data) + header
-            # A small frame as one buffer: one system call, one packet.
-            self._unsent.extend(map(memoryview, (prefix + data,) if len(data) < _READ_BYTES else (prefix, data)))
-        except BaseException:
-            self.close()  # the tag was counted and will never be sent: no later frame would be accepted
-            raise
+        header = _HEADER.pack(number, len(data), 0)
+        prefix = self._send_tags.next(header, len(data), data) + header
+        # A small frame as one buffer: one system call, one packet.
+        self._unsent.extend(map(memoryview, (prefix + data,) if len(data) < _READ_BYTES else (prefix, data)))
         self._attempt(self._send)
 
     def pump(self) -> None:
@@ -242,9 +238,6 @@ class CallerConnection:
             transfer()
         except (ConnectionLostError, AuthenticationError, OSError, MemoryError):
             self.close()
-        except BaseException:
-            self.close()  # interrupted: how far it got is unknown
-            raise
 
     def flush(self, timeout_s: float) -> bool:
         """Block until everything is sent, reading meanwhile: the other end may be waiting for that.

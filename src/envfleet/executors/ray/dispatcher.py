@@ -3,20 +3,22 @@
 It alone owns the in-flight state: which requests are pending, which responses are complete and not yet in a batch, and
 the phase of every env.
 
-KeyboardInterrupt may come between any two lines here. So one assignment makes a request exist, one assignment
-completes it, and everything around those can be repeated: the next call goes on where the interrupted one stopped.
+An exception of a signal handler, such as Ctrl-C, that ends a wait has changed nothing. Anywhere else it leaves the pool
+interrupted, and nothing that is recorded here is trusted then: drop_pending() asks the workers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from numpy.typing import NDArray
@@ -24,15 +26,27 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.autoreset import Phase
 from envfleet.batch import Batch
+from envfleet.batch import Batch, Fault
+from envfleet.errors import EnvfleetError
+from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Response, Rows, response_from_columns
 from envfleet.executors.ray.connection import CallerConnection
-from envfleet.executors.ray.messages import RESET, Request, RequestCodec, ResponseCodec
+from envfleet.executors.ray.messages import (
+    RESET,
+    RemoteCallError,
+    Request,
+    RequestCodec,
+    ResponseCodec,
+    decode_result,
+)
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
 from envfleet.options import PoolConfig
 from envfleet.statistics import PoolStats
 from envfleet.tracebacks import message_of
 from envfleet.validation import LeafColumns
 
+# How long what an interrupted call has sent may take to finish.
+_GRACE_S = 1.0
 # How long to wait on connections while other messages go through Ray, as they do after a connection was lost: nothing
 # can wait for both at once.
 _MIXED_WAIT_S = 0.002
@@ -42,32 +56,26 @@ _RETRY_S = 0.2
 # The slices in which a response is fetched that the object store has lost: small enough for Ray to need no store.
 _SLICE_BYTES = 96_000
 
+_T = TypeVar("_T")
+
 
 @dataclass(eq=False)
 class PendingRequest:
     """A request to one worker, from its preparation to its response.
 
-    local_ids: None for all envs of the worker. number, data: set when it is queued. ref, connection: how it was sent,
-    through Ray or on a connection; None before that. started_at: when it became the worker's oldest.
+    number, data: as it is sent. ref, connection: how it was sent, through Ray or on a connection; None before that.
+    started_at: when it became the worker's oldest.
     """
 
     worker: Worker
     env_ids: NDArray[np.int32]
     kind: int
-    local_ids: NDArray[np.int32] | None = None
-    actions: list[NDArray[Any]] = field(default_factory=list)
-    extras: dict[str, Any] = field(default_factory=dict)
     number: int = -1
     data: bytes = b""
     ref: Any = None
     connection: CallerConnection | None = None
     started_at: float = 0.0
     response: Response | None = None
-
-    @property
-    def is_sent(self) -> bool:
-        """Whether the worker has it, or will have it."""
-        return self.ref is not None or (self.connection is not None and not self.connection.is_lost)
 
     @property
     def method(self) -> str:
@@ -124,9 +132,11 @@ class Dispatcher:
         # Requests on connections that the present call waits for.
         self._awaited: set[PendingRequest] = set()
         self._checked_at = time.monotonic()  # when Ray was last asked which workers are alive
+        # Of rows that left in a batch, by env id, until clear_faults().
+        self._unreported: dict[int, Fault] = {}
+        self._is_waiting = False
 
     # --- what is in flight -------------------------------------------------------------------
-    # Computed from the requests alone: an interruption could leave a separate count behind.
 
     @property
     def has_ordered_batch(self) -> bool:
@@ -154,30 +164,90 @@ class Dispatcher:
             is_in_flight[response.env_ids[rows]] = True
         return is_in_flight
 
+    def _forget_requests(self) -> None:
+        self._ordered = None
+        self._unordered = []
+        self._ready = deque()
+        self._awaited = set()
+        for worker in self._table.workers:
+            worker.pending.clear()
+
+    # --- interruptions -----------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def interruptible(self, finish: Callable[[float | None], Any] | None = None) -> Iterator[None]:
+        """Handle an exception of a signal handler as the rule of interruption says.
+
+        finish(deadline): waits for what was sent, and returns None after the deadline. It has a second, which another
+        exception ends at once, and the call counts as done if that was enough. None: the call has sent nothing that
+        changes envs, and an exception that ends its wait leaves the pool as it was.
+        """
+        self._is_waiting = False
+        try:
+            yield
+        except EnvfleetError:
+            raise
+        except BaseException:
+            was_waiting, self._is_waiting = self._is_waiting, False
+            if was_waiting and finish is None:
+                raise
+            self._guard.is_interrupted = True
+            if was_waiting and finish is not None and finish(_deadline(_GRACE_S)) is not None:
+                self._guard.is_interrupted = False
+            raise
+
+    def _wait(self, wait: Callable[..., _T], *args: Any, **kwargs: Any) -> _T:
+        """Return wait(*args, **kwargs). An exception of a signal handler that ends it has changed nothing."""
+        self._is_waiting = True
+        try:
+            result = wait(*args, **kwargs)
+        except self._ray.exceptions.RayError:
+            self._is_waiting = False
+            raise
+        self._is_waiting = False
+        return result
+
     # --- sending -------------------------------------------------------------------------------
 
     def send(self, kind: int, env_ids: Any, actions: LeafColumns | None, options: Mapping[str, Any] | None) -> None:
         """Send one request to each worker concerned."""
-        if not self._is_async:
-            self.send_ordered(kind, env_ids, actions, options)
-            return
-        requests = [request for request, _ in self._prepare(kind, env_ids, actions, options)]
-        self._unordered += requests
-        self._send_all(requests)
+        prepared = self._prepare(kind, env_ids, actions, options)
+        with self.interruptible():
+            self._send(env_ids, prepared, is_ordered=not self._is_async)
 
-    def send_ordered(
-        self, kind: int, env_ids: Any, actions: LeafColumns | None, options: Mapping[str, Any] | None
-    ) -> None:
-        """Send one request to each worker concerned, for a batch in the order of env_ids."""
-        requests = self._prepare(kind, env_ids, actions, options)
-        # Recorded before anything is sent: after Ctrl-C in between, recv() sends the rest.
-        self._ordered = (self._table.all_ids if env_ids is None else env_ids, requests)
-        self._send_all(request for request, _ in requests)
+    def send_and_recv(
+        self,
+        kind: int,
+        env_ids: Any,
+        actions: LeafColumns | None,
+        options: Mapping[str, Any] | None,
+        timeout_s: float,
+        *,
+        is_ordered: bool,
+    ) -> Batch | None:
+        """Send one request to each worker concerned, and return a batch; None after the timeout.
+
+        is_ordered: the batch has the rows of env_ids in this order, instead of those that arrive first.
+        """
+        prepared = self._prepare(kind, env_ids, actions, options)
+
+        def finish(deadline: float | None) -> Batch | None:
+            batch = self._recv(deadline)
+            if batch is not None and kind == RESET:
+                self._guard.end_parts()  # a reset is the last of them
+            return batch
+
+        with self.interruptible(finish):
+            self._send(env_ids, prepared, is_ordered)
+            return self._recv(_deadline(timeout_s))
 
     def _prepare(
         self, kind: int, env_ids: Any, actions: LeafColumns | None, options: Mapping[str, Any] | None
     ) -> list[tuple[PendingRequest, Rows]]:
-        """Return a request for each worker concerned, with the batch rows of its envs."""
+        """Return a request for each worker concerned, with the batch rows of its envs.
+
+        Raises before anything is sent if actions or options cannot be pickled.
+        """
         extras = {"options": dict(options)} if options else {}
         prepared: list[tuple[PendingRequest, Rows]] = []
         for worker, ids, is_all, rows in self._table.split(env_ids):
@@ -194,8 +264,26 @@ class Dispatcher:
             local_ids = None if is_all else ids - np.int32(worker.envs.start)
             columns, objects = self._action_rows(actions, rows)
             worker_extras = {**extras, "actions": objects} if objects else extras
-            prepared.append((PendingRequest(worker, ids, kind, local_ids, columns, worker_extras), rows))
+            prepared.append((self._encoded(worker, ids, kind, local_ids, columns, worker_extras), rows))
         return prepared
+
+    def _encoded(
+        self,
+        worker: Worker,
+        env_ids: NDArray[np.int32],
+        kind: int,
+        local_ids: NDArray[np.int32] | None,
+        actions: list[NDArray[Any]],
+        extras: Mapping[str, Any],
+    ) -> PendingRequest:
+        number = worker.next_number
+        worker.next_number += 1
+        current = worker.current
+        acknowledged = number if current is None else current.number
+        if worker.commands:
+            extras = {**extras, "commands": worker.commands}
+        data = self._requests.encode(Request(number, acknowledged, kind, local_ids, actions, extras or None))
+        return PendingRequest(worker, env_ids, kind, number, data)
 
     def _action_rows(self, actions: LeafColumns | None, rows: Rows) -> tuple[list[NDArray[Any]], list[Any]]:
         """Return these rows of the array leaves, and of the others."""
@@ -210,47 +298,32 @@ class Dispatcher:
                 objects.append([column[row] for row in positions])
         return arrays, objects
 
-    def _send_all(self, requests: Iterable[PendingRequest]) -> None:
-        """Send what was not sent yet. A request that is sent again after an interruption steps nothing twice."""
-        for request in requests:
-            if request.response is not None:
-                continue
-            worker = request.worker
-            if worker.is_dead:  # since it was prepared
-                self._lose(request)
-                continue
-            if worker.connection is not None and worker.connection.is_lost:
-                self._on_connection_lost(worker)
-            if request.response is None and not request.is_sent:
-                if worker.connection is None:
-                    self._connections.reconnect_if_due(worker)
-                self._enqueue(request)
-                self._send_pending(worker)
+    def _send(self, env_ids: Any, prepared: list[tuple[PendingRequest, Rows]], is_ordered: bool) -> None:
+        """Send these requests and record them."""
+        for request, _ in prepared:
+            if request.kind == RESET:
+                self.forget_faults(request.env_ids)
+            if request.response is None:  # else its envs are lost
+                self._send_first(request)
+        if is_ordered:
+            self._ordered = (self._table.all_ids if env_ids is None else env_ids, prepared)
+        else:
+            self._unordered += [request for request, _ in prepared]
 
-    def _enqueue(self, request: PendingRequest) -> None:
-        """Give a request its number and its place in the worker's queue. A request that has them keeps them."""
+    def _send_first(self, request: PendingRequest) -> None:
+        """Send a request for the first time."""
         worker = request.worker
-        if request in worker.pending:
+        if worker.connection is not None and worker.connection.is_lost:
+            self._on_connection_lost(worker)
+        if worker.is_dead:  # since it was prepared
+            self._lose(request)
             return
-        number = worker.next_number
-        worker.next_number = number + 1  # first: a number may be skipped, but not used twice
-        current = worker.current
-        acknowledged = number if current is None else current.number
-        commands = list(worker.commands)
-        extras: dict[str, Any] = {**request.extras, "commands": commands} if commands else request.extras
-        request.number, request.started_at = number, time.monotonic()
-        request.data = self._requests.encode(
-            Request(number, acknowledged, request.kind, request.local_ids, request.actions, extras or None)
-        )
+        if worker.connection is None:
+            self._connections.reconnect_if_due(worker)
+        request.started_at = time.monotonic()
         worker.pending.append(request)
-        # If an interruption comes before this, the actor gets the commands twice and, by their numbers, runs them once.
-        worker.commands = worker.commands[len(commands) :]
-
-    def _send_pending(self, worker: Worker) -> None:
-        """Send the worker's unsent requests in order: those that an interruption or a lost connection left go first."""
-        for request in list(worker.pending):
-            if request.response is None and not request.is_sent:
-                self._send_one(request)
+        self._send_one(request)
+        worker.commands = []
 
     def _send_one(self, request: PendingRequest) -> None:
         worker = request.worker
@@ -271,15 +344,28 @@ class Dispatcher:
         self._connections.note_loss(worker)
         if worker.current is not None:
             worker.current.started_at = time.monotonic()
-        self._send_pending(worker)
+        for request in list(worker.pending):
+            if request.response is None and request.ref is None:
+                self._send_one(request)
 
     # --- batches ---------------------------------------------------------------------------------
 
-    def recv_ordered(self, timeout_s: float) -> Batch | None:
-        """Return the batch in order once all of it has arrived; None after the timeout."""
+    def recv(self, timeout_s: float) -> Batch | None:
+        """Return the batch in order, or else one of the rows that arrived first; None after the timeout."""
+        with self.interruptible():
+            return self._recv(_deadline(timeout_s))
+
+    def _recv(self, deadline: float | None) -> Batch | None:
+        batch = self._recv_ordered(deadline) if self._ordered is not None else self._recv_first(deadline)
+        if batch is not None and batch.faults:
+            self._unreported.update({fault.env_id: fault for fault in batch.faults})
+            self._guard.has_unreported = True
+        return batch
+
+    def _recv_ordered(self, deadline: float | None) -> Batch | None:
         assert self._ordered is not None
         env_ids, requests = self._ordered
-        if not self._await_all([request for request, _ in requests], _deadline(timeout_s)):
+        if not self._await_all([request for request, _ in requests], deadline):
             return None
         pieces = [
             (request.response, slice(0, len(request.env_ids)), rows)
@@ -290,10 +376,8 @@ class Dispatcher:
         self._ordered = None
         return batch
 
-    def recv_first(self, timeout_s: float) -> Batch | None:
-        """Return a batch of the rows that arrived first; None if there are too few before the timeout."""
+    def _recv_first(self, deadline: float | None) -> Batch | None:
         size = self._batch_size
-        deadline = _deadline(timeout_s)
         self._collect_ready()
         while (num_ready := self._num_ready) < size:
             # The least number of responses that can be enough: after each, the next may be there already.
@@ -303,44 +387,89 @@ class Dispatcher:
             if not is_in_time and self._num_ready < size:
                 return None
         pieces, env_ids, num_filled = [], [], 0
-        remaining = deque(self._ready)
         while num_filled < size:
-            response, rows = remaining[0]
+            response, rows = self._ready.popleft()
             count = min(rows.stop - rows.start, size - num_filled)
             taken = slice(rows.start, rows.start + count)
             pieces.append((response, taken, slice(num_filled, num_filled + count)))
             env_ids.append(response.env_ids[taken])
             num_filled += count
-            if taken.stop == rows.stop:
-                remaining.popleft()
-            else:
-                remaining[0] = (response, slice(taken.stop, rows.stop))
-        batch = self._batches.build(pieces, np.concatenate(env_ids))
-        self._ready = remaining
-        return batch
+            if taken.stop < rows.stop:
+                self._ready.appendleft((response, slice(taken.stop, rows.stop)))
+        return self._batches.build(pieces, np.concatenate(env_ids))
 
     def _collect_ready(self) -> None:
-        for request in [request for request in self._unordered if request.response is not None]:
-            assert request.response is not None
-            if all(response is not request.response for response, _ in self._ready):
+        for request in self._unordered:
+            if request.response is not None:
                 self._ready.append((request.response, slice(0, len(request.env_ids))))
-            self._unordered.remove(request)
+        self._unordered = [request for request in self._unordered if request.response is None]
+
+    def unreported_faults(self) -> tuple[Fault, ...]:
+        """Return the faults of rows that left in a batch and have not been forgotten yet, by env id."""
+        return tuple(self._unreported[env_id] for env_id in sorted(self._unreported))
+
+    def forget_faults(self, env_ids: Iterable[int]) -> None:
+        """Forget the faults of these envs."""
+        if self._unreported:
+            for env_id in env_ids:
+                self._unreported.pop(int(env_id), None)
+            self._guard.has_unreported = bool(self._unreported)
 
     def drop_pending(self, timeout_s: float) -> bool:
         """Wait for everything in flight and discard it. Returns False after the timeout."""
-        ordered = [request for request, _ in self._ordered[1]] if self._ordered is not None else []
-        if not self._await_all([*ordered, *self._unordered], _deadline(timeout_s)):
-            return False
-        self._ordered = None
-        self._unordered.clear()
-        self._ready.clear()
+        with self.interruptible():
+            deadline = _deadline(timeout_s)
+            if self._guard.is_interrupted:
+                return self._synchronize(deadline)
+            ordered = [request for request, _ in self._ordered[1]] if self._ordered is not None else []
+            if not self._await_all([*ordered, *self._unordered], deadline):
+                return False
+            self._forget_requests()
+            return True
+
+    def _synchronize(self, deadline: float | None) -> bool:
+        """Wait until the workers have finished what interrupted calls have sent, and learn the phases of their envs.
+
+        Returns False after the deadline. A worker that does not answer within step_timeout is killed.
+        """
+        self._forget_requests()
+        self._connections.close_all(self._table.workers)  # which the workers notice once they have answered
+        asked = {}
+        for worker in self._table.workers:
+            if worker.is_dead:
+                self.mark_dead(worker, worker.death)
+                continue
+            local_ids = list(range(len(worker.envs)))
+            asked[worker] = worker.call("call", worker.commands, "phases", cloudpickle.dumps(()), local_ids)
+            worker.commands = []
+        overdue_at = None if self._step_timeout_s is None else time.monotonic() + self._step_timeout_s
+        for worker, ref in asked.items():
+            while not self._wait(self._ray.wait, [ref], timeout=self._slice(deadline, overdue_at))[0]:
+                if _is_over(overdue_at):
+                    self.mark_dead(worker, self._overdue_death)
+                    break
+                if _is_over(deadline):
+                    return False
+            if worker.is_dead:
+                continue
+            try:
+                _, phases = decode_result(self._ray.get(ref), "")
+                self.phases[worker.envs.start : worker.envs.stop] = phases
+            except (self._ray.exceptions.RayError, RemoteCallError) as error:
+                self.mark_dead(worker, describe_death(error))
+        self._connections.connect(self._table.workers)
         return True
+
+    def _slice(self, *deadlines: float | None) -> float:
+        """Return how long to wait for Ray at a time. Raises once close() has cancelled the call."""
+        self._guard.check_not_cancelled()
+        until = min([time.monotonic() + HEARTBEAT_S, *(own for own in deadlines if own is not None)])
+        return max(0.0, until - time.monotonic())
 
     # --- receiving -------------------------------------------------------------------------------
 
     def _await_all(self, requests: Sequence[PendingRequest], deadline: float | None) -> bool:
         """Wait until all of them are complete. False after the deadline."""
-        self._send_all(requests)
         self._await_on_connections(requests)
         while self._awaited:
             self._poll_connections(self._wait_limit(self._awaited, deadline))
@@ -353,7 +482,6 @@ class Dispatcher:
 
     def _await_some(self, requests: Sequence[PendingRequest], count: int, deadline: float | None) -> bool:
         """Wait until so many of them are complete, or there is other news. False after the deadline."""
-        self._send_all(requests)
         self._await_on_connections(requests)
         incomplete = [request for request in requests if request.response is None]
         count -= len(requests) - len(incomplete)
@@ -365,7 +493,8 @@ class Dispatcher:
             self._poll_connections(min(_MIXED_WAIT_S, limit_s or _MIXED_WAIT_S) if by_ref else limit_s)
             limit_s, count = 0.0, 1
         if by_ref:
-            ready, _ = self._ray.wait(list(by_ref), num_returns=min(count, len(by_ref)), timeout=limit_s)
+            num_returns = min(count, len(by_ref))
+            ready, _ = self._wait(self._ray.wait, list(by_ref), num_returns=num_returns, timeout=limit_s)
             arrived = [by_ref[ref] for ref in ready if by_ref[ref].response is None]
             if arrived and not self._get_all(arrived, None):
                 for request in arrived:
@@ -381,12 +510,16 @@ class Dispatcher:
 
     def _poll_connections(self, limit_s: float | None) -> None:
         """Wait on connections for any awaited request, and take in what has arrived."""
-        workers = self._connections.wait(HEARTBEAT_S if limit_s is None else min(limit_s, HEARTBEAT_S))
+        workers = self._pump_connections(HEARTBEAT_S if limit_s is None else min(limit_s, HEARTBEAT_S))
         if time.monotonic() - self._checked_at >= HEARTBEAT_S:
             workers += self._close_dead_connections()
         for worker in workers:
             self._take_received(worker)
         self._kill_overdue(list(self._awaited))
+
+    def _pump_connections(self, limit_s: float) -> list[Worker]:
+        """Wait until connections have news, a loss included; return their workers."""
+        return self._connections.pump(self._wait(self._connections.poll, limit_s))
 
     def _close_dead_connections(self) -> list[Worker]:
         """Close the connections of awaited workers that, as Ray knows, no longer serve them; return those workers."""
@@ -408,11 +541,8 @@ class Dispatcher:
         if connection is None:
             return
         while connection.received:
-            number, data = connection.received[0]
-            for request in list(worker.pending):
-                if request.number == number and request.response is None:  # else it was sent, and answered, twice
-                    self._receive(request, data)
-            connection.received.popleft()
+            number, data = connection.received.popleft()
+            self._receive(next(request for request in worker.pending if request.number == number), data)
         if connection.is_lost:
             self._on_connection_lost(worker)
 
@@ -420,7 +550,7 @@ class Dispatcher:
         """Get all responses from Ray in one call, the common case. False if each needs a closer look."""
         refs = [request.ref for request in requests if request.ref is not None]
         try:
-            responses = self._ray.get(refs, timeout=self._wait_limit(requests, deadline))
+            responses = self._wait(self._ray.get, refs, timeout=self._wait_limit(requests, deadline))
         except self._ray.exceptions.RayError:
             return False
         for request, data in zip(requests, responses, strict=True):
@@ -432,7 +562,7 @@ class Dispatcher:
         errors = self._ray.exceptions
         while request.response is None:
             try:
-                data = self._ray.get(request.ref, timeout=self._wait_limit([request], deadline))
+                data = self._wait(self._ray.get, request.ref, timeout=self._wait_limit([request], deadline))
                 self._receive(request, memoryview(data))
             except errors.GetTimeoutError:
                 self._kill_overdue([request])
@@ -516,21 +646,49 @@ class Dispatcher:
             except self._ray.exceptions.RayError as error:
                 self.check_alive(worker, error)
 
-    def result_of(self, worker: Worker, ref: Any) -> Any:
-        """Return the result of a call through Ray, which runs after everything pending. Raises RayError.
+    def call_all(self, calls: Mapping[Worker, tuple[str, bytes, list[int]]]) -> dict[Worker, Any]:
+        """Make these calls of EnvActor.call(), all at once; return what the workers answered, or the RayError."""
+        refs: dict[Worker, Any] = {}
+        answers: dict[Worker, Any] = {}
 
-        step_timeout applies to what is pending here as well: a call behind a stuck step would never return.
+        def finish(deadline: float | None) -> dict[Worker, Any] | None:
+            for worker, ref in refs.items():
+                if worker in answers:
+                    continue
+                try:
+                    answer = self.result_of(worker, ref, deadline)
+                except self._ray.exceptions.RayError as error:
+                    answer = error
+                if answer is None:
+                    return None
+                answers[worker] = answer
+            return answers
+
+        with self.interruptible(finish):
+            for worker, (method, arguments, local_ids) in calls.items():
+                refs[worker] = worker.call("call", worker.commands, method, arguments, local_ids)
+                worker.commands = []
+            finish(None)
+        return answers
+
+    def result_of(self, worker: Worker, ref: Any, deadline: float | None = None) -> Any:
+        """Return the result of a call through Ray, which runs after everything pending; None after the deadline.
+
+        Raises RayError. step_timeout applies to what is pending here as well: a call behind a stuck step would never
+        return.
         """
         while True:
-            is_timed = self._step_timeout_s is not None and worker.current is not None
-            limit_s = min(self._wait_limit([worker.current], None) or 0.0, HEARTBEAT_S) if is_timed else None
-            if self._ray.wait([ref], timeout=limit_s)[0]:
+            limit_s = self._wait_limit([worker.current] if worker.current is not None else [], deadline)
+            limit_s = HEARTBEAT_S if limit_s is None else min(limit_s, HEARTBEAT_S)
+            if self._wait(self._ray.wait, [ref], timeout=limit_s)[0]:
                 return self._ray.get(ref)
+            if _is_over(deadline):
+                return None
             self._update(worker)
 
     def _update(self, worker: Worker) -> None:
         """Take in the responses of a worker that no call waits for, and kill it if it is overdue."""
-        for other in self._connections.wait(0.0):
+        for other in self._pump_connections(0.0):
             self._take_received(other)
         while (current := worker.current) is not None and self._has_response(current):
             self._get_one(current, None)
@@ -588,8 +746,11 @@ class Dispatcher:
                 # What takes long is the transfer: a response stays on its node until it is fetched.
                 worker.current.started_at = time.monotonic()
             else:
-                limit = f"step_timeout={self._step_timeout_s:g} s"
-                self.mark_dead(worker, f"did not answer within {limit} and was killed")
+                self.mark_dead(worker, self._overdue_death)
+
+    @property
+    def _overdue_death(self) -> str:
+        return f"did not answer within step_timeout={self._step_timeout_s:g} s and was killed"
 
     def _has_response(self, request: PendingRequest) -> bool:
         """Return whether the response to a request that went through Ray exists, on whichever node."""

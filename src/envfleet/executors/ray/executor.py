@@ -133,19 +133,45 @@ class RayExecutor(Executor):
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         with self._enter():
-            if self._takes_unchecked(actions, env_ids):
-                actions = LeafColumns([actions])
-            if type(actions) is not LeafColumns or self._dispatcher.num_in_flight:
+            if self.call_guard.needs_attention:
                 return REFUSED
-            self._dispatcher.send_ordered(STEP, env_ids, actions, None)
-            return self._dispatcher.recv_ordered(timeout_s)
+            if not self._dispatcher.num_in_flight and self._takes_unchecked(actions, env_ids):
+                actions = LeafColumns([actions])
+            return self._step(actions, env_ids, timeout_s)
+
+    def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        with self._enter():
+            return self._step(actions, env_ids, timeout_s)
+
+    def _step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
+        if type(actions) is not LeafColumns or not self._can_send:
+            return REFUSED
+        is_async = self._config.is_async
+        num_rows = self.num_envs if env_ids is None else len(env_ids)
+        if is_async and self._dispatcher.num_in_flight + num_rows < self._config.batch_size:
+            return REFUSED
+        return self._dispatcher.send_and_recv(STEP, env_ids, actions, None, timeout_s, is_ordered=not is_async)
 
     def send(self, actions: Any, env_ids: Any) -> bool:
         with self._enter():
-            if type(actions) is not LeafColumns or (self._dispatcher.num_in_flight and not self._config.is_async):
-                return False
-            self._dispatcher.send(STEP, env_ids, actions, None)
-            return True
+            return not self.call_guard.needs_attention and self._send(actions, env_ids)
+
+    def send_checked(self, actions: Any, env_ids: Any) -> bool:
+        with self._enter():
+            return self._send(actions, env_ids)
+
+    def _send(self, actions: Any, env_ids: Any) -> bool:
+        if type(actions) is not LeafColumns or not self._can_send:
+            return False
+        self._dispatcher.send(STEP, env_ids, actions, None)
+        return True
+
+    @property
+    def _can_send(self) -> bool:
+        """Whether no batch is in the way. Which envs are idle was checked with the actions."""
+        if self._config.is_async:
+            return not self._dispatcher.has_ordered_batch
+        return not self._dispatcher.num_in_flight
 
     def _takes_unchecked(self, actions: Any, env_ids: Any) -> bool:
         """Return whether check_actions=False allows these actions: the right form, whatever their values.
@@ -169,11 +195,12 @@ class RayExecutor(Executor):
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
         with self._enter():
-            if self._dispatcher.has_ordered_batch:
-                return self._dispatcher.recv_ordered(timeout_s)
-            if self._dispatcher.num_in_flight < self._config.batch_size or not self._config.is_async:
+            if self.call_guard.needs_attention:
                 return REFUSED
-            return self._dispatcher.recv_first(timeout_s)
+            is_complete = self._config.is_async and self._dispatcher.num_in_flight >= self._config.batch_size
+            if not is_complete and not self._dispatcher.has_ordered_batch:
+                return REFUSED
+            return self._dispatcher.recv(timeout_s)
 
     def check_reset_options(self, options: Mapping[str, Any]) -> None:
         if self._check_options is not None:
@@ -182,9 +209,9 @@ class RayExecutor(Executor):
     def reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any], timeout_s: float) -> Batch | None:
         with self._enter():
             if not self._dispatcher.num_in_flight:
-                self._connections.connect(self._workers)  # those that have lost their connection
-            self._dispatcher.send_ordered(RESET, env_ids, None, options)
-            return self._dispatcher.recv_ordered(timeout_s)
+                with self._dispatcher.interruptible():
+                    self._connections.connect(self._workers)  # those that have lost their connection
+            return self._dispatcher.send_and_recv(RESET, env_ids, None, options, timeout_s, is_ordered=True)
 
     def send_reset(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:
         with self._enter():
@@ -193,6 +220,12 @@ class RayExecutor(Executor):
     def drop_pending(self, timeout_s: float) -> bool:
         with self._enter():
             return self._dispatcher.drop_pending(timeout_s)
+
+    def unreported_faults(self) -> tuple[Fault, ...]:
+        return self._dispatcher.unreported_faults()
+
+    def clear_faults(self) -> None:
+        self._dispatcher.forget_faults(range(self.num_envs))
 
     # --- between batches -----------------------------------------------------------------
 
@@ -209,8 +242,10 @@ class RayExecutor(Executor):
             worker = self._table.worker_of(env_id)
             if worker.is_dead:
                 self._stats.keep(self._workers.index(worker))
-                restart_worker(worker)
-                self._connections.connect([worker])
+                with self._dispatcher.interruptible():
+                    restart_worker(worker)
+                    self._connections.connect([worker])
+            self._dispatcher.forget_faults([env_id])
             if words is not None:
                 self._defer_seeds(np.array([env_id], dtype=np.int32), words)
             if self._dispatcher.is_lost[env_id]:
@@ -305,20 +340,22 @@ class RayExecutor(Executor):
     ) -> dict[Worker, Any]:
         """Call a method of the workers' executors; return the results. Raises EnvError if any call failed."""
         faults: list[Fault] = []
-        refs: dict[Worker, Any] = {}
+        pickled: dict[Worker, bytes] = {}  # all of them before any call is sent
         for worker, ids in env_ids.items():
             lost = [env_id for env_id in ids if self._dispatcher.is_lost[env_id]]
-            if lost:
-                faults += [worker.fault(env_id, name) for env_id in lost]
-                continue
-            pickled = cloudpickle.dumps(arguments[worker])
-            refs[worker] = worker.call("call", worker.commands, method, pickled, _local_ids(worker, ids))
-            worker.commands = []
+            faults += [worker.fault(env_id, name) for env_id in lost]
+            if not lost:
+                pickled[worker] = cloudpickle.dumps(arguments[worker])
+        answers = self._dispatcher.call_all(
+            {worker: (method, data, _local_ids(worker, env_ids[worker])) for worker, data in pickled.items()}
+        )
         results: dict[Worker, Any] = {}
-        for worker, ref in refs.items():
+        for worker, answer in answers.items():
             ids = env_ids[worker]
             try:
-                results[worker], phases = decode_result(self._dispatcher.result_of(worker, ref), remedy)
+                if isinstance(answer, Exception):
+                    raise answer
+                results[worker], phases = decode_result(answer, remedy)
                 self._dispatcher.phases[list(ids)] = phases
             except EnvError as error:
                 faults += [replace(fault, method=name) for fault in error.faults]
@@ -395,7 +432,8 @@ class RayExecutor(Executor):
     def broken(self) -> NDArray[np.bool_]:
         """Return which envs must be rebuilt, including those whose worker died while idle."""
         with self._enter():
-            self._dispatcher.find_dead(worker for worker in self._workers if not worker.pending)
+            with self._dispatcher.interruptible():
+                self._dispatcher.find_dead(worker for worker in self._workers if not worker.pending)
             broken: NDArray[np.bool_] = (self._dispatcher.phases == Phase.BROKEN) | self._dispatcher.is_lost
             return broken
 
@@ -403,11 +441,12 @@ class RayExecutor(Executor):
         """Return the statistics of all envs. Of an actor that died, those it had when it was last asked.
 
         Asking the actors is a call like any other. So only the thread that calls the pool asks them, between its calls;
-        others get what the actors sent along with their responses.
+        others get what the actors sent along with their responses, and so does an interrupted pool, whose actors may
+        not answer.
         """
         caller = self._last_caller
         is_callers = caller == threading.get_ident() or all(own.ident != caller for own in threading.enumerate())
-        if is_callers and not self.call_guard.is_closing:
+        if is_callers and not self.call_guard.is_closing and not self.call_guard.is_interrupted:
             with contextlib.suppress(CallOrderError, PoolClosedError):  # from a signal handler during a call
                 self.call_guard.run(self._ask_for_stats)
         elif self.call_guard.is_forked:
@@ -415,7 +454,7 @@ class RayExecutor(Executor):
         return self._stats.total()
 
     def _ask_for_stats(self) -> None:
-        with self._enter():
+        with self._enter(), self._dispatcher.interruptible():
             refs = {worker: worker.call("call", [], "stats", b"", []) for worker in self._workers if not worker.is_dead}
             for worker, ref in refs.items():
                 try:

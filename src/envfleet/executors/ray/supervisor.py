@@ -160,8 +160,8 @@ class Worker:
     num_losses, reconnect_at: how many connections were lost, and when to connect again without being asked to.
     serve_id: the last serve() call, by which the actor answers on the connection; stopped_serve_id: the last one that
     was told to return; serve_ref: the reference to the result of the present one.
-    commands: what to tell the actor with the next message, numbered. pending: its requests, oldest first; only the
-    Dispatcher changes it.
+    commands: what to tell the actor with the next message. pending: its requests, oldest first; only the Dispatcher
+    changes it.
     """
 
     config: WorkerConfig
@@ -178,7 +178,6 @@ class Worker:
     stopped_serve_id: int = 0
     serve_ref: Any = None
     commands: list[tuple[Any, ...]] = field(default_factory=list)
-    num_commands: int = 0
     next_number: int = 0
     pending: deque[Any] = field(default_factory=deque)
 
@@ -190,8 +189,6 @@ class Worker:
     @property
     def current(self) -> Any:
         """The request that the actor is working on; None if it is idle."""
-        while self.pending and self.pending[0].response is not None:  # left behind by an interruption
-            self.pending.popleft()
         return self.pending[0] if self.pending else None
 
     def silent_since(self) -> float:
@@ -210,20 +207,14 @@ class Worker:
 
     def defer(self, *command: Any) -> None:
         """Have the actor run a command before its next message."""
-        self.num_commands += 1
-        self.commands.append((self.num_commands, *command))
+        self.commands.append(command)
 
     def ensure_serving(self) -> None:
         """Have the actor answer on the connection, if it does not already."""
         if self.serve_ref is not None:
             return
         self.serve_id += 1
-        try:
-            self.serve_ref = self.handle.serve.remote(self.serve_id)
-        except BaseException:
-            if self.connection is not None:
-                self.connection.close()  # whether the actor serves is unknown: now it does not
-            raise
+        self.serve_ref = self.handle.serve.remote(self.serve_id)
 
     def send(self, number: int, data: bytes) -> CallerConnection:
         """Send a request on the connection; return that connection."""
@@ -239,22 +230,15 @@ class Worker:
         return getattr(self.handle, method).remote(*arguments)
 
     def _stop_serving(self, connection: CallerConnection) -> None:
-        if connection.is_lost:
-            connection.close()  # again: the previous close() may have been interrupted
+        if connection.is_lost or self.stopped_serve_id == self.serve_id:
             return
-        if self.stopped_serve_id == self.serve_id:
-            return
-        try:
-            connection.send(STOP_SERVING, SERVE_ID.pack(self.serve_id))
-            while not connection.flush(HEARTBEAT_S):
-                ray = self.config.launcher.ray
-                has_ended = self.serve_ref is None or bool(ray.wait([self.serve_ref], timeout=0)[0])
-                if has_ended or self.is_overdue:
-                    connection.close()  # it died silently or is stuck: whoever waits for its response finds out
-            self.stopped_serve_id, self.serve_ref = self.serve_id, None
-        except BaseException:
-            connection.close()  # whether the actor was told is unknown: closing tells it
-            raise
+        connection.send(STOP_SERVING, SERVE_ID.pack(self.serve_id))
+        while not connection.flush(HEARTBEAT_S):
+            ray = self.config.launcher.ray
+            has_ended = self.serve_ref is None or bool(ray.wait([self.serve_ref], timeout=0)[0])
+            if has_ended or self.is_overdue:
+                connection.close()  # it died silently or is stuck: whoever waits for its response finds out
+        self.stopped_serve_id, self.serve_ref = self.serve_id, None
 
     def fault(self, env_id: int, method: str, death: str = "") -> Fault:
         """Return the fault of an env that died with its actor."""
@@ -476,22 +460,21 @@ class Connections:
                 results[worker] = self._ray.get(ref)
         return results
 
-    def wait(self, timeout_s: float) -> list[Worker]:
-        """Wait until connections have news, a loss included; return their workers. Frames are in `received`."""
+    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Wait until connections have news, which pump() takes in."""
         self._with_unsent = {own for own in self._with_unsent if own.has_unsent and not own.is_lost}
         for connection in self._with_unsent:
             self._poll.modify(connection, select.POLLIN | select.POLLOUT)
         try:
-            ready = self._poll.poll(timeout_s * 1000)
+            return self._poll.poll(timeout_s * 1000)
         finally:
             for connection in self._with_unsent:
-                if not connection.is_lost:
-                    self._poll.modify(connection, select.POLLIN)
+                self._poll.modify(connection, select.POLLIN)
+
+    def pump(self, ready: Sequence[tuple[int, int]]) -> list[Worker]:
+        """Take in the news, a loss included; return the workers concerned. Frames are in `received`."""
         workers = []
         for fd, _ in ready:
-            if fd not in self._by_fd:
-                self._poll.unregister(fd)
-                continue
             worker, connection = self._by_fd[fd]
             connection.pump()
             if connection.is_lost:
@@ -517,7 +500,15 @@ class Connections:
         worker.disconnect()
         worker.connection = None
 
+    def close_all(self, workers: Sequence[Worker]) -> None:
+        """Close every connection, whatever an interruption has left unfinished."""
+        self._poll, self._with_unsent = select.poll(), set()
+        while self._by_fd:
+            self._by_fd.popitem()[1][1].close()
+        for worker in workers:
+            worker.disconnect()
+            worker.connection = None
+
     def _forget(self, fd: int) -> None:
-        with contextlib.suppress(KeyError):  # already, before an interruption
-            self._poll.unregister(fd)
+        self._poll.unregister(fd)
         del self._by_fd[fd]
