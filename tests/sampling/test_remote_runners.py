@@ -127,7 +127,7 @@ def test_closing_an_iterator_ends_a_next_of_another_thread(backend, tmp_path):
     with Runner(generators, backend=backend) as runner:
         stream = runner.trajs()
         thread, came = in_thread(partial(list, stream))
-        assert wait_until(lambda: stream._has_begun, 20)
+        assert wait_until(lambda: stream._state is not None, 20)
         stream.close()
         thread.join(20)
         assert came == [[]]
@@ -145,6 +145,22 @@ def test_closing_a_runner_ends_a_next_of_another_thread(backend, tmp_path):
         runner.close()  # kills them: on Ray a sleep cannot be interrupted
         thread.join(20)
         assert [type(error) for error in came] == [envfleet.PoolClosedError]
+
+
+def test_ctrl_c_ends_a_stream_and_leaves_the_generators_as_they_are(backend, tmp_path):
+    with Runner([partial(turns, 0, str(tmp_path))], backend=backend) as runner:
+        stream = runner.trajs()
+        thread, _ = in_thread(
+            lambda: wait_until(lambda: stream._state is not None, 20) and os.kill(os.getpid(), signal.SIGINT)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            next(stream)
+        thread.join()
+        with pytest.raises(envfleet.CallOrderError, match=r"interrupted.*call trajs\(\) again"):
+            next(stream)
+        for count in (1, 2):
+            (tmp_path / f"go-0-{count}").touch()
+        assert next(runner.trajs()) == (0, 2)
 
 
 def test_closing_a_runner_from_a_signal_handler_inside_next(backend, tmp_path):

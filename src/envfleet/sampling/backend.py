@@ -123,9 +123,6 @@ class SerialBackend(GeneratorBackend):
             return Event(current, "returned")
         except Exception as error:
             return Event(current, "raised", fault=_fault(current, error, TRAJS))
-        except BaseException:  # Ctrl-C ended the generator; its next turn starts it again
-            self._queue.append(current)
-            raise
         self._queue.append(current)
         return Event(current, "trajectory", load=lambda: trajectory)
 

@@ -4,8 +4,8 @@
     start_stream, next_event <- events, late faults   <- _Scheduler: all sockets,  <-> worker.py
     restart, broadcast ...   -> commands              -> who is asked next
 
-The scheduler thread does everything that a Ctrl-C, which only ever reaches the main thread, must not interrupt. The
-caller's thread takes events from a list, and the scheduler derives from that list which workers to ask for more.
+The scheduler thread serves the workers whatever the caller does meanwhile. The caller's thread takes events from a
+list, and the scheduler derives from that list which workers to ask for more.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ class SchedulerQueue:
         self._exits: list[_Exit] = []
         self._is_closed = False
         self._scheduler_error: BaseException | None = None
-        # Held while nothing has changed. A plain lock, since a Ctrl-C cannot interrupt it halfway.
+        # Held while nothing has changed. A plain lock: notify() may be called in garbage collection, whatever is held.
         self._unchanged = threading.Lock()
         self._unchanged.acquire()
         self.wake_read, self._wake_write = os.pipe()

@@ -19,7 +19,14 @@ from typing import Any
 
 from envfleet.backends import Backend, find_backend
 from envfleet.batch import Fault
-from envfleet.errors import CallOrderError, ConfigError, ForkedPoolError, MissingExtraError, PoolClosedError
+from envfleet.errors import (
+    CallOrderError,
+    ConfigError,
+    EnvfleetError,
+    ForkedPoolError,
+    MissingExtraError,
+    PoolClosedError,
+)
 from envfleet.executors.processes.worker import exit_with_parent
 from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
 from envfleet.options import START_METHODS, RayConfig, checked_ray_config
@@ -149,7 +156,8 @@ class Runner:
 
         trajs() -> None, trajs("A") -> ("A",), trajs(limit=7) -> {"limit": 7}, trajs("B", limit=7) ->
         ["B", {"limit": 7}]. Nothing is requested before the first next(). A new iterator ends the previous one, and
-        never returns a trajectory that was requested by it.
+        never returns a trajectory that was requested by it. So does an exception of a signal handler, such as Ctrl-C,
+        that ends a next(): the generators keep their state, and another trajs() requests new trajectories.
         """
         self._check("trajs()")
         runner = weakref.ref(self)
@@ -289,9 +297,8 @@ class Trajectories(Iterator[Any]):
         self._streams = streams
         self._request = request
         self._state: _StreamState | None = None  # once it has begun
-        self._has_begun = False
         self._is_finished = False
-        self._is_superseded = False
+        self._ended_by = ""  # how it was ended from outside
         self._halted: set[int] = set()  # generators that return nothing more in this stream
         self._next_generator = 0
         self._progress: Any = None
@@ -301,11 +308,8 @@ class Trajectories(Iterator[Any]):
 
     def __next__(self) -> Any:
         state = self._streams()
-        if self._is_superseded:
-            raise CallOrderError(
-                "next() expected the iterator of the newest trajs(), got that of an earlier one, whose requests "
-                "were dropped when the newer one began; use the newer one, or call trajs() again"
-            )
+        if self._ended_by:
+            raise CallOrderError(f"next() expected the iterator of the newest trajs(), got {self._ended_by}")
         if self._is_finished:
             raise StopIteration
         if not state.is_busy.acquire(blocking=False):
@@ -313,12 +317,19 @@ class Trajectories(Iterator[Any]):
                 "next() expected one caller at a time, got a second thread; use a lock, or two runners"
             )
         try:
-            if not self._has_begun:
+            if self._state is None:
                 self._begin(state)
                 if self._is_finished:  # another thread called close(), perhaps before start_stream()
                     state.backend.stop_stream()
                     raise StopIteration
             return self._next(state)
+        except (EnvfleetError, StopIteration, Warning):
+            raise
+        except BaseException:
+            self._ended_by = "one that was interrupted, which dropped what it had requested; call trajs() again"
+            self._finish()
+            state.backend.stop_stream()
+            raise
         finally:
             state.is_busy.release()
 
@@ -339,15 +350,15 @@ class Trajectories(Iterator[Any]):
     def _begin(self, state: _StreamState) -> None:
         previous = state.current() if state.current is not None else None
         if previous is not None and previous is not self:
-            previous._is_superseded = True
+            previous._ended_by = (
+                "that of an earlier one, whose requests were dropped when the newer one began; use the newer one, or "
+                "call trajs() again"
+            )
             previous._finish()
         if state.options.progress is not None and self._progress is None:
             self._progress = state.options.progress(desc="trajectories", unit="traj")
-        # Before start_stream(): if a Ctrl-C comes in between, the stream is stopped when this is dropped.
-        self._state, state.current = state, weakref.ref(self)
         late_faults = state.backend.start_stream(self._request)
-        # After it: if a Ctrl-C comes in between, the next next() begins again.
-        self._has_begun = True
+        self._state, state.current = state, weakref.ref(self)
         for fault in late_faults:
             _warn(generator_error(fault, "no iterator was waiting for it; it is started again"))
 
