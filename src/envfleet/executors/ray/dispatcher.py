@@ -25,10 +25,8 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.autoreset import Phase
-from envfleet.batch import Batch
 from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvfleetError
-from envfleet.executors.python.exception_report import message_of
 from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Response, Rows, response_from_columns
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import (
