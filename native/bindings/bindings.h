@@ -20,6 +20,7 @@ void bind_shared_memory(nanobind::module_& module);
 void bind_python_pool(nanobind::module_& module);
 void bind_step_loop(nanobind::module_& module);
 void bind_kernels(nanobind::module_& module);
+void bind_array_memory(nanobind::module_& module);
 void bind_cuda(nanobind::module_& module);
 void bind_xla_port(nanobind::module_& module);
 void bind_api_columns(nanobind::module_& module);

@@ -63,6 +63,7 @@ NB_MODULE(_native, module) {
   bindings::bind_step_loop(module);
   bindings::bind_kernels(module);
   bindings::bind_api_columns(module);
+  bindings::bind_array_memory(module);
   bindings::bind_cuda(module);
   bindings::bind_xla_port(module);
 }

@@ -1,5 +1,9 @@
 #include "bindings/numpy_arrays.h"
 
+#include <nanobind/stl/vector.h>
+
+#include "bindings/bindings.h"
+
 namespace nb = nanobind;
 
 namespace envfleet::bindings {
@@ -93,6 +97,18 @@ nb::object Column::new_array(std::int64_t count, bool is_zeroed) const {
   Py_INCREF(descriptor_);  // both calls take the reference over
   return checked(is_zeroed ? PyArray_Zeros(row_ndim_ + 1, shape, descriptor_, 0)
                            : memory_->make(descriptor_, row_ndim_ + 1, shape, row_bytes_ * count));
+}
+
+void bind_array_memory(nb::module_& module) {
+  const auto empty = [](ArrayMemory& memory, const std::vector<std::int64_t>& shape, nb::handle dtype) {
+    PyArray_Descr* descriptor = nullptr;
+    if (PyArray_DescrConverter(dtype.ptr(), &descriptor) != NPY_SUCCEED) throw nb::python_error();
+    std::int64_t num_bytes = PyDataType_ELSIZE(descriptor);
+    for (std::int64_t size : shape) num_bytes *= size;
+    const std::vector<npy_intp> dims(shape.begin(), shape.end());
+    return checked(memory.make(descriptor, static_cast<int>(dims.size()), dims.data(), num_bytes));
+  };
+  nb::class_<ArrayMemory>(module, "ArrayMemory").def(nb::init<>()).def("empty", empty, nb::arg("shape"), nb::arg("dtype"));
 }
 
 }  // namespace envfleet::bindings

@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "bindings/python_calls.h"
-#include "engine/cuda.h"
+#include "cuda/driver.h"
 #include "envfleet/abi.h"
 
 namespace envfleet::bindings {
@@ -152,7 +152,7 @@ class ArrayMemory {
   struct Memory {
     std::unique_ptr<void, decltype(&std::free)> data;
     std::int64_t num_bytes;
-    engine::PageLock page_lock;  // after the data: unlocked before that is freed
+    cuda::PageLock page_lock;  // after the data: unlocked before that is freed
   };
   // Outlives this object for as long as one of its arrays does.
   struct FreeBlocks {

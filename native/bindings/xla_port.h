@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "bindings/native_pool.h"
+#include "cuda/driver.h"
 #include "engine/batch_buffer.h"
-#include "engine/cuda.h"
 #include "xla/pool_functions.h"
 
 namespace envfleet::xla {
@@ -30,7 +30,7 @@ namespace envfleet::xla {
 // The array in which Python workers write their rows, page-locked.
 struct LockedArray {
   PyObject* array = nullptr;
-  std::unique_ptr<engine::PageLock> lock = std::make_unique<engine::PageLock>();
+  std::unique_ptr<cuda::PageLock> lock = std::make_unique<cuda::PageLock>();
   ~LockedArray();
 };
 

@@ -15,7 +15,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/cuda.h"
+#include "cuda/driver.h"
 #include "envfleet/abi.h"
 
 namespace envfleet::engine {
@@ -88,7 +88,7 @@ class BatchBuffer {
 
   std::unique_ptr<void, AlignedFree> memory_;
   std::int64_t num_bytes_;
-  PageLock page_lock_;  // after the memory: unlocked before it is freed
+  cuda::PageLock page_lock_;  // after the memory: unlocked before it is freed
   std::vector<void*> columns_;
   std::int64_t env_id_column_;
   // Apart from what changes with every batch: all threads read the rows.

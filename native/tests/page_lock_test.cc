@@ -1,11 +1,11 @@
 // PageLock with a driver that counts: memory is locked once, unlocked once, and before it is freed.
-#include "engine/cuda.h"
+#include "cuda/driver.h"
 #include "tests/check.h"
 
 namespace {
 
-using envfleet::engine::PageLock;
-using envfleet::engine::PageLockFunctions;
+using envfleet::cuda::PageLock;
+using envfleet::cuda::PageLockFunctions;
 
 int num_locks = 0, num_unlocks = 0, result = 0;
 int marker = 0;

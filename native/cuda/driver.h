@@ -14,10 +14,7 @@
 #include <deque>
 #include <vector>
 
-namespace envfleet::engine {
-
-// Smaller arrays are gathered in one page-locked buffer: a copy of their own would cost more than their bytes.
-inline constexpr std::int64_t kDirectUploadBytes = 64 * 1024;
+namespace envfleet::cuda {
 
 // The driver's functions, or those of a test. Both return 0 on success.
 struct PageLockFunctions {
@@ -100,4 +97,4 @@ void copy_to_host(void* stream, void* target, std::uintptr_t source, std::size_t
 // Blocks until a stream has done all its work, without giving the core up. Throws std::runtime_error when that fails.
 void synchronize_stream(void* stream);
 
-}  // namespace envfleet::engine
+}  // namespace envfleet::cuda

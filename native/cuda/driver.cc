@@ -1,4 +1,4 @@
-#include "engine/cuda.h"
+#include "cuda/driver.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
@@ -8,7 +8,7 @@
 
 #include "engine/wait.h"
 
-namespace envfleet::engine {
+namespace envfleet::cuda {
 
 namespace {
 
@@ -196,12 +196,12 @@ void UploadStream::wait(std::int64_t number) {
 void UploadStream::wait_for_stream(void* user_stream) {
   if (reached_ == nullptr) check(driver.event_create(&reached_, kDisableTiming | kBlockingSync), "create an event");
   check(driver.event_record(reached_, user_stream), "record an event");
-  const std::int64_t start = now_ns();
+  const std::int64_t start = engine::now_ns();
   do {
     const int error = driver.event_query(reached_);
     if (error == 0) return;
     if (error != kNotReady) check(error, "finish the work of a stream");
-  } while (now_ns() - start < kSpinNs);
+  } while (engine::now_ns() - start < kSpinNs);
   check(driver.event_synchronize(reached_), "finish the work of a stream");
 }
 
@@ -215,4 +215,4 @@ void synchronize_stream(void* stream) {
   check(driver.stream_synchronize(stream), "finish the work of a stream");
 }
 
-}  // namespace envfleet::engine
+}  // namespace envfleet::cuda
