@@ -14,7 +14,6 @@ void load_numpy_loops();
 void bind_env_types(nanobind::module_& module);
 void bind_random(nanobind::module_& module);
 void bind_call_guard(nanobind::module_& module);
-void bind_rows(nanobind::module_& module);
 void bind_native_pool(nanobind::module_& module);
 void bind_shared_memory(nanobind::module_& module);
 void bind_python_pool(nanobind::module_& module);

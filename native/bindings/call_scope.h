@@ -102,20 +102,6 @@ class CallWithoutGil {
   const engine::CallGuard::Entry entry_;
 };
 
-// Enters a pool by a WholeCall or PartialCall, and first finishes what an interrupted call has left behind.
-template <class Call>
-class PoolCall {
- public:
-  template <class Pool>
-  explicit PoolCall(Pool& pool) : call_(pool.call_guard()) {
-    if (pool.has_abandoned_call()) [[unlikely]]
-      pool.finish_abandoned_call();
-  }
-
- private:
-  Call call_;
-};
-
 // Runs body() with the GIL released, or holds it if the work ends before another thread could make use of it: giving it up
 // costs up to a switch interval (5 ms) while another Python thread is busy.
 template <class Body>

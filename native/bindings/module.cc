@@ -56,7 +56,6 @@ NB_MODULE(_native, module) {
   bindings::bind_env_types(module);
   bindings::bind_random(module);
   bindings::bind_call_guard(module);
-  bindings::bind_rows(module);
   bindings::bind_native_pool(module);
   bindings::bind_shared_memory(module);
   bindings::bind_python_pool(module);

@@ -21,7 +21,7 @@
 
 #include "bindings/call_scope.h"
 #include "bindings/numpy_arrays.h"
-#include "bindings/rows.h"
+#include "bindings/batch_class.h"
 #include "engine/call_guard.h"
 #include "engine/engine.h"
 

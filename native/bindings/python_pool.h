@@ -28,7 +28,7 @@
 #include "bindings/info_schema.h"
 #include "bindings/kept_column.h"
 #include "bindings/numpy_arrays.h"
-#include "bindings/rows.h"
+#include "bindings/batch_class.h"
 #include "engine/call_guard.h"
 #include "engine/input_checks.h"
 #include "shm/caller_queue.h"

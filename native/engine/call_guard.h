@@ -57,8 +57,6 @@ class CallGuard {
   // Inside a call that returns something which the same thread completes in its next call: until then, other threads are
   // refused. Its next call may be another one: an exception has lost what was returned then.
   void reserve() { reserved_.store(std::this_thread::get_id(), std::memory_order_relaxed); }
-  // Inside a native call: false allows the pool's own code to make nested calls, true forbids it again.
-  void set_in_call(bool is_in_call) { is_in_call_ = is_in_call; }
 
   bool is_mine() const { return owner_.load(std::memory_order_relaxed) == std::this_thread::get_id(); }
   bool is_closing() const { return is_closing_.load(std::memory_order_acquire); }

@@ -43,10 +43,24 @@ TEST(parts_nest_in_a_method_and_in_nothing_else) {
   CHECK(!guard.leave(Entry::inside));
   CHECK(guard.enter_part() == Entry::inside);
   CHECK(guard.enter_part() == Entry::busy);
-  guard.set_in_call(false);  // for code of the pool's own
-  CHECK(guard.enter_part() == Entry::nested);
-  guard.leave(Entry::nested);
   guard.leave(Entry::inside);
+}
+
+TEST(what_a_call_reserves_is_for_its_thread_until_that_calls_again) {
+  CallGuard guard;
+  CHECK(guard.enter_call() == Entry::inside);
+  guard.reserve();
+  guard.leave(Entry::inside);
+  CHECK(in_another_thread([&] { return guard.enter_call(); }) == Entry::busy);
+  CHECK(in_another_thread([&] { return guard.enter_method(); }) == Entry::busy);
+  CHECK(guard.enter_method() == Entry::inside);
+  guard.leave(Entry::inside);
+  const Entry entry = in_another_thread([&] {
+    const Entry found = guard.enter_call();
+    guard.leave(found);
+    return found;
+  });
+  CHECK(entry == Entry::inside);
 }
 
 TEST(closing_turns_new_calls_away_and_waits_for_the_present_one) {
