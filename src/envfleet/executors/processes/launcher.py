@@ -243,12 +243,14 @@ class _Launcher:
         # that there is nothing to restore.
         warnings.filterwarnings("ignore", category=DeprecationWarning, module=__name__.replace(".", r"\."))
         worker_module.flush_standard_streams()  # otherwise the worker would write what is buffered a second time
-        fork_once = zip([self._adopt], [state], itertools.starmap(os.fork, [()]), strict=False)
         try:
-            # All in C: no signal handler can run between the fork and the request to adopt the child.
             with self._fork_lock:
-                collections.deque(map(self.requests.put, fork_once), maxlen=0)
-            if os.getpid() != caller_pid:
+                pid = os.fork()
+            if pid:
+                # A child that an exception of a signal handler has lost before this line ends with its channel, which
+                # start() then closes.
+                self.requests.put((self._adopt, state, pid))
+            else:
                 worker_module.start_forked(state.worker_end.fileno(), caller_pid)
         except (OSError, RuntimeError) as error:  # RuntimeError: an audit hook refused the fork
             if os.getpid() == caller_pid:
