@@ -29,8 +29,8 @@ import cloudpickle
 from envfleet.batch import Fault
 from envfleet.errors import EnvfleetError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
+from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
-from envfleet.executors.processes.worker import ProcessContext
 from envfleet.sampling.backend import Event, EventKind, GeneratorBackend
 from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_error
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory

@@ -20,9 +20,10 @@ from envfleet.batch import Fault
 from envfleet.errors import ConfigError, EnvError, WorkerDied
 from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
 from envfleet.executors.env_reports import build_remedy
+from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
 from envfleet.executors.processes.memory_file import shared_memory
-from envfleet.executors.processes.worker import ProcessContext, RunnerOptions, WorkerEnvs
+from envfleet.executors.processes.worker import RunnerOptions, WorkerEnvs
 from envfleet.executors.python.building import (
     EnvBuilders,
     EnvDescription,

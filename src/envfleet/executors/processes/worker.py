@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import multiprocessing
 import os
 import pickle
 import select
@@ -24,7 +23,6 @@ from functools import partial
 from typing import Any
 
 from envfleet import _native
-from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.batch import Fault
 from envfleet.descriptors import open_closed_standard_streams
 from envfleet.errors import EnvfleetError
@@ -34,61 +32,9 @@ from envfleet.executors.python.building import EnvDescription, build_envs, close
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import FileSideChannel, dump
-from envfleet.executors.registered_envs import adopt_registered, registered_envs
 
 # How often a process without pidfds checks whether its parent has ended: workers must end within a second.
 PARENT_POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class ProcessContext:
-    """The settings of the caller's process that a worker applies before it loads any user code."""
-
-    sys_path: tuple[str, ...]
-    environ: dict[str, str]
-    cwd: str | None
-    affinity: frozenset[int]  # the cores of the thread that makes the pool; empty: this system does not tell
-    authkey: bytes  # for factories that hold the proxy of a multiprocessing manager
-    aliases: InstalledAliases
-    registered: bytes  # envs registered with Gymnasium
-    terminal: str | None  # for breakpoint(); None: there is none
-
-    @staticmethod
-    def capture() -> ProcessContext:
-        """Return the context of this process."""
-        try:
-            cwd = os.getcwd()
-        except OSError:  # it was deleted
-            cwd = None
-        affinity = frozenset(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else frozenset()
-        authkey = bytes(multiprocessing.current_process().authkey)
-        return ProcessContext(
-            tuple(map(str, sys.path)),
-            dict(os.environ),
-            cwd,
-            affinity,
-            authkey,
-            installed_aliases(),
-            registered_envs(),
-            debugger.terminal_of_this_process(),
-        )
-
-    def apply(self) -> None:
-        """Apply the context to this process."""
-        os.environ.clear()
-        os.environ.update(self.environ)
-        sys.path[:] = self.sys_path
-        multiprocessing.current_process().authkey = self.authkey
-        if self.cwd is not None:
-            with contextlib.suppress(OSError):
-                os.chdir(self.cwd)
-        if self.affinity:
-            # The fork server, which this process may come from, was started with the mask of an earlier moment.
-            with contextlib.suppress(OSError):  # a core was taken offline
-                os.sched_setaffinity(0, self.affinity)
-        install_inherited(self.aliases)  # before anything of the user's is unpickled, as below
-        adopt_registered(self.registered)
-        debugger.install(self.terminal)
 
 
 @dataclass(frozen=True)
