@@ -21,6 +21,7 @@ from typing import Any
 from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
+from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
@@ -78,7 +79,7 @@ class GeneratorActor:
         """Return this process's id."""
         return "placed", os.getpid()
 
-    def start(self, context: ActorContext, factory: bytes, weights: _WeightsRef | None) -> _Answer:
+    def start(self, context: ProcessContext, factory: bytes, weights: _WeightsRef | None) -> _Answer:
         """Create the generator and run it up to its first yield."""
         import ray
 
@@ -373,7 +374,7 @@ class RayBackend(GeneratorBackend):
         worker.calls.clear()
         worker.handle = self._launcher.create()
         worker.add(_Call(_PLACEMENT, worker.handle.ping.remote(), self._launcher.placement_timeout_s))
-        start = worker.handle.start.remote(ActorContext.capture(), worker.factory, self._weights)
+        start = worker.handle.start.remote(ProcessContext.capture(is_same_machine=False), worker.factory, self._weights)
         worker.add(_Call(START, start, self._traj_timeout))
 
     def _restart(self, worker: _Worker) -> None:

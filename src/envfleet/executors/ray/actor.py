@@ -18,6 +18,7 @@ from envfleet.batch import Batch, Fault
 from envfleet.errors import EnvError
 from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
+from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.side_channel import dump
 from envfleet.executors.ray.batches import InfoColumns, split_info
@@ -71,7 +72,7 @@ class EnvActor:
 
     # --- life cycle ------------------------------------------------------------------------------
 
-    def build(self, context: ActorContext, builder: bytes, mode: AutoresetMode) -> bytes:
+    def build(self, context: ProcessContext, builder: bytes, mode: AutoresetMode) -> bytes:
         """Build the envs; return their description and this process's id."""
         try:
             context.apply()

@@ -23,6 +23,7 @@ from envfleet.batch import Fault
 from envfleet.errors import EnvError, PlacementError
 from envfleet.executors.base import all_env_ids
 from envfleet.executors.env_reports import BUILD_REMEDY, build_remedy
+from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.python.building import EnvDescription
 from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
@@ -337,7 +338,11 @@ def _await_placement(workers: Sequence[Worker]) -> None:
 
 def _build_envs(workers: Sequence[Worker]) -> list[EnvDescription]:
     ray = workers[0].config.launcher.ray
-    context = ray.put(ActorContext.capture()) if len(workers) > 1 else ActorContext.capture()
+    context = (
+        ray.put(ProcessContext.capture(is_same_machine=False))
+        if len(workers) > 1
+        else ProcessContext.capture(is_same_machine=False)
+    )
     refs = [worker.handle.build.remote(context, worker.builder, worker.config.autoreset_mode) for worker in workers]
     descriptions = []
     for worker, ref in zip(workers, refs, strict=True):
