@@ -120,7 +120,7 @@ class TianshouPool(HasStats, BaseVectorEnv):  # type: ignore[misc, unused-ignore
             self.pool.send(actions, sent)
             self._in_flight[sent.astype(np.int64, copy=False)] = True
         deadline = None if self.timeout is None else time.monotonic() + self.timeout
-        # If an env raises, or at Ctrl-C, the next step returns what is in _arrived.
+        # If an env raises or a recv() is interrupted, the next step returns what is in _arrived.
         while len(self._arrived) < self.wait_num:
             if self._arrived and not self.pool.num_in_flight:
                 break

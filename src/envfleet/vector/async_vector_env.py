@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import multiprocessing
 import threading
@@ -144,11 +145,6 @@ class AsyncVectorEnv(PoolVectorEnv):
             batch = self._step_pool(actions)
         except EnvError as error:
             self._raise(error)
-        except BaseException:
-            # Ctrl-C: the step is in flight, and step_wait() returns it.
-            if self.pool.num_in_flight:
-                self._state = AsyncState.WAITING_STEP
-            raise
         return self._stepped(batch)
 
     def step_async(self, actions: Any) -> None:
@@ -262,8 +258,9 @@ class AsyncVectorEnv(PoolVectorEnv):
         """Wait for a call that timed out and drop its result."""
         if self._pending is not None:
             self._pending.exception()
-        else:
-            self.pool.drop_pending()
+        elif self.pool.num_in_flight:
+            with contextlib.suppress(CallOrderError):  # of an interrupted pool, whose next reset of all envs drops it
+                self.pool.drop_pending()
         self._finish_call()
 
     # --- closing -----------------------------------------------------------------------------

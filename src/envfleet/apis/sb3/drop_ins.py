@@ -147,9 +147,6 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
         except EnvError as error:
             self._raise(error)
 
-    def _restart(self, env_ids: list[int]) -> None:
-        self.pool.mark_running(env_ids)  # as SB3 does: go on with the envs as they are
-
     def _raise(self, error: EnvError) -> NoReturn:
         # The envs belong to the caller and keep their states.
         self.pool.mark_running([fault.env_id for fault in error.faults])

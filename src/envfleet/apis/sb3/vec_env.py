@@ -22,7 +22,7 @@ from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.envs.families import native_family
 from envfleet.envs.family import Family
-from envfleet.errors import CallOrderError, ConfigError, EnvError, EnvfleetError, RecvTimeout, SeedError
+from envfleet.errors import CallOrderError, ConfigError, EnvError, EnvfleetError, SeedError
 from envfleet.infos import RestartMessage, value_keys
 from envfleet.pool import Pool
 from envfleet.spaces import join, leaves_of, split
@@ -35,6 +35,7 @@ _ARRAY_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.Multi
 
 
 _FINISH_TIMEOUT_S = 1.0  # how long an interrupted step may take to finish
+_AFTER_LEARN = "After a learn() that was interrupted or raised, call model.set_env(envs): the next one resets all envs"
 
 
 class PoolVecEnv(HasStats, VecEnv):
@@ -55,19 +56,17 @@ class PoolVecEnv(HasStats, VecEnv):
         """Start a step of all envs."""
         if self.pool.num_in_flight and not self.pool.closed:
             raise CallOrderError(
-                "step_async() expected no step in progress, got one; call step_wait() first. After an interrupted "
-                "learn(), call model.set_env(envs), which makes the next learn() reset all envs"
+                f"step_async() expected no step in progress, got one; call step_wait() first. {_AFTER_LEARN}"
             )
         missed, self._missed_error = self._missed_error, None
         if missed is not None:
             raise missed
         try:
             self._send(actions)
-        except EnvfleetError:
-            raise
-        except BaseException as interruption:
-            self._finish_step(interruption)
-            raise
+        except CallOrderError as error:
+            if type(error) is not CallOrderError:
+                raise
+            raise CallOrderError(f"{error}. {_AFTER_LEARN}") from None
 
     def _send(self, actions: Any) -> None:
         self.pool.send(actions)
@@ -80,8 +79,8 @@ class PoolVecEnv(HasStats, VecEnv):
             batch = self.pool.recv()
         except EnvfleetError:
             raise
-        except BaseException as interruption:
-            self._finish_step(interruption)
+        except BaseException:
+            self._drop_step()
             raise
         for column in self._pinned_columns(batch.obs) if self._pinned_columns is not None else ():
             _native.lock_pages(column)
@@ -89,38 +88,17 @@ class PoolVecEnv(HasStats, VecEnv):
         infos = self._infos.of_step(batch, dones, self.reset_infos)
         return batch.obs, batch.reward.astype(np.float32), dones, infos
 
-    def _finish_step(self, interruption: BaseException) -> None:
-        """Let the envs finish a step that Ctrl-C interrupted, for at most a second, and drop its rows.
+    def _drop_step(self) -> None:
+        """Let the envs finish an interrupted step, for at most a second, and drop its rows.
 
-        learn() goes on with another step_async(), not with the step_wait() that was interrupted.
+        To a pool, step_wait() is a recv(), which has not begun if it is interrupted. learn() goes on with step_async().
         """
-        if self.pool.closed or not self.pool.num_in_flight:
-            return
         try:
             self.pool.recv(timeout=_FINISH_TIMEOUT_S)
-        except RecvTimeout:
-            return  # step_async() says what to do
         except EnvError as error:
-            self._handle_missed(error, interruption)
-
-    def _handle_missed(self, error: EnvError, interruption: BaseException) -> None:
-        """Restart the envs in which the exception struck (serial). Other faults are raised by the next step_async()."""
-        struck = [fault.env_id for fault in error.faults if fault.cause is interruption]
-        try:
-            self._restart(struck)
-        except EnvError as failure:
-            error = failure
-        else:
-            if len(struck) == len(error.faults):
-                return
-        self._missed_error = error
-
-    def _restart(self, env_ids: list[int]) -> None:
-        """Rebuild these envs and begin their next episodes."""
-        if env_ids:
-            infos = self._infos.of_reset(self.pool.reset(env_ids))
-            for env_id, info in zip(env_ids, infos, strict=True):
-                self.reset_infos[env_id] = info
+            self._missed_error = error
+        except EnvfleetError:  # late, interrupted or closed: step_async() says so
+            pass
 
     def reset(self) -> Any:
         """Reset all envs with what seed() and set_options() left, once, and return the observations."""
