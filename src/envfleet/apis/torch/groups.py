@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import operator
@@ -18,7 +19,15 @@ from envfleet import _native
 from envfleet.apis.common.torch_transfer import Tensors
 from envfleet.apis.torch.group import StaticTensors, Step, TorchGroup
 from envfleet.batch import Batch, Fault, FinalRows
-from envfleet.errors import CallOrderError, ConfigError, EnvError, InputError, PoolClosedError, RecvTimeout
+from envfleet.errors import (
+    CallOrderError,
+    ConfigError,
+    EnvError,
+    EnvfleetError,
+    InputError,
+    PoolClosedError,
+    RecvTimeout,
+)
 from envfleet.infos import merge, spread_rows, value_as_given, value_keys
 from envfleet.making.make import make_pool
 from envfleet.pool import Pool, timeout_seconds
@@ -26,12 +35,14 @@ from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import join, split
 
 _NO_ROWS: NDArray[np.int32] = np.zeros(0, np.int32)
+_GRACE_S = 1.0  # how long an interrupted step may take to finish
 
 
 class JoinedGroups:
     """Groups that are reset and stepped together. One caller at a time.
 
-    A step() that times out or is interrupted stays pending: recv() sends what was not sent, and returns the rows.
+    A step() that times out stays pending: recv() returns the rows. One that is interrupted leaves all groups done, or
+    all of them interrupted, as that of a single pool.
     """
 
     def __init__(self, groups: Sequence[TorchGroup], static: StaticTensors | None) -> None:
@@ -58,6 +69,7 @@ class JoinedGroups:
         pending, self._pending = self._pending, None
         results: list[Batch | EnvError] = []
         steps: list[Step] = []
+        self._guard.begin_parts()
         for group, own in zip(self._groups, seeds, strict=True):
             try:
                 batch = group.reset_batch(seed=own, options=options)
@@ -70,6 +82,8 @@ class JoinedGroups:
                 raise
             results.append(batch)
             steps.append(group.tensors(batch))
+        self._guard.is_interrupted = False
+        self._guard.end_parts()
         obs, _, _, _, info = self._joined(results, steps)
         return obs, info
 
@@ -80,8 +94,8 @@ class JoinedGroups:
     def _step(self, actions: Tensors, timeout: float | None) -> Step:
         # Everything is checked before the envs of the first group move.
         timeout_seconds(timeout)
+        self._check_can_go_on()
         if self._pending is not None:
-            self._check_open()
             raise CallOrderError("step() expected no batch in flight; recv() it first, or reset() all envs")
         columns = self._groups[0].checked_columns(actions, self._num_envs)
         for position, group in enumerate(self._groups):
@@ -89,38 +103,51 @@ class JoinedGroups:
                 group.pool.check_can_step("step()")
             except CallOrderError as error:
                 raise self._refusal(position, error) from None
+        self._guard.begin_parts()
+        for group, rows in zip(self._groups, self._rows, strict=True):
+            group.send_columns([column[rows] for column in columns])
+        self._pending = _PendingStep(len(self._groups))
+        late = "step() did not finish within {} s; recv() returns it when it does"
         try:
-            self._pending = _PendingStep(columns, len(self._groups))
-            return self._finish(
-                self._pending, "step() did not finish within {} s; recv() returns it when it does", timeout
-            )
-        except BaseException:
-            # The caller, or another call, may write to the memory of the actions before the last group is sent its own.
-            if self._pending is not None and self._pending.num_sent < len(self._groups):
-                self._pending.columns = [column.copy() for column in self._pending.columns]
+            return self._finish(self._pending, late, timeout)
+        except EnvfleetError:
             raise
+        except BaseException:
+            self._drop_step()
+            raise
+
+    def _drop_step(self) -> None:
+        """Let the groups finish an interrupted step, for at most a second, and drop its rows.
+
+        If they do not, or if an env raised, the end of the call leaves them interrupted.
+        """
+        assert self._pending is not None
+        with contextlib.suppress(EnvfleetError):
+            self._finish(self._pending, "", _GRACE_S)
+            self._guard.end_parts()
 
     def recv(self, timeout: float | None) -> Step:
         """Return the rows of the pending step."""
         return self._guard.run(self._recv, timeout)
 
     def _recv(self, timeout: float | None) -> Step:
-        self._check_open()
         timeout_seconds(timeout)
+        self._check_can_go_on()
         pending = self._pending
         if pending is None:
             raise CallOrderError(
-                "recv() expected a step() that timed out or was interrupted, got none; to receive what one group was "
-                "sent, call recv() on that one of envs.groups"
+                "recv() expected a step() that timed out, got none; to receive what one group was sent, call recv() on "
+                "that one of envs.groups"
             )
-        # Ctrl-C may have come after a send and before it was counted.
-        if pending.num_sent < len(self._groups) and self._groups[pending.num_sent].pool.num_in_flight:
-            pending.num_sent += 1
         return self._finish(pending, "recv() got no batch within {} s; the next recv() returns the late rows", timeout)
 
-    def _check_open(self) -> None:
+    def _check_can_go_on(self) -> None:
         if self._groups[0].pool.closed:
             raise PoolClosedError("this pool is closed; make a new one")
+        if self._guard.is_interrupted:
+            raise CallOrderError(
+                "expected groups whose last call ended, got some that were interrupted; reset() all envs first"
+            )
 
     def _refusal(self, position: int, error: CallOrderError) -> CallOrderError:
         """Return what step() raises if this group refuses a step, with ids of the whole pool."""
@@ -148,11 +175,7 @@ class JoinedGroups:
     # --- a step, from its actions to its rows ----------------------------------------------------
 
     def _finish(self, pending: _PendingStep, late: str, timeout: float | None) -> Step:
-        """Send and receive what is left of a step, and return the rows of all groups. late: says that time is up."""
-        for position in range(pending.num_sent, len(self._groups)):
-            rows = self._rows[position]
-            self._groups[position].send_columns([column[rows] for column in pending.columns])
-            pending.num_sent = position + 1
+        """Receive what is left of a step, and return the rows of all groups. late: says that time is up."""
         end = time.monotonic() + timeout_seconds(timeout)
         for position, group in enumerate(self._groups):
             if pending.results[position] is None:
@@ -175,14 +198,13 @@ class JoinedGroups:
                 self._pending = None
                 raise CallOrderError(
                     f"recv() expected the rows of all groups, got none of envs {rows.start} to {rows.stop - 1}: "
-                    "their group has returned them, or Ctrl-C dropped them; call step() or reset()"
+                    "their group has returned them; call step() or reset()"
                 )
         try:
             step = self._joined(pending.results, [own for own in pending.steps if own is not None])
         except EnvError:
             self._pending = None
             raise
-        # Not before: Ctrl-C while they are joined must not lose the rows.
         self._pending = None
         return step
 
@@ -248,14 +270,12 @@ class JoinedGroups:
 
 
 class _PendingStep:
-    """A step of all groups: its actions, how many groups were sent theirs, and what was received of each group.
+    """A step of all groups: what was received of each.
 
     results: a batch, the error of envs that raised, or a CallOrderError if the group had no rows to receive.
     """
 
-    def __init__(self, columns: list[Any], num_groups: int) -> None:
-        self.columns = columns
-        self.num_sent = 0
+    def __init__(self, num_groups: int) -> None:
         self.results: list[Any] = [None] * num_groups
         self.steps: list[Step | None] = [None] * num_groups
 

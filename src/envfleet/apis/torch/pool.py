@@ -89,7 +89,7 @@ class TorchPool:
     def recv(self, *, timeout: float | None = None) -> Step:
         """Wait for the next batch; info["env_id"] names its rows.
 
-        With several groups: the rows of a step() that timed out or was interrupted.
+        With several groups: the rows of a step() that timed out.
         """
         if self._joined is not None:
             return self._joined.recv(timeout)
