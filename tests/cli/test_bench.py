@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 import shlex
@@ -95,16 +94,14 @@ def test_plot_is_a_png(tmp_path: Path) -> None:
     assert picture.min() < picture.max()
 
 
-def test_the_labels_of_a_plot_do_not_overlap() -> None:
-    """Figures as close to each other as those of two peers often are, in each pool size."""
+def test_a_plot_states_the_ratios_beside_its_lines() -> None:
     from envfleet.cli import plotting
 
-    own = [Case("native", size, size, 2, [1e6 * size]) for size in (1, 8, 64)]
+    own = [Case("native", size, size, 2, [1e6 * size]) for size in (1, 8)]
     ratios = [
-        (Case(name, size, size, 1, [1e4 * size / times]), times * (size if spread else 1))
-        for name, times in (("a", 100.0), ("b", 101.0), ("c", 140.0), ("d", 3.0))
-        for size in (1, 8, 64)
-        for spread in (False,)
+        (Case(name, size, size, 1, [1e4 * size / times]), times * size)
+        for name, times in (("a", 100.0), ("b", 3.0))
+        for size in (1, 8)
     ]
     figure = plotting.draw("CartPole-v1", own, "1 round of 1 s", ratios)
     figure.draw_without_rendering()
@@ -112,10 +109,8 @@ def test_the_labels_of_a_plot_do_not_overlap() -> None:
     for axes in figure.axes:
         legend = axes.get_legend().get_window_extent(renderer)
         assert not legend.overlaps(axes.get_window_extent(renderer)), "a line may run through the legend"
-        texts = [axes.title, axes._left_title, *axes.texts]
-        boxes = [text.get_window_extent(renderer) for text in texts if text.get_text()]
-        assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
-    assert len(figure.axes[1].texts) == len(ratios)
+    texts = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    assert texts == ["a: 100.0x, 800.0x", "b: 3.0x, 24.0x"]
 
 
 def test_the_ticks_of_a_plot_within_one_power_of_ten_are_labelled_alike() -> None:

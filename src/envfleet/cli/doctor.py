@@ -74,40 +74,22 @@ def add_parser(commands: args.Subparsers) -> None:
 def doctor(arguments: argparse.Namespace) -> int:
     """Run the command."""
     is_broken = False
-    status = _Status()
-    for part, (subjects, _, find) in enumerate(_PARTS):
-        status.show(part, subjects)
+    for subjects, find in _PARTS:
+        _show_status(f"examining {subjects} ...")
         for state, subject, detail in find():
-            status.clear()
+            _show_status("")
             print(f"{state:<6}  {subject:<{_SUBJECT_WIDTH}}  {detail}".rstrip(), flush=True)
             is_broken |= state == BROKEN
-            status.show(part, subjects)
-    status.clear()
+            _show_status(f"examining {subjects} ...")
+    _show_status("")
     print("\nSomething is broken; please report this output." if is_broken else "\nAll fine.")
     return 1 if is_broken else 0
 
 
-class _Status:
-    """A line below the findings that says what is examined and how long the rest takes; only on a terminal."""
-
-    def __init__(self) -> None:
-        self._is_shown = sys.stdout.isatty()
-        self._started = time.perf_counter()
-
-    def show(self, part: int, subjects: str) -> None:
-        """Show what is examined now."""
-        if not self._is_shown:
-            return
-        usual_s = [usual for _, usual, _ in _PARTS]
-        # As much slower or faster as the parts before; the first ones are too short to tell.
-        done_s = sum(usual_s[:part])
-        pace = (time.perf_counter() - self._started) / done_s if done_s > 1 else 1.0
-        print(f"\rexamining {subjects}; about {pace * sum(usual_s[part:]):.0f} s left", end="", flush=True)
-
-    def clear(self) -> None:
-        """Remove the line."""
-        if self._is_shown:
-            print("\r\x1b[K", end="", flush=True)
+def _show_status(text: str) -> None:
+    """Replace the line below the findings; only on a terminal."""
+    if sys.stdout.isatty():
+        print(f"\r\x1b[K{text}", end="", flush=True)
 
 
 def _basics() -> Iterator[Finding]:
@@ -421,11 +403,11 @@ def time_processes() -> None:
     print(json.dumps(durations_s))
 
 
-# What is examined, how many seconds that usually takes with all extras, and by which function.
-_PARTS: tuple[tuple[str, float, Callable[[], Iterable[Finding]]], ...] = (
-    ("the installation", 0.3, _basics),
-    ("the backends", 3.5, _backends),
-    ("the extras", 7.0, _extras),
-    ("torch", 3.5, lambda: [check_torch()]),
-    ("jax", 2.5, lambda: [check_jax()]),
+# What is examined, and by which function.
+_PARTS: tuple[tuple[str, Callable[[], Iterable[Finding]]], ...] = (
+    ("the installation", _basics),
+    ("the backends", _backends),
+    ("the extras", _extras),
+    ("torch", lambda: [check_torch()]),
+    ("jax", lambda: [check_jax()]),
 )

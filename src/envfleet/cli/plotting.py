@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from envfleet.cli.machine import describe_machine
 from envfleet.errors import MissingExtraError
@@ -19,7 +19,6 @@ except ImportError as error:
 if TYPE_CHECKING:
     from envfleet.tuning.report import Case
 
-_LABEL_GAP, _LABEL_HEIGHT = 5.0, 10.0  # points: from a point to its label, and the height of one
 _COLORS = ("#1f5fa8", "#d9822b", "#3a8f5c", "#a23b72", "#6b6b6b")
 
 
@@ -28,12 +27,6 @@ class _MinorLabels(LogFormatter):
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return EngFormatter(sep=" ")(x) if super().__call__(x, pos) else ""
-
-
-class _Label(NamedTuple):
-    num_envs: int
-    times: float
-    color: str
 
 
 def plot(
@@ -53,7 +46,7 @@ def draw(env_id: str, cases: Sequence[Case], rounds: str, ratios: Sequence[tuple
     FigureCanvasAgg(figure)
     if ratios:
         axes, below_axes = figure.subplots(2, height_ratios=(3, 2))
-        labels = _plot_ratios(below_axes, ratios)
+        _plot_ratios(below_axes, ratios)
         cases = [*cases, *(case for case, _ in ratios)]
     else:
         axes = figure.add_subplot()
@@ -82,56 +75,22 @@ def draw(env_id: str, cases: Sequence[Case], rounds: str, ratios: Sequence[tuple
     axes.set_title(f"{env_id}: steps/s by pool size", loc="left", fontweight="bold")
     _style(axes, cases)
     figure.text(0.01, -0.02, _footnote(rounds), fontsize=7, color="#666666", va="top")
-    if ratios:
-        _annotate(figure, below_axes, labels)
     return figure
 
 
-def _plot_ratios(axes: Any, ratios: Sequence[tuple[Case, float]]) -> list[_Label]:
-    labels = []
+def _plot_ratios(axes: Any, ratios: Sequence[tuple[Case, float]]) -> None:
     for color, name in zip(_COLORS[1:], dict.fromkeys(case.backend for case, _ in ratios), strict=False):
         own = sorted((case.num_envs, times) for case, times in ratios if case.backend == name)
-        axes.plot(*zip(*own, strict=True), color=color, marker="o", markersize=5, linewidth=1.8, label=name)
-        labels += [_Label(num_envs, times, color) for num_envs, times in own]
+        figures = ", ".join(f"{times:.1f}x" for _, times in own)
+        axes.plot(
+            *zip(*own, strict=True), color=color, marker="o", markersize=5, linewidth=1.8, label=f"{name}: {figures}"
+        )
     axes.axhline(1.0, color="#888888", linewidth=0.8)
     axes.set_yscale("log")
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-    ratios_drawn = [1.0, *(times for _, times in ratios)]
-    axes.set_ylim(min(ratios_drawn) / 1.5, max(ratios_drawn) * 6)  # room for the labels
     axes.set_ylabel("times as fast")
     axes.set_title("envfleet's fastest pool, relative to each", loc="left", fontweight="bold")
     _style(axes, [case for case, _ in ratios])
-    return labels
-
-
-def _annotate(figure: Figure, axes: Any, labels: Sequence[_Label]) -> None:
-    """Write each ratio above its point."""
-    figure.draw_without_rendering()  # only then is it known where the points are
-    heights = {own: axes.transData.transform((own.num_envs, own.times))[1] * 72 / figure.dpi for own in labels}
-    for num_envs in {label.num_envs for label in labels}:
-        pile: list[_Label] = []  # points so close to each other that their labels stand above the highest of them
-        for label in sorted((own for own in labels if own.num_envs == num_envs), key=lambda own: own.times):
-            if pile and heights[label] > heights[pile[-1]] + _LABEL_GAP + len(pile) * _LABEL_HEIGHT:
-                _pile_up(axes, pile, heights)
-                pile = []
-            pile.append(label)
-        _pile_up(axes, pile, heights)
-
-
-def _pile_up(axes: Any, pile: Sequence[_Label], heights: dict[_Label, float]) -> None:
-    for position, label in enumerate(pile):
-        above = heights[pile[-1]] - heights[label] + _LABEL_GAP + position * _LABEL_HEIGHT
-        annotation = axes.annotate(
-            f"{label.times:.1f}x",
-            (label.num_envs, label.times),
-            (0, above),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            size=8,
-            color=label.color,
-        )
-        annotation.set_in_layout(False)  # or the points would move
 
 
 def _style(axes: Any, cases: Sequence[Case]) -> None:
