@@ -43,7 +43,7 @@ PyObject* ArrayMemory::make(PyArray_Descr* descriptor, int ndim, const npy_intp*
     Py_DECREF(descriptor);
     return nullptr;
   }
-  block.release();  // the capsule's
+  static_cast<void>(block.release());  // the capsule's
   return wrap_memory(descriptor, ndim, shape, data, capsule);
 }
 

@@ -83,7 +83,7 @@ class Blackjack {
       throw std::out_of_range("Blackjack expected cards in the dealer's hand, got none");
     const Value value = value_of(player_);
     *out.obs<std::int64_t>(0) = value.sum;
-    *out.obs<std::int64_t>(1) = static_cast<std::int64_t>(dealer_[0]);
+    *out.obs<std::int64_t>(1) = dealer_[0];  // NOLINT(bugprone-signed-char-misuse): a number
     *out.obs<std::int64_t>(2) = value.usable_ace;
   }
 

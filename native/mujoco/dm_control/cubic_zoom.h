@@ -57,6 +57,7 @@ inline std::vector<double> cubic_zoom(std::vector<double> values, int from_size,
   }
   const double scale = static_cast<double>(from_size - 1) / static_cast<double>(to_size - 1);
   std::vector<SplineTaps> taps;
+  taps.reserve(static_cast<std::size_t>(to_size));
   for (int i = 0; i < to_size; ++i) taps.push_back(spline_taps(i * scale, from_size));
   std::vector<double> zoomed;
   zoomed.reserve(taps.size() * taps.size());
