@@ -21,8 +21,6 @@ from envfleet.executors.base import Executor
 from envfleet.executors.native import NativeExecutor, check_native_options
 from envfleet.executors.python.building import EnvDescription, SpecMaker, pickle_builders
 from envfleet.executors.ray.executor import RayExecutor, create_executor
-from envfleet.executors.native import NativeExecutor
-from envfleet.executors.python.building import EnvDescription, pickle_builders
 from envfleet.making.builders import EnvBuilder, EnvBuilders
 from envfleet.making.native_envs import NativeEntry, load_entry
 from envfleet.options import PoolConfig, RayConfig

@@ -23,7 +23,6 @@ from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.ray import cluster as ray_cluster
-from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
 from envfleet.options import RayConfig
 from envfleet.sampling.backend import Event, GeneratorBackend

@@ -30,7 +30,6 @@ from envfleet.executors.ray.connection import (
     ConnectionLostError,
     Listener,
 )
-from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.messages import (
     RESET,
     EncodedResponse,

@@ -29,7 +29,6 @@ from envfleet.executors.ray.actor import EnvActor
 from envfleet.executors.ray.batches import Rows
 from envfleet.executors.ray.cluster import default_scheduling_strategy, is_encrypted, refused_by_ray
 from envfleet.executors.ray.connection import SECRET_BYTES, SERVE_ID, STOP_SERVING, CallerConnection, connect_all
-from envfleet.executors.ray.context import ActorContext
 from envfleet.executors.ray.messages import RemoteCallError, decode_result
 
 # The exit code that is reported for an actor that ended without a message: that of kill -9.
