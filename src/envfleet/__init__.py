@@ -1,5 +1,6 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
+from envfleet.apis.gymnasium import make_gymnasium
 from envfleet.batch import Batch, Fault, FinalRows
 from envfleet.envs.compiler import get_include
 from envfleet.errors import (
@@ -24,15 +25,8 @@ from envfleet.errors import (
 )
 from envfleet.making.compiling import compile, load_plugin  # noqa: A004 (the name that users expect)
 from envfleet.making.gymnasium_ids import register_ids as _register_ids
-from envfleet.making.make import (
-    make,
-    make_dm,
-    make_gym,
-    make_gymnasium,
-    make_pettingzoo,
-    make_pool,
-    make_spec,
-)
+from envfleet.making.make import make, make_dm, make_gym, make_pettingzoo
+from envfleet.making.pools import make_pool, make_spec
 from envfleet.making.registry import list_all_envs, register
 from envfleet.options import PoolConfig, RayConfig
 from envfleet.pool import Pool, PoolState

@@ -74,7 +74,7 @@ def pool_options(
 ) -> Options:
     """The options of make(), make_gymnasium(), make_pool() and their siblings; all other keywords go to the env.
 
-    The only list of them. making/make.py gives those functions this signature; here are each option's name, type,
+    The only list of them. making/pools.py gives those functions this signature; here are each option's name, type,
     default and meaning, and PoolConfig checks what it becomes. Called with what make() was given, it returns the
     checked options, and apart from them the env's parameters.
 

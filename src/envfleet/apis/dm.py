@@ -22,7 +22,7 @@ from envfleet._native import dm_columns
 from envfleet.apis.common.view import HasStats, PoolView
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.make import Env, make_pool
+from envfleet.making.pools import Env, make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 from envfleet.spaces import row_getter

@@ -23,6 +23,10 @@ from envfleet.batch import Batch
 from envfleet.envs.family import Family
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import all_true, final_info_of, final_obs_of, spread_rows, vector_info
+from envfleet.making.gymnasium_ids import limits_of
+from envfleet.making.pools import Env, make_pool, with_pool_options
+from envfleet.making.registry import family_of
+from envfleet.options import pool_options
 from envfleet.pool import Pool, PoolState
 from envfleet.rendering import Window, tile
 from envfleet.seeding import Seed
@@ -258,6 +262,19 @@ class EnvProxy:
 
     def __repr__(self) -> str:
         return f"<env {self._env_id} of {self._envs.pool.spec.id}>"
+
+
+@with_pool_options(pool_options)
+def make_gymnasium(task_id: Env, **options: Any) -> GymnasiumPool:
+    """Make a pool that is a gymnasium.vector.VectorEnv. Options: see make()."""
+    return GymnasiumPool(make_pool(task_id, **options), family_of(task_id))
+
+
+def make_vector_env(task_id: str, *, max_episode_steps: int | None = None, **options: Any) -> GymnasiumPool:
+    """Make a pool, for gymnasium.make_vec(), which passes the time limit of the spec if there is no other."""
+    if max_episode_steps == limits_of(task_id)[0]:
+        max_episode_steps = None  # the parameters may change it
+    return make_gymnasium(task_id, max_episode_steps=max_episode_steps, **options)
 
 
 class _MaskTypeError(ConfigError, TypeError):

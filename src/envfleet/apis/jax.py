@@ -23,7 +23,7 @@ from typing import Any
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.common.xla import Arrays, Step, TracedPool, check_not_traced, gymnasium_rows  # names the extra
 from envfleet.errors import ConfigError
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.pool import Pool
 from envfleet.seeding import Seed
 

@@ -20,10 +20,10 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.common.versions import check_version
-from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.apis.gymnasium import GymnasiumPool, make_gymnasium
 from envfleet.autoreset import parse_mode
 from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.make import Env, make_gymnasium
+from envfleet.making.pools import Env
 
 Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 

@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.apis.common.versions import check_version
 from envfleet.apis.common.view import HasStats
-from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.apis.gymnasium import GymnasiumPool, make_gymnasium
 from envfleet.batch import Batch
 from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.executors.python.building import DifferentSpacesError
 from envfleet.infos import split_rows
-from envfleet.making.make import Env, make_gymnasium
+from envfleet.making.pools import Env
 from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for

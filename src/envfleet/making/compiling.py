@@ -11,8 +11,8 @@ from envfleet import _native
 from envfleet.envs.compiler import build
 from envfleet.errors import CompileError, ConfigError
 from envfleet.making.gymnasium_ids import publish
-from envfleet.making.make import make_spec
 from envfleet.making.native_envs import plugin_files
+from envfleet.making.pools import make_spec
 
 
 def compile(  # noqa: A001 (the name users expect)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 from gymnasium.envs import registration
@@ -22,9 +22,6 @@ from gymnasium.envs.registration import EnvSpec
 
 from envfleet.errors import ConfigError, EnvfleetError
 from envfleet.spec import NAMESPACE
-
-if TYPE_CHECKING:
-    from envfleet.apis.gymnasium import GymnasiumPool
 
 
 class PublishedSpec(EnvSpec):
@@ -43,15 +40,16 @@ class PublishedSpec(EnvSpec):
     @functools.cached_property  # which can be assigned
     def max_episode_steps(self) -> int | None:  # type: ignore[override]
         """The time limit; None if there is none, or if the env's package is not installed."""
-        return _limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[0]
+        return limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[0]
 
     @functools.cached_property
     def reward_threshold(self) -> float | None:  # type: ignore[override]
         """The return from which the task counts as solved, or None."""
-        return _limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[1]
+        return limits_of(self.id.removeprefix(f"{NAMESPACE}/"))[1]
 
 
-def _limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
+def limits_of(env_id: str, **params: Any) -> tuple[int | None, float | None]:
+    """Return the time limit and the reward threshold of an env with these parameters; None for what it has not."""
     from envfleet.making.builders import gymnasium_spec
     from envfleet.making.native_envs import find_entry, resolve_defaults
 
@@ -80,23 +78,14 @@ def make_env(task_id: str, render_mode: str | None = None, **params: Any) -> gym
         env: gymnasium.Env[Any, Any] = build_env(task_id, render_mode=render_mode, max_episode_steps=NO_LIMIT, **params)
         return env
     env = SingleNativeEnv(task_id, render_mode, **params)
-    limit = _limits_of(task_id, **params)[0] if params else None
-    if limit is not None and limit != _limits_of(task_id)[0]:
+    limit = limits_of(task_id, **params)[0] if params else None
+    if limit is not None and limit != limits_of(task_id)[0]:
         env = gymnasium.wrappers.TimeLimit(env, limit)  # the parameters change it, as MiniGrid's max_steps does
     return env
 
 
 # As a class has it: gymnasium.make() looks for it before it calls an entry point.
 make_env.metadata = {"render_modes": ["human", "rgb_array"], "render_fps": 30}  # type: ignore[attr-defined]
-
-
-def make_vector_env(task_id: str, *, max_episode_steps: int | None = None, **options: Any) -> GymnasiumPool:
-    """Make a pool, for gymnasium.make_vec(), which passes the time limit of the spec if there is no other."""
-    from envfleet.making.make import make_gymnasium
-
-    if max_episode_steps == _limits_of(task_id)[0]:
-        max_episode_steps = None  # the parameters may change it
-    return make_gymnasium(task_id, max_episode_steps=max_episode_steps, **options)
 
 
 def publish(env_ids: Iterable[str]) -> None:
@@ -106,7 +95,7 @@ def publish(env_ids: Iterable[str]) -> None:
             spec = PublishedSpec(
                 f"{NAMESPACE}/{env_id}",
                 entry_point="envfleet.making.gymnasium_ids:make_env",
-                vector_entry_point="envfleet.making.gymnasium_ids:make_vector_env",
+                vector_entry_point="envfleet.apis.gymnasium:make_vector_env",
                 kwargs={"task_id": env_id},
             )
             # Not gymnasium.register(), which compares each id with all others.

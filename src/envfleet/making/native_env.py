@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from envfleet.envs.family import Renderer
 from envfleet.envs.rendering import shared
 from envfleet.errors import ConfigError
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.making.registry import family_of
 from envfleet.option_checks import NO_LIMIT
 from envfleet.rendering import Window

@@ -214,7 +214,7 @@ def _make_spec(
     return EnvSpec(
         id=env_id,
         entry_point=None,
-        vector_entry_point="envfleet.making.make:make_gymnasium",
+        vector_entry_point="envfleet.apis.gymnasium:make_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         # What gymnasium.make_vec(spec) passes to the entry point.

@@ -178,7 +178,7 @@ def _spec(
     return EnvSpec(
         id=builders.name,
         entry_point=None,
-        vector_entry_point="envfleet.making.make:make_gymnasium",
+        vector_entry_point="envfleet.apis.gymnasium:make_gymnasium",
         reward_threshold=config.reward_threshold,
         max_episode_steps=config.max_episode_steps,
         kwargs={"task_id": env, **shared},

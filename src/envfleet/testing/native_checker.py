@@ -11,7 +11,7 @@ import numpy as np
 
 from envfleet.batch import Batch
 from envfleet.errors import EnvError, EnvfleetError, MissingExtraError
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.pool import Pool
 from envfleet.spaces import join, split
 from envfleet.testing.report import Findings, describe_error, short

@@ -13,7 +13,7 @@ import gymnasium
 from envfleet.envs.adapters import AdaptedEnv
 from envfleet.errors import EnvError, EnvfleetError, RecvTimeout, WorkerDied
 from envfleet.making.builders import EnvBuilder, EnvBuilders
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.options import PoolConfig
 from envfleet.tuning.throughput import RandomStepper
 

@@ -18,8 +18,8 @@ from envfleet import _native
 from envfleet.backends import find_backend
 from envfleet.errors import ConfigError, EnvfleetError, WorkerDied
 from envfleet.making.builders import builders_for
-from envfleet.making.make import Env, make_pool
 from envfleet.making.native_envs import find_entry, plugin_files, supports_params
+from envfleet.making.pools import Env, make_pool
 from envfleet.making.python_envs import check_known
 from envfleet.options import POOL_OPTIONS, Options, pool_options
 from envfleet.pool import Pool

@@ -14,7 +14,7 @@ from envfleet.envs.atari.roms import rom_folder
 from envfleet.envs.family import is_installed
 from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 
 _ATARI = "atari/"  # PettingZoo's games for several players, on multi_agent_ale_py
 

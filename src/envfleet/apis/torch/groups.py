@@ -29,7 +29,7 @@ from envfleet.errors import (
     RecvTimeout,
 )
 from envfleet.infos import merge, spread_rows, value_as_given, value_keys
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.pool import Pool, timeout_seconds
 from envfleet.seeding import Seed, seeds_for
 from envfleet.spaces import join, split

@@ -26,7 +26,7 @@ from envfleet.apis.common.view import HasStats, PoolView
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError
-from envfleet.making.make import make_pool, make_spec
+from envfleet.making.pools import make_pool, make_spec
 from envfleet.option_checks import integer_option
 from envfleet.pool import Pool
 from envfleet.seeding import Seed, seeds_for

@@ -14,7 +14,7 @@ from envfleet.batch import Batch
 from envfleet.compat.vec_env_adapter import EnvAdapter
 from envfleet.errors import CallOrderError, ConfigError
 from envfleet.infos import split_rows
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.pool import Pool
 from envfleet.rendering import tile
 from envfleet.spaces import row_getter

@@ -16,7 +16,6 @@ from dm_env import specs
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-import envfleet.making.make as registry
 from envfleet.apis.dm import DmPool, time_step
 from envfleet.batch import Batch
 from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded
@@ -24,6 +23,7 @@ from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.errors import ConfigError
 from envfleet.infos import declared_column
+from envfleet.making import pools
 from envfleet.seeding import Seed
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -80,7 +80,7 @@ class DMEnvPool(EnvPoolMixin, DmPool):
     """observation.obs, or a field for each key of a Dict observation; rewards float32."""
 
     def __init__(self, spec: EnvPoolSpec) -> None:
-        make_pool = partial(registry.make_pool, spec.task_id, **spec.options.options)
+        make_pool = partial(pools.make_pool, spec.task_id, **spec.options.options)
         DmPool.__init__(self, make_pool())
         self._start(spec.of_pool(self.pool.spec, gym_spaces=False), make_pool)
         self.spec = self._spec  # type: ignore[assignment]  # EnvPool's own, which knows envfleet's

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-import envfleet.making.make as registry
 from envfleet.compat.envpool.array_spec import (
     ArraySpec,
     array_spec_of,
@@ -24,6 +23,7 @@ from envfleet.compat.envpool.array_spec import (
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
 from envfleet.compat.envpool.task_options import info_arrays, task_config, to_envfleet
 from envfleet.errors import ConfigError
+from envfleet.making import pools
 from envfleet.making.registry import family_of
 from envfleet.option_checks import NO_LIMIT
 from envfleet.spec import ArraySpec as InfoArray
@@ -96,7 +96,7 @@ class EnvPoolSpec:
     def env_spec(self) -> EnvSpec:
         """envfleet's spec of the task. For Python envs, the first call builds one."""
         if self._resolved is None:
-            self._resolved = registry.make_spec(self.task_id, **self.options.options)
+            self._resolved = pools.make_spec(self.task_id, **self.options.options)
         return self._resolved
 
     @property

@@ -9,13 +9,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-import envfleet.making.make as registry
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo, EnvPoolMixin, envpool_info
 from envfleet.infos import final_info_of, final_obs_of
+from envfleet.making import pools
 from envfleet.making.registry import family_of
 from envfleet.seeding import Seed
 
@@ -30,7 +30,7 @@ class GymnasiumEnvPool(EnvPoolMixin, GymnasiumPool, gymnasium.Env[Any, Any]):  #
     _gym_spaces = False
 
     def __init__(self, spec: EnvPoolSpec) -> None:
-        make_pool = partial(registry.make_pool, spec.task_id, **spec.options.options)
+        make_pool = partial(pools.make_pool, spec.task_id, **spec.options.options)
         GymnasiumPool.__init__(self, make_pool(), family_of(spec.task_id))
         self._start(spec.of_pool(self.pool.spec, gym_spaces=self._gym_spaces), make_pool)
         self.spec = self._spec  # type: ignore[assignment]  # EnvPool's own, which knows envfleet's

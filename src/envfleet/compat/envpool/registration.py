@@ -10,7 +10,7 @@ from envfleet.compat.envpool.families import classes_for, env_class_of
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
 from envfleet.errors import ConfigError
-from envfleet.making.make import Env
+from envfleet.making.pools import Env
 
 _POOL_KINDS = {"gym": "GymEnvPool", "gymnasium": "GymnasiumEnvPool", "dm": "DMEnvPool"}
 

@@ -37,7 +37,7 @@ from envfleet.compat.pufferlib_vector.emulation import (
     joint_space,
 )
 from envfleet.infos import RestartMessage, split_rows
-from envfleet.making.make import make_pool
+from envfleet.making.pools import make_pool
 from envfleet.pool import Pool
 
 __all__ = [
