@@ -22,7 +22,6 @@ from envfleet.batch import Fault
 from envfleet.errors import ConfigError, PlacementError
 from envfleet.executors.base import CLOSE_TIMEOUT_S
 from envfleet.executors.process_context import ProcessContext
-from envfleet.executors.python.exception_report import ExceptionReport, message_of, report_exception
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
 from envfleet.options import RayConfig
