@@ -36,6 +36,10 @@ class ConfigError(InputError):
     """An option of make() or register() is unknown or out of range."""
 
 
+class DifferentSpacesError(ConfigError):
+    """The envs of a pool have different spaces."""
+
+
 class UnknownEnvError(ConfigError):
     """The env id is unknown."""
 

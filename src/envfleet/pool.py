@@ -413,6 +413,12 @@ class Pool:
         self._check_idle("apply()")
         return tuple(self._executor.apply(self._chosen("apply()", env_ids).tolist(), function, args, kwargs))
 
+    @_guarded
+    def phases(self) -> NDArray[np.uint8]:
+        """Return the autoreset.Phase of each env: what its next step or reset will do."""
+        self._check_idle("phases()")
+        return self._executor.phases()
+
     def local_envs(self) -> list[Any]:
         """Return the env objects, in the order of their ids; none after close().
 

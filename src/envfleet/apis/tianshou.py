@@ -26,8 +26,7 @@ from envfleet.apis.common.versions import check_version
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.gymnasium import GymnasiumPool, make_gymnasium
 from envfleet.batch import Batch
-from envfleet.errors import ActionError, ConfigError, EnvError, MissingExtraError, RecvTimeout
-from envfleet.executors.python.building import DifferentSpacesError
+from envfleet.errors import ActionError, ConfigError, DifferentSpacesError, EnvError, MissingExtraError, RecvTimeout
 from envfleet.infos import split_rows
 from envfleet.making.pools import Env
 from envfleet.option_checks import integer_option

@@ -20,6 +20,8 @@ import envfleet.making.backends  # noqa: F401  # registers them
 from envfleet.backends import Backend, find_backend
 from envfleet.errors import CompileError, ConfigError
 from envfleet.executors.base import Executor
+from envfleet.executors.python.building import EnvDescription
+from envfleet.making.builders import EnvBuilders
 from envfleet.making.native_envs import NativeEntry, find_entry, load_entry, native_executor, resolve, supports_params
 from envfleet.making.pixels import wants_pixels
 from envfleet.making.python_envs import auto_backend, check_known, opens_windows, python_executor, python_spec
@@ -89,6 +91,24 @@ def make_pool(task_id: Env, **options: Any) -> Pool:
     except BaseException:  # after Ctrl-C at this moment, no pool would close the workers
         executor.close()
         raise
+
+
+def make_pool_of(env_builders: EnvBuilders, backend: str, **options: Any) -> Pool:
+    """Make a pool of Python envs from their builders. Options: see make()."""
+    parsed = pool_options(num_envs=len(env_builders.builders), **options)
+
+    def make_spec(description: EnvDescription) -> EnvSpec:
+        return EnvSpec(
+            id=env_builders.name,
+            observation_space=description.observation_space,
+            action_space=description.action_space,
+            backend=backend,
+            metadata=description.metadata,
+            render_mode=description.render_mode,
+        )
+
+    executor, config = find_backend(backend).make_python(env_builders, make_spec, parsed.config, parsed.params)
+    return Pool(executor, config, parsed.seed)
 
 
 def _check_seed(options: Options) -> None:

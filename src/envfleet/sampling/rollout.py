@@ -398,7 +398,7 @@ def _current_state(envs: VectorEnv[Any, Any, Any]) -> _EnvState | None:
 
 def _restored_state(envs: VectorEnv[Any, Any, Any], pool: Pool) -> _EnvState | None:
     """Return the state of envs that set_state() restored; None if an env must be reset before it can be stepped."""
-    phases = pool.executor.phases()
+    phases = pool.phases()
     if not np.isin(phases, (Phase.RUNNING, Phase.ENDED)).all():
         return None
     if envs is not envs.unwrapped:

@@ -13,16 +13,12 @@ from gymnasium.vector.utils import batch_differing_spaces, batch_space
 from numpy.typing import NDArray
 
 from envfleet.apis.common.actions import ActionSplitter
+from envfleet.apis.common.env_builders import make_pool_of_factories
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.common.view import HasStats
-from envfleet.backends import find_backend
 from envfleet.batch import Batch
 from envfleet.errors import ConfigError, EnvError
-from envfleet.executors.python.building import EnvDescription
-from envfleet.making.builders import EnvBuilders
-from envfleet.options import pool_options
 from envfleet.pool import Pool
-from envfleet.spec import EnvSpec
 from envfleet.vector.building import VectorEnvBuilder
 from envfleet.vector.infos import VectorInfos
 
@@ -85,10 +81,9 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
 
     def _start(self, backend: str, ready: dict[int, Any] | None = None, **options: Any) -> None:
         """Make the pool. ready: envs that are already built."""
-        builders: dict[int, VectorEnvBuilder] = {}
-        for env_fn in self.env_fns:
-            # The same object for the same factory, so that a pickle of many builders holds it once.
-            builders[id(env_fn)] = VectorEnvBuilder(
+
+        def make_builder(env_fn: EnvFactory) -> VectorEnvBuilder:
+            return VectorEnvBuilder(
                 source=env_fn,
                 class_name=type(self).__name__,
                 observation_mode=self.observation_mode,
@@ -96,33 +91,13 @@ class PoolVectorEnv(HasStats, VectorEnv[Any, Any, NDArray[Any]]):
                 action_space=self.single_action_space,
                 ready=ready,
             )
-        env_builders = EnvBuilders("VectorEnv", tuple(builders[id(env_fn)] for env_fn in self.env_fns), None)
-        config = pool_options(
-            num_envs=self.num_envs,
-            autoreset_mode=self.autoreset_mode,
-            check_actions=False,
-            seed_envs=False,
-            copy=self.copy,
-            **{"render_mode": self.render_mode, **options},
-        ).config
 
-        def make_spec(description: EnvDescription) -> EnvSpec:
-            return EnvSpec(
-                id=env_builders.name,
-                observation_space=description.observation_space,
-                action_space=description.action_space,
-                backend=backend,
-                metadata=self.metadata,
-                render_mode=self.render_mode,
-            )
-
+        options = {"render_mode": self.render_mode, "autoreset_mode": self.autoreset_mode, "copy": self.copy, **options}
         try:
-            executor, _ = find_backend(backend).make_python(env_builders, make_spec, config, [{}])
+            self.pool = make_pool_of_factories("VectorEnv", self.env_fns, make_builder, backend, **options)
         except EnvError as error:
             # Gymnasium's callers expect the env's own exception, if it could be pickled.
             raise_cause(error.faults[-1], error)
-        self.pool = Pool(executor, config)
-        self.pool.mark_running()  # Gymnasium steps envs that were not reset
         self._splitter = ActionSplitter(self.single_action_space, self.action_space, self.num_envs)
         self._infos = VectorInfos(self.single_observation_space, self.num_envs)
 

@@ -1,15 +1,17 @@
-"""Envs in the spaces that a view has chosen, and builders that take envs which the caller has already built."""
+"""Pools of envs that are called as other libraries call theirs, in the spaces that a view has chosen."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import gymnasium
 
-from envfleet.making.builders import EnvBuilder
+from envfleet.making.builders import EnvBuilder, EnvBuilders
+from envfleet.making.pools import make_pool_of
+from envfleet.pool import Pool
 
 
 class EnvWithSpaces:
@@ -89,6 +91,25 @@ class ReadyEnvBuilder(EnvBuilder):
 
     def __setstate__(self, state: tuple[None, dict[str, Any]]) -> None:
         self.__dict__.update(state[1])
+
+
+def make_pool_of_factories(
+    name: str,
+    env_fns: Sequence[Callable[[], Any]],
+    make_builder: Callable[[Callable[[], Any]], ReadyEnvBuilder],
+    backend: str,
+    **options: Any,
+) -> Pool:
+    """Make a pool of envs that are called as other libraries call theirs. Options: see make().
+
+    Actions are passed on unchecked, reset() alone seeds the envs, and they can be stepped before it.
+    """
+    # One builder for each factory, so that a pickle of many holds it once.
+    builders = {id(env_fn): make_builder(env_fn) for env_fn in env_fns}
+    env_builders = EnvBuilders(name, tuple(builders[id(env_fn)] for env_fn in env_fns), None)
+    pool = make_pool_of(env_builders, backend, check_actions=False, seed_envs=False, **options)
+    pool.mark_running()
+    return pool
 
 
 class _Authkey:

@@ -17,19 +17,13 @@ from stable_baselines3.common.preprocessing import check_for_nested_spaces
 
 from envfleet import _native
 from envfleet.apis.common.actions import ActionSplitter
-from envfleet.apis.common.env_builders import ReadyEnvBuilder
+from envfleet.apis.common.env_builders import ReadyEnvBuilder, make_pool_of_factories
 from envfleet.apis.common.env_calls import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
-from envfleet.backends import find_backend
 from envfleet.envs.adapters import adapt
-from envfleet.errors import ActionError, ConfigError, EnvError
-from envfleet.executors.base import Executor
-from envfleet.executors.python.building import EnvDescription
-from envfleet.making.builders import EnvBuilders
-from envfleet.options import PoolConfig, pool_options
+from envfleet.errors import ActionError, ConfigError, DifferentSpacesError, EnvError
 from envfleet.pool import Pool
-from envfleet.spec import EnvSpec
 
 EnvFactory = Callable[[], Any]
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]
@@ -47,12 +41,9 @@ class _ActionSplitter(ActionSplitter):
 class _DropIn(PoolVecEnv):
     """The parts that both drop-ins share."""
 
-    def __init__(self, executor: Executor, config: PoolConfig, *, copies_objects: bool) -> None:
-        spec = executor.spec
-        pool = Pool(executor, config)
-        pool.mark_running()  # SB3 steps envs that were not reset
-        batched = batch_space(spec.action_space, config.num_envs)
-        self._splitter = _ActionSplitter(spec.action_space, batched, config.num_envs)
+    def __init__(self, pool: Pool, *, copies_objects: bool) -> None:
+        space = pool.spec.action_space
+        self._splitter = _ActionSplitter(space, batch_space(space, pool.num_envs), pool.num_envs)
         super().__init__(pool, copies_objects=copies_objects)
 
     def _send(self, actions: Any) -> None:
@@ -123,10 +114,9 @@ class DummyVecEnv(_DropIn, sb3.DummyVecEnv):
             )
         check_for_nested_spaces(built[0].observation_space)  # raises what SB3's users know
         spaces = (built[0].observation_space, built[0].action_space)
-        config = _config(len(built), num_workers=1)
-        executor = _executor("serial", _env_builders(env_fns, spaces, dict(enumerate(built))), config)
+        pool = _make_pool(env_fns, "serial", spaces, dict(enumerate(built)), num_workers=1)
         self.envs = built
-        super().__init__(executor, config, copies_objects=True)
+        super().__init__(pool, copies_objects=True)
         self.metadata = built[0].metadata
 
     def step_async(self, actions: Any) -> None:
@@ -168,12 +158,9 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
     ) -> None:
         num_envs = len(_checked(env_fns))
         multiprocessing.get_context(start_method)  # raises the ValueError that SB3's callers know
-        config = _config(
-            num_envs,
-            num_workers=max(1, min(num_envs, num_workers or _native.usable_cores())),
-            start_method=start_method,
-        )
-        super().__init__(_processes(env_fns, config), config, copies_objects=False)
+        num_workers = max(1, min(num_envs, num_workers or _native.usable_cores()))
+        pool = _processes(env_fns, num_workers=num_workers, start_method=start_method)
+        super().__init__(pool, copies_objects=False)
         self.metadata = {**self.pool.spec.metadata, **self.metadata}
 
     @property
@@ -187,19 +174,24 @@ class SubprocVecEnv(_DropIn, sb3.SubprocVecEnv):
         return self.pool.closed
 
 
-def _executor(backend: str, env_builders: EnvBuilders, config: PoolConfig) -> Executor:
-    return find_backend(backend).make_python(env_builders, _spec_maker(backend), config, [{}])[0]
+def _make_pool(
+    env_fns: Sequence[EnvFactory], backend: str, spaces: Spaces, ready: dict[int, Any] | None = None, **options: Any
+) -> Pool:
+    def make_builder(env_fn: EnvFactory) -> ReadyEnvBuilder:
+        return ReadyEnvBuilder(source=env_fn, observation_space=spaces[0], action_space=spaces[1], ready=ready)
+
+    return make_pool_of_factories("VecEnv", env_fns, make_builder, backend, autoreset_mode="same_step", **options)
 
 
-def _processes(env_fns: Sequence[EnvFactory], config: PoolConfig) -> Executor:
+def _processes(env_fns: Sequence[EnvFactory], **options: Any) -> Pool:
     try:
-        return _executor("processes", _env_builders(env_fns, (None, None)), config)
-    except ConfigError:
+        return _make_pool(env_fns, "processes", (None, None), **options)
+    except DifferentSpacesError:
         # Spaces that differ, which SB3 allows as long as the shapes fit: those of the first env are for all.
         first = adapt(env_fns[0]())
         spaces = (first.observation_space, first.action_space)
         first.close()
-        return _executor("processes", _env_builders(env_fns, spaces), config)
+        return _make_pool(env_fns, "processes", spaces, **options)
 
 
 def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:
@@ -209,33 +201,3 @@ def _checked(env_fns: Sequence[EnvFactory]) -> Sequence[EnvFactory]:
             "for example [lambda: gymnasium.make('CartPole-v1')] * 8"
         )
     return env_fns
-
-
-def _config(num_envs: int, **options: Any) -> PoolConfig:
-    return pool_options(
-        num_envs=num_envs, autoreset_mode="same_step", check_actions=False, seed_envs=False, **options
-    ).config
-
-
-def _env_builders(env_fns: Sequence[EnvFactory], spaces: Spaces, ready: dict[int, Any] | None = None) -> EnvBuilders:
-    builders: dict[int, ReadyEnvBuilder] = {}
-    for env_fn in env_fns:
-        # The same object for the same factory, so that a pickle of many holds it once.
-        builders[id(env_fn)] = ReadyEnvBuilder(
-            source=env_fn, observation_space=spaces[0], action_space=spaces[1], ready=ready
-        )
-    return EnvBuilders("VecEnv", tuple(builders[id(env_fn)] for env_fn in env_fns), None)
-
-
-def _spec_maker(backend: str) -> Callable[[EnvDescription], EnvSpec]:
-    def make_spec(description: EnvDescription) -> EnvSpec:
-        return EnvSpec(
-            id="VecEnv",
-            observation_space=description.observation_space,
-            action_space=description.action_space,
-            backend=backend,
-            metadata=description.metadata,
-            render_mode=description.render_mode,
-        )
-
-    return make_spec

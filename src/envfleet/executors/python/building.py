@@ -12,7 +12,7 @@ import cloudpickle
 import gymnasium
 
 from envfleet.batch import Fault
-from envfleet.errors import ConfigError, EnvError
+from envfleet.errors import ConfigError, DifferentSpacesError, EnvError
 from envfleet.executors.env_reports import build_remedy
 from envfleet.spec import EnvSpec
 from envfleet.tracebacks import message_of
@@ -84,10 +84,6 @@ def _max_steps_of(env: Any) -> int | None:
     """Return the number of steps after which the env itself ends an episode, under MiniGrid's name for it."""
     limit = getattr(getattr(env, "unwrapped", env), "max_steps", None)
     return limit if type(limit) is int and limit > 0 else None
-
-
-class DifferentSpacesError(ConfigError):
-    """The envs of a pool have different spaces."""
 
 
 def common_description(descriptions: list[EnvDescription]) -> EnvDescription:
