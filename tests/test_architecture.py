@@ -115,7 +115,7 @@ def test_comparisons_with_a_name_are_found(source, is_found):
 
 
 def test_no_code_asks_which_backend_it_is():
-    """It asks what the backend can do (envfleet.backends.Backend), so that a new backend needs no change elsewhere."""
+    """It asks what the backend can do (see Backend), so that a new backend needs no change elsewhere."""
     names = {backend.name for backend in all_backends()}
     assert len(names) == 5
     package = ROOT / "src" / "envfleet"

@@ -54,8 +54,8 @@ class TextColumn:
 class Family:
     """A group of ids, native or in Python or both.
 
-    A family is one module of envs/ that defines an object of this class, where envs/families.py finds it. The module
-    must be cheap to import; it imports its simulator where an env is built.
+    A family is one module of envs/ that defines an object of this class, where envs/families.py finds it. The
+    module must be cheap to import; it imports its simulator where an env is built.
     """
 
     name: str
