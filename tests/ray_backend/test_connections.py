@@ -174,7 +174,6 @@ def test_ctrl_c_while_the_worker_takes_its_time_to_listen(make):
     assert pool.reset().obs.tolist() == [0] * 4
     send(1, 3)
     assert pool.recv().env_id.tolist() == [3]
-    assert pool.stats().num_steps == 4
 
 
 def test_what_fails_after_its_envs_stepped_is_not_done_again(make):

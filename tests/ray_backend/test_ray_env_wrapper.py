@@ -8,6 +8,8 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
+from support.gates import Gate
+from support.python_probes import wait_at_gate
 from support.ray_session import ray_session
 
 from envfleet import ConfigError
@@ -199,3 +201,43 @@ def test_it_is_a_vec_env_to_stable_baselines3():
             if "episode" in infos[0]:
                 break
         assert infos[0]["episode"]["l"] > 5
+
+
+class Held(OldCounter):
+    """Waits at a gate in its next step."""
+
+    gate = None
+
+    def hold(self, number):
+        self.gate = number
+
+    def step(self, action):
+        if self.gate is not None:
+            wait_at_gate(self.gate)
+            self.gate = None
+        return super().step(action)
+
+
+def make_held(seed: int) -> Held:
+    env = Held()
+    env.seed(seed)
+    return env
+
+
+def test_after_ctrl_c_the_step_is_returned_or_dropped_by_a_reset():
+    ray_session()
+    envs = WrapperRayVecEnv(make_held, 2, 1)
+    envs.reset()
+    for goes_on in (True, False):
+        with Gate() as gate:
+            envs.env_method("hold", gate.number, indices=[0])
+            thread = gate.interrupt_when_reached()
+            with pytest.raises(KeyboardInterrupt):
+                envs.step([0, 0])
+            thread.join()
+            gate.open()
+            if goes_on:
+                assert envs.step_wait()[0][:, 1].tolist() == [1, 1]
+    assert envs.reset()[:, 1].tolist() == [0, 0]
+    assert envs.step([0, 0])[0][:, 1].tolist() == [1, 1]
+    envs.close()
