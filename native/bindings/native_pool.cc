@@ -495,7 +495,7 @@ nb::bytes NativePool::phases() {
   const PartialCall call(guard_);
   // The phase of an env in flight is its thread's: it counts as running until its row arrives.
   return bytes_of_envs(engine_->options().num_envs, [&](std::int32_t env_id) -> std::uint8_t {
-    return engine_->in_flight()[env_id] != 0 ? EF_RUNNING : engine_->phases()[env_id];
+    return engine_->in_flight()[env_id] != 0 ? static_cast<std::uint8_t>(EF_RUNNING) : engine_->phases()[env_id];
   });
 }
 

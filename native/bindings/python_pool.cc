@@ -599,7 +599,7 @@ nb::bytes PythonPool::phases() {
   const PartialCall call(guard_);
   // The slot of an env in flight is its worker's: it counts as running until its row arrives.
   return bytes_of_envs(num_envs_, [&](std::int32_t env_id) -> std::uint8_t {
-    return queue_.is_in_flight(env_id) ? EF_RUNNING : queue_.slot(env_id).phase;
+    return queue_.is_in_flight(env_id) ? static_cast<std::uint8_t>(EF_RUNNING) : queue_.slot(env_id).phase;
   });
 }
 

@@ -176,10 +176,6 @@ class Pool:
         """
         # For apis: validation.LeafColumns are actions that the caller has already checked.
         timeout_s = NO_TIMEOUT if timeout is None else timeout_seconds(timeout)
-        if self._is_async:
-            num_rows = self._check_batch_fills("step()", env_ids)
-            self.send(actions, env_ids)
-            return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._executor.step(actions, env_ids, timeout_s)
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
@@ -191,6 +187,7 @@ class Pool:
 
     @_guarded
     def _step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | None:
+        self._check_batch_fills("step()", env_ids)
         actions, env_ids = check_step("step()", actions, env_ids, self._executor, self.config)
         if env_ids is not None and not len(env_ids):
             return self._empty_batch()
@@ -206,10 +203,6 @@ class Pool:
         processes). On an asynchronous pool: send_objects() and recv() in one call.
         """
         timeout_s = timeout_seconds(timeout)
-        if self._is_async:
-            num_rows = self._check_batch_fills("step_objects()", env_ids)
-            self.send_objects(actions, env_ids)
-            return self.recv(timeout) if num_rows else self._empty_batch()
         batch = self._step_objects(actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step_objects() did not finish within {timeout} s; recv() returns it when it does")
@@ -217,6 +210,7 @@ class Pool:
 
     @_guarded
     def _step_objects(self, actions: Sequence[Any], env_ids: Any, timeout_s: float) -> Batch | None:
+        self._check_batch_fills("step_objects()", env_ids)
         actions, ids = self._check_objects("step_objects()", actions, env_ids)
         if ids is not None and not len(ids):
             return self._empty_batch()
@@ -567,20 +561,18 @@ class Pool:
     def _chosen(self, call: str, env_ids: Any) -> NDArray[np.int32]:
         return self._all_ids if env_ids is None else check_env_ids(call, env_ids, self._executor)
 
-    def _check_batch_fills(self, call: str, env_ids: Any) -> int:
-        """Return the number of rows of an asynchronous step. Raises if its recv() would never return."""
-        if env_ids is None:
-            num_rows = self.num_envs
-        elif type(env_ids) is np.ndarray:  # send() checks it, once
-            num_rows = env_ids.size
-        else:  # np.size() would fail for tensors and for nested lists
-            num_rows = len(self._guard.run(check_env_ids, call, env_ids, self._executor))
+    def _check_batch_fills(self, call: str, env_ids: Any) -> None:
+        """Raise if a step of an asynchronous pool would never return."""
+        if not self._is_async:
+            return
+        if self._executor.has_ordered_batch:
+            raise CallOrderError(f"{call} expected no late batch in flight; recv() it first, or reset() all envs")
+        num_rows = self.num_envs if env_ids is None else len(check_env_ids(call, env_ids, self._executor))
         if num_rows and self._executor.num_in_flight + num_rows < self.config.batch_size:
             raise CallOrderError(
                 f"{call} expected at least batch_size={self.config.batch_size} envs in flight with these {num_rows}, "
                 f"got {self._executor.num_in_flight + num_rows}; send() more, then recv()"
             )
-        return num_rows
 
     def _empty_batch(self, *, was_reset: bool = False) -> Batch:
         return empty_batch(self.spec, self.config.autoreset_mode, was_reset=was_reset)

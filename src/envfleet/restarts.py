@@ -114,6 +114,8 @@ class Restarts:
     def _raise_if_final(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
         """Raise for these faults if on_error says so, or if an env of them has used up its restarts."""
         exhausted = self._exhausted(faults)
+        if not faults:
+            return
         if self._config.on_error == "raise":
             first = faults
         elif exhausted:
@@ -122,8 +124,9 @@ class Restarts:
             remedy = f"it was already restarted max_restarts={limit} times; fix the env or raise the limit"
         else:
             return
+        error = EnvError.of(first, batch, remedy)
         self._end_handling()
-        raise EnvError.of(first, batch, remedy) from first[0].cause
+        raise error from first[0].cause
 
     def _end_handling(self) -> None:
         self._executor.clear_faults()
