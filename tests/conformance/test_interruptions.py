@@ -23,30 +23,38 @@ SLOW_ROW = np.full(2, SLOW, np.float32)
 @contextlib.contextmanager
 def interrupted(gate: Gate, *, opens: bool = False, again: bool = False) -> Iterator[None]:
     """Interrupt the call in the block while an env is at the gate, which opens then, or a second Ctrl-C follows."""
-    signals = 0
-    is_inside = True
+    is_inside = False
+    is_handled = threading.Event()
     timer = threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT))
 
     def handle(*arguments: Any) -> None:
-        nonlocal signals
-        signals += 1
+        if not is_inside:  # on a busy machine, the second one may come when the call has ended
+            return
         if opens:
             gate.open()
-        elif again and signals == 1:
+        elif again and not is_handled.is_set():
             timer.start()
-        if is_inside:  # on a busy machine, the second one may come when the call has ended
-            signal.default_int_handler(*arguments)
+        is_handled.set()
+        signal.default_int_handler(*arguments)
+
+    def interrupt() -> None:
+        gate.wait_until_reached()
+        while not is_handled.wait(0.05):  # an env that an earlier call has sent may be there before the block begins
+            os.kill(os.getpid(), signal.SIGINT)
 
     before = signal.signal(signal.SIGINT, handle)
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    is_inside = True
     try:
-        thread = gate.interrupt_when_reached()
         with pytest.raises(KeyboardInterrupt):
             yield
+    finally:
         is_inside = False
+        is_handled.set()
         thread.join()
         if timer.ident is not None:
             timer.join()
-    finally:
         signal.signal(signal.SIGINT, before)
 
 
