@@ -175,7 +175,7 @@ def pettingzoo_loop(env_id: str) -> Loop:
 
     import numpy as np
 
-    from envfleet.envs.atari.roms import rom_folder
+    from envfleet.families.atari.roms import rom_folder
 
     module = importlib.import_module(f"pettingzoo.{env_id.replace('/', '.')}")
     envs = [module.parallel_env(auto_rom_install_path=str(rom_folder())) for _ in range(_NUM_ENVS)]
@@ -218,7 +218,7 @@ def gymnasium_async(env_id: str) -> Loop:
 def _make(env_id: str) -> Any:
     import gymnasium
 
-    from envfleet.making.builders import gymnasium_spec
+    from envfleet.building.builders import gymnasium_spec
 
     return gymnasium.make(gymnasium_spec(env_id), disable_env_checker=True)
 

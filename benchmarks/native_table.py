@@ -43,7 +43,7 @@ def _case(env: str, num_envs: int, num_threads: int) -> Case:
 
 def common_ids() -> list[str]:
     """Return the native ids that EnvPool has too, newest versions only, in the order of the families."""
-    from envfleet.envs.families import FAMILIES
+    from envfleet.core.families import FAMILIES
 
     theirs = _envpool_ids()
     ours = [env for family in FAMILIES for env in (*family.native_ids, *family.aliases)]

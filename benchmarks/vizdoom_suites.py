@@ -85,7 +85,7 @@ def envpool_id_sync() -> Loop:
     from gymnasium.vector import SyncVectorEnv
     from gymnasium.wrappers import TimeLimit
 
-    from envfleet.envs.vizdoom.env import DoomEnv
+    from envfleet.families.vizdoom.env import DoomEnv
 
     envs = SyncVectorEnv([lambda: TimeLimit(DoomEnv("basic.cfg"), 525)] * _NUM_ENVS)
     envs.reset(seed=0)

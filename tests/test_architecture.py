@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from envfleet.backends import all_backends
+from envfleet.core.backends import all_backends
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"

@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode
 from support.subjects import SUBJECTS
 
 import envfleet
-from envfleet.autoreset import NATIVE_CODES, Phase, StepRule, parse_mode, step_rule
+from envfleet.core.autoreset import NATIVE_CODES, Phase, StepRule, parse_mode, step_rule
 
 STEP, THROW, END = 0, 1, 4
 

@@ -20,7 +20,7 @@ from envfleet import (
     PoolClosedError,
     StateError,
 )
-from envfleet.validation import check_actions
+from envfleet.core.validation import check_actions
 
 
 def test_an_env_that_writes_another_dtype_than_declared_is_told_so():

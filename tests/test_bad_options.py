@@ -15,8 +15,8 @@ from support.ray_session import ray_session
 
 import envfleet
 from envfleet import ConfigError, EnvError, RayConfig, SeedError, UnknownEnvError
-from envfleet.backends import find_backend
-from envfleet.options import pool_options, resolve_num_workers
+from envfleet.core.backends import find_backend
+from envfleet.core.options import pool_options, resolve_num_workers
 
 
 @pytest.mark.parametrize(
@@ -390,7 +390,7 @@ def test_frozen_lakes_maps_in_every_form():
     ],
 )
 def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_envs, batch_size, backend, per_core):
-    monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 4)
+    monkeypatch.setattr("envfleet.core.options._native.usable_cores", lambda: 4)
     runs_on = find_backend(backend)
     config = pool_options(num_envs=num_envs, batch_size=batch_size).config
     expected = 4 * per_core if per_core else 1
@@ -402,7 +402,7 @@ def test_envs_with_slow_steps_have_several_workers_per_core(monkeypatch, num_env
 
 
 def test_the_default_number_of_workers_is_one_that_may_be_passed(monkeypatch):
-    monkeypatch.setattr("envfleet.options._native.usable_cores", lambda: 384)
+    monkeypatch.setattr("envfleet.core.options._native.usable_cores", lambda: 384)
     config = pool_options(num_envs=8192, num_workers=1024).config
     assert resolve_num_workers(replace(config, num_workers=0), find_backend("processes"), has_slow_steps=True) == 1024
 

@@ -414,7 +414,7 @@ def test_variables_of_the_environment_that_cannot_be_used(tmp_path, monkeypatch)
 
 
 def test_a_library_of_another_kind_is_refused(tmp_path):
-    library = Path(envfleet._native.__file__)  # a library, but no plug-in
+    library = Path(envfleet._native._extension.__file__)  # a library, but no plug-in
     with pytest.raises(CompileError, match="exports no envfleet_plugin_v1"):
         envfleet.load_plugin(library)
 
@@ -690,7 +690,7 @@ def load_on_a_ray_worker(library: Path, folder: Path, before: str = "", after: s
     code = textwrap.dedent(f"""
         from pathlib import Path
         from envfleet import CompileError, _native
-        from envfleet.making.ray_envs import _load_library
+        from envfleet.building.ray_envs import _load_library
         name, data = {library.name!r}, Path({str(library)!r}).read_bytes()
         {before}
         for _ in range(2):

@@ -15,9 +15,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import envfleet
 from envfleet.apis.gymnasium import GymnasiumPool
+from envfleet.building.native_env import SingleNativeEnv
+from envfleet.building.registry import family_of
 from envfleet.executors.registered_envs import registered_envs
-from envfleet.making.native_env import SingleNativeEnv
-from envfleet.making.registry import family_of
 
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
@@ -76,7 +76,7 @@ def test_gymnasium_makes_one_native_env(env_id):
 def test_one_native_env_passes_gymnasiums_checker_and_renders(monkeypatch):
     pytest.importorskip("pygame")
     monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
-    monkeypatch.setattr("envfleet.rendering._USER_DRIVER", "dummy")
+    monkeypatch.setattr("envfleet.core.rendering._USER_DRIVER", "dummy")
     env = gymnasium.make("envfleet/FrozenLake-v1", render_mode="rgb_array")
     check_env(env.unwrapped)
     env.reset(seed=0)

@@ -10,8 +10,8 @@ from gymnasium.vector import VectorEnv
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from envfleet.core.infos import merge, split_rows
 from envfleet.executors.ray.batches import join_infos, split_info
-from envfleet.infos import merge, split_rows
 
 
 def gymnasium_merge(infos):

@@ -10,9 +10,9 @@ from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from envfleet import ActionError, EnvIdError
-from envfleet.autoreset import AutoresetMode, Phase
-from envfleet.spaces import leaves_of, split
-from envfleet.validation import check_actions, check_step
+from envfleet.core.autoreset import AutoresetMode, Phase
+from envfleet.core.spaces import leaves_of, split
+from envfleet.core.validation import check_actions, check_step
 
 ROWS = 3
 

@@ -11,8 +11,8 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 import envfleet
-from envfleet.backends import AUTO, all_backends, local_backends
-from envfleet.options import POOL_OPTIONS, BackendName, InnerBackend, PoolConfig, RayConfig, pool_options
+from envfleet.core.backends import AUTO, all_backends, local_backends
+from envfleet.core.options import POOL_OPTIONS, BackendName, InnerBackend, PoolConfig, RayConfig, pool_options
 
 MAKERS = [
     envfleet.make,

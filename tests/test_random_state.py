@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envfleet import _native
-from envfleet.seeding import to_words
+from envfleet.core.seeding import to_words
 
 SEEDS = [0, 1, 42, 5489, 2**31, 2**32 - 1]
 PROBABILITIES = [0.1, 0.1, 0.8]

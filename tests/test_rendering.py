@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from envfleet.errors import ConfigError
-from envfleet.rendering import resized, shrink, tile
+from envfleet.core.errors import ConfigError
+from envfleet.core.rendering import resized, shrink, tile
 
 
 def test_shrinking_takes_the_mean():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from envfleet import _native
-from envfleet.seeding import fresh_seeds, restart_seed, seeds_for, to_words
+from envfleet.core.seeding import fresh_seeds, restart_seed, seeds_for, to_words
 
 SEEDS = [0, 1, 42, 2**32 - 1, 2**32, 2**64 - 1, 2**64, 2**127 + 3, 2**128 - 1]
 

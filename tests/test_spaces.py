@@ -10,7 +10,7 @@ import pytest
 from gymnasium import Space, spaces
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-from envfleet.spaces import Leaf, batched_leaf, join, leaves_of, path_text, split
+from envfleet.core.spaces import Leaf, batched_leaf, join, leaves_of, path_text, split
 
 
 class Odd(Space):

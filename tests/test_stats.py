@@ -12,7 +12,7 @@ from support.subjects import SUBJECTS
 
 import envfleet
 from envfleet import Batch, ConfigError, EnvError, EnvStats, Pool, PoolStats
-from envfleet.statistics import StatsHistory
+from envfleet.core.statistics import StatsHistory
 
 NUM_ENVS = 9
 MODES = ("next_step", "same_step", "disabled")

@@ -21,9 +21,9 @@ from gymnasium import spaces
 
 import envfleet
 from envfleet import _native
-from envfleet.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
-from envfleet.making.builders import builders_for
-from envfleet.options import pool_options
+from envfleet.building.builders import builders_for
+from envfleet.core.errors import ConfigError, EnvError, EnvfleetError, RecvTimeout, WorkerDied
+from envfleet.core.options import pool_options
 from envfleet.tuning import Case, Tuning, candidates, search
 from envfleet.tuning import probe as probe_module
 from envfleet.tuning.probe import Probe, probe

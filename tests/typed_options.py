@@ -13,7 +13,7 @@ from envfleet.apis.dm import DmPool
 from envfleet.apis.gym import GymPool
 from envfleet.apis.gymnasium import GymnasiumPool
 from envfleet.apis.pettingzoo import PlayerRowsPool
-from envfleet.options import BackendName
+from envfleet.core.options import BackendName
 
 backend: BackendName
 for backend in ("auto", "native", "serial", "threads", "processes", "ray"):

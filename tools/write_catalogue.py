@@ -15,10 +15,10 @@ import warnings
 from dataclasses import replace
 
 import envfleet
+from envfleet.building.native_envs import find_entry
+from envfleet.building.registry import family_of
 from envfleet.cli.list_envs import brief
 from envfleet.envs.catalogue import FILE, EnvSummary, summaries
-from envfleet.making.native_envs import find_entry
-from envfleet.making.registry import family_of
 
 _CAMPAIGN = re.compile(r"Vizdoom(Doom|Freedoom1|Doom2|Freedoom2)(E\dM\d|MAP\d\d)-S\d-v0")
 

@@ -24,7 +24,7 @@ PAGES = ROOT / "docs" / "reference"
 BLOCK = re.compile(r"(<!-- reference: (\S+)(.*?)-->\n).*?(<!-- end of reference -->)", re.DOTALL)
 HIDDEN = ("short_repr",)  # not of interest to users, in modules without __all__
 MIXINS = ("PoolView", "HasStats")  # bases whose members the table of a class includes
-OPTIONS = "envfleet.options.pool_options"
+OPTIONS = "envfleet.core.options.pool_options"
 
 Definition = ast.ClassDef | ast.FunctionDef
 

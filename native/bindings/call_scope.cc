@@ -57,7 +57,7 @@ nb::object run(CallGuard& guard, nb::callable function, nb::args args, nb::kwarg
   if (result != nullptr) return nb::steal(result);
   nb::python_error error;
   // What the package itself raises leaves the pool as the method says.
-  if (is_between_parts && !error.matches(nb::module_::import_("envfleet.errors").attr("EnvfleetError"))) {
+  if (is_between_parts && !error.matches(nb::module_::import_("envfleet.core.errors").attr("EnvfleetError"))) {
     guard.set_interrupted(true);
   }
   throw error;

@@ -31,7 +31,7 @@ inline std::int64_t to_ns(double seconds) {
 }
 
 [[noreturn]] inline void raise_error(const char* error_class, const char* message) {
-  PyErr_SetString(nanobind::module_::import_("envfleet.errors").attr(error_class).ptr(), message);
+  PyErr_SetString(nanobind::module_::import_("envfleet.core.errors").attr(error_class).ptr(), message);
   throw nanobind::python_error();
 }
 

@@ -42,7 +42,7 @@ static nb::tuple features() {
   return nb::tuple(names);
 }
 
-NB_MODULE(_native, module) {
+NB_MODULE(_extension, module) {
   using namespace envfleet;
   if (_import_array() < 0) throw nb::python_error();
   bindings::load_numpy_loops();

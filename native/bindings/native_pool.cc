@@ -27,7 +27,7 @@ namespace {
 
 constexpr double kHoldGilNs = 10'000;      // shorter work of envs that never block keeps the GIL
 constexpr double kPatientNs = 20'000'000;  // longer work is left to the thread pool, so that Ctrl-C is handled
-constexpr const char* kCapsuleName = "envfleet.batch";
+constexpr const char* kCapsuleName = "envfleet.core.batch";
 
 void release_buffer(PyObject* capsule) {
   engine::BufferPool::release(static_cast<engine::BatchBuffer*>(PyCapsule_GetPointer(capsule, kCapsuleName)));
@@ -530,7 +530,7 @@ void bind_native_pool(nb::module_& module) {
         } catch (const engine::FleetError& error) {
           set_error(static_cast<PyObject*>(type), error.what());
         } catch (const engine::ThreadStartError& error) {
-          set_error(nb::module_::import_("envfleet.errors").attr("EnvfleetError").ptr(), error.what());
+          set_error(nb::module_::import_("envfleet.core.errors").attr("EnvfleetError").ptr(), error.what());
         }
       },
       fleet_error);

@@ -4,7 +4,7 @@
 // CallGuard); nothing has changed then, and the Python layer converts or explains it. None means that a time limit has
 // passed.
 //
-// A batch is returned as an envfleet.batch.Batch that is complete if its rows are plain: one observation array, no final
+// A batch is returned as an envfleet.core.batch.Batch that is complete if its rows are plain: one observation array, no final
 // rows, no replies in the side channel. Otherwise obs, final and faults hold the columns and replies of which the Python
 // layer makes their final form (see make_batch()).
 //
@@ -49,7 +49,7 @@ struct PythonPoolOptions {
   nanobind::object all_ids;       // the read-only array 0, 1, 2 ..., env_id of every whole batch
   bool copy = true;               // false: whole batches are views of the buffer
   bool is_single = false;         // an observation is one array
-  nanobind::object batch_type;    // envfleet.batch.Batch
+  nanobind::object batch_type;    // envfleet.core.batch.Batch
   nanobind::object run_inline;    // run_inline(deadline_ns) runs the requests in the caller's thread, or None
   nanobind::object on_overdue;    // on_overdue(worker) kills a worker that exceeds the step timeout, or None
 };

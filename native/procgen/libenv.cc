@@ -59,7 +59,7 @@ const Libenv& libenv() {
 
 }  // namespace envfleet::procgen
 
-// Called by envfleet/envs/procgen/plugin.py before it registers the envs. Returns null, or the reason why not, which is
+// Called by envfleet/families/procgen/plugin.py before it registers the envs. Returns null, or the reason why not, which is
 // valid until the next call.
 ENVFLEET_EXPORT const char* envfleet_procgen_start(const char* library, const char* asset_folder) {
   static std::string reason;

@@ -1,9 +1,12 @@
 """envfleet: thousands of reinforcement-learning environments behind one pool."""
 
 from envfleet.apis.gymnasium import make_gymnasium
-from envfleet.batch import Batch, Fault, FinalRows
-from envfleet.envs.compiler import get_include
-from envfleet.errors import (
+from envfleet.building.compiling import compile, load_plugin  # noqa: A004 (the name that users expect)
+from envfleet.building.gymnasium_ids import register_ids as _register_ids
+from envfleet.building.pools import make_pool, make_spec
+from envfleet.building.registry import list_all_envs, register
+from envfleet.core.batch import Batch, Fault, FinalRows
+from envfleet.core.errors import (
     ActionError,
     CallOrderError,
     CompileError,
@@ -23,15 +26,12 @@ from envfleet.errors import (
     UnsupportedVersionError,
     WorkerDied,
 )
-from envfleet.making.compiling import compile, load_plugin  # noqa: A004 (the name that users expect)
-from envfleet.making.gymnasium_ids import register_ids as _register_ids
-from envfleet.making.make import make, make_dm, make_gym, make_pettingzoo
-from envfleet.making.pools import make_pool, make_spec
-from envfleet.making.registry import list_all_envs, register
-from envfleet.options import PoolConfig, RayConfig
-from envfleet.pool import Pool, PoolState
-from envfleet.spec import EnvSpec
-from envfleet.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.core.options import PoolConfig, RayConfig
+from envfleet.core.pool import Pool, PoolState
+from envfleet.core.spec import EnvSpec
+from envfleet.core.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.envs.compiler import get_include
+from envfleet.making import make, make_dm, make_gym, make_pettingzoo
 from envfleet.tuning import Tuning, tune
 
 __version__ = "0.1.0"

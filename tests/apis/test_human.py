@@ -9,8 +9,8 @@ import sys
 import pytest
 
 import envfleet
-from envfleet import rendering
-from envfleet.errors import ConfigError
+from envfleet.core import rendering
+from envfleet.core.errors import ConfigError
 
 # SDL's "dummy" driver has a screen that nobody sees.
 SCRIPT = """

@@ -11,7 +11,7 @@ from pettingzoo_probes import Lodge, act, all_actions, assert_same, plain_loop  
 
 import envfleet  # noqa: E402
 from envfleet.apis.pettingzoo import make_pettingzoo  # noqa: E402
-from envfleet.infos import split_rows  # noqa: E402
+from envfleet.core.infos import split_rows  # noqa: E402
 
 BACKENDS = ["serial", "threads", "processes"]
 ZOMBIES = "butterfly/knights_archers_zombies_v11"

@@ -9,7 +9,7 @@ from sb3_probes import N, Plus, factories
 from support.info_env import CountingEnv
 
 import envfleet
-from envfleet.errors import CallOrderError, ConfigError, EnvError, SeedError
+from envfleet.core.errors import CallOrderError, ConfigError, EnvError, SeedError
 
 pytest.importorskip("stable_baselines3")
 

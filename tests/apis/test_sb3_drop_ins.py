@@ -10,7 +10,7 @@ import pytest
 from gymnasium import spaces
 from sb3_probes import N, Plus, Probe, factories
 
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 pytest.importorskip("stable_baselines3")
 

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from sb3_probes import N, Probe, factories
 
 import envfleet
-from envfleet.errors import ActionError, ConfigError, MissingExtraError, UnknownEnvError
+from envfleet.core.errors import ActionError, ConfigError, MissingExtraError, UnknownEnvError
 
 pytest.importorskip("stable_baselines3")
 
@@ -278,7 +278,7 @@ def test_an_unknown_id_is_refused_before_any_worker_starts(n_envs, how):
 
 
 def test_a_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
+    monkeypatch.setattr("envfleet.core.family.find_spec", lambda package: None)  # nothing is installed
     with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[highway\]"'):
         make_vec_env("highway-v0", n_envs=2)
 

@@ -27,7 +27,7 @@ from envfleet import (  # noqa: E402
     SeedError,
 )
 from envfleet.apis.torch import TorchPool  # noqa: E402
-from envfleet.spaces import row_getter  # noqa: E402
+from envfleet.core.spaces import row_getter  # noqa: E402
 
 STEP, END, FAIL = range(3)
 NUM_ENVS = 4

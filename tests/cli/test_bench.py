@@ -14,8 +14,8 @@ import imageio.v3 as imageio
 import pytest
 
 import envfleet
+from envfleet.building.registry import family_of
 from envfleet.cli import main
-from envfleet.making.registry import family_of
 from envfleet.tuning.report import Case
 
 BACKENDS = ("native", "serial", "threads", "processes")

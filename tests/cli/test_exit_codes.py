@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from envfleet.cli import main, tune
-from envfleet.errors import EnvfleetError
+from envfleet.core.errors import EnvfleetError
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import envfleet
+from envfleet.building.native_envs import find_entry, registered
+from envfleet.building.registry import family_of
 from envfleet.cli import list_envs, main
+from envfleet.core.families import FAMILIES
 from envfleet.envs.catalogue import EnvSummary, summaries
-from envfleet.envs.families import FAMILIES
-from envfleet.making.native_envs import find_entry, registered
-from envfleet.making.registry import family_of
 
 
 def rows_of(output: str) -> list[list[str]]:
@@ -86,7 +86,7 @@ def test_no_match(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_extra_is_named(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
+    monkeypatch.setattr("envfleet.core.family.find_spec", lambda package: None)  # nothing is installed
     assert main(["list", "--long", "cheetah-run"]) == 0
     output = capsys.readouterr().out
     assert "extra needed" in output

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.backends import all_backends
 from envfleet.cli import main
 from envfleet.cli.arguments import output_file, parameter
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
+from envfleet.core.backends import all_backends
 from envfleet.tuning.throughput import RandomStepper
 
 PLUGIN = """
@@ -280,8 +280,8 @@ def test_help_and_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_env_without_a_picture_is_told_before_the_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from envfleet.envs import families
-    from envfleet.envs.family import Family
+    from envfleet.core import families
+    from envfleet.core.family import Family
 
     monkeypatch.setattr(families, "FAMILIES", (Family("blind", ("CartPole-v1",)),))
     assert main(["run", "CartPole-v1", "--record", str(tmp_path / "x.gif")]) == 2

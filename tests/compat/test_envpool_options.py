@@ -27,7 +27,7 @@ def needs(*packages):
 
 
 def skip_without_extra(task_id):
-    package = envfleet.making.registry.family_of(task_id).package
+    package = envfleet.building.registry.family_of(task_id).package
     if package:
         pytest.importorskip(package)
 

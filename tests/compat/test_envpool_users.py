@@ -67,7 +67,7 @@ def test_our_multi_threaded_env_is_torchrls(run_python, tmp_path):
     """TorchRL's own class on the alias, and the one of envfleet.compat.torchrl, have the same specs and rows."""
     body = """
 from envfleet.compat.torchrl import MultiThreadedEnv as Ours
-from envfleet.making.registry import family_of
+from envfleet.building.registry import family_of
 import envpool
 
 ids = {"toy text": [], "classic control": [], "bsuite": [], "atari": [], "dm_control": []}

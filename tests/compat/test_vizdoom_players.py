@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from envfleet.compat import envpool
-from envfleet.errors import ActionError, ConfigError
+from envfleet.core.errors import ActionError, ConfigError
 
 OPTIONS = {"num_envs": 2, "max_num_players": 2, "use_combined_action": True, "seed": 0, "max_episode_steps": 3}
 

@@ -12,7 +12,7 @@ from support.subjects import SUBJECTS
 
 import envfleet
 from envfleet import CallOrderError, EnvError, Pool
-from envfleet.seeding import restart_seed
+from envfleet.core.seeding import restart_seed
 
 PACKAGE = str(Path(envfleet.__file__).parent)
 STEP, THROW, THROW_INT, THROW_AT_RESET, END, THROW_IN_OBSERVE, THROW_NONSENSE = range(7)

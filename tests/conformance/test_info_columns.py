@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.infos import split_rows
+from envfleet.core.infos import split_rows
 
 
 class Talkative(gymnasium.Env):

@@ -12,7 +12,7 @@ from support.subjects import PYTHON_BACKENDS
 
 import envfleet
 from envfleet import Batch, CallOrderError, ConfigError, EnvError
-from envfleet.backends import local_backends
+from envfleet.core.backends import local_backends
 
 
 class EchoEnv(gymnasium.Env[Any, Any]):

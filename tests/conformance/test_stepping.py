@@ -11,7 +11,7 @@ from support.reference import ReferencePool, column
 
 from envfleet import CallOrderError, Pool
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.envs.family import Family
+from envfleet.core.family import Family
 
 MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
 

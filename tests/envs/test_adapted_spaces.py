@@ -10,8 +10,8 @@ import pytest
 from gymnasium import spaces
 from old_envs import OldEnv, gym_box, gym_space
 
+from envfleet.core.errors import ConfigError
 from envfleet.envs.adapters import adapt, to_gymnasium_space
-from envfleet.errors import ConfigError
 
 
 @pytest.mark.parametrize("name", ["observation_space", "action_space"])

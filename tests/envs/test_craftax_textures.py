@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from envfleet.envs.craftax.env import _package_env
+from envfleet.families.craftax.env import _package_env
 
 VARIABLE = "CRAFTAX_RELOAD_TEXTURES"
 

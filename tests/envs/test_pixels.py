@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.errors import ConfigError, EnvError
+from envfleet.core.errors import ConfigError, EnvError
 
 pytest.importorskip("mujoco")
 SIZE = {"render_width": 64, "render_height": 48}

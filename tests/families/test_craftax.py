@@ -11,9 +11,9 @@ from support.package_rollouts import assert_package_rollout
 
 import envfleet
 from envfleet.cli.list_envs import brief
+from envfleet.core.errors import ConfigError
 from envfleet.envs.catalogue import EnvSummary, summaries
-from envfleet.envs.craftax import all_ids
-from envfleet.errors import ConfigError
+from envfleet.families.craftax import all_ids
 
 pytest.importorskip("craftax", reason="needs craftax: run make test-families")
 pytestmark = [

@@ -9,7 +9,7 @@ import pytest
 from support.package_rollouts import assert_package_rollout
 
 import envfleet
-from envfleet.envs import robotics
+from envfleet.families import robotics
 
 pytest.importorskip("gymnasium_robotics", reason="needs gymnasium-robotics: run make test-families")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

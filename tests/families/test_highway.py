@@ -11,7 +11,7 @@ import pytest
 from support.package_rollouts import assert_package_rollout
 
 import envfleet
-from envfleet.envs import highway
+from envfleet.families import highway
 
 pytest.importorskip("highway_env", reason="needs highway-env: run make test-families")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

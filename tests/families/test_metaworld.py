@@ -10,9 +10,9 @@ from support.package_rollouts import assert_package_rollout
 
 import envfleet
 from envfleet.cli.list_envs import brief
-from envfleet.envs import metaworld as family
+from envfleet.core.errors import ConfigError
 from envfleet.envs.catalogue import EnvSummary, summaries
-from envfleet.errors import ConfigError
+from envfleet.families import metaworld as family
 
 metaworld = pytest.importorskip("metaworld", reason="needs metaworld: run make test-families")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

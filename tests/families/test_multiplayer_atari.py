@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from envfleet.apis.pettingzoo import make_pettingzoo
-from envfleet.envs.atari.roms import rom_folder
-from envfleet.errors import WorkerDied
+from envfleet.core.errors import WorkerDied
+from envfleet.families.atari.roms import rom_folder
 
 pytest.importorskip("multi_agent_ale_py", reason="needs multi-agent-ale-py: run make test-families")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

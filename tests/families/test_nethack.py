@@ -15,8 +15,8 @@ from support.package_rollouts import assert_package_rollout, copied
 from support.traces import wait_until
 
 import envfleet
-from envfleet.envs import nethack
-from envfleet.errors import WorkerDied
+from envfleet.core.errors import WorkerDied
+from envfleet.families import nethack
 
 pytest.importorskip("nle", reason="needs nle: run make test-families")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -15,7 +15,7 @@ from support.script_runs import command_of
 SCRIPT = """
 import atexit, os, sys, threading
 import gymnasium, numpy as np
-import envfleet, envfleet.pool
+import envfleet, envfleet.core.pool
 from envfleet import _native
 
 class Chatty(gymnasium.Env):
@@ -53,7 +53,7 @@ USES = {
 
 def leave_with_threads_inside(use, num_threads):
     # Closing the pools would have the calls end before the interpreter does.
-    atexit.unregister(envfleet.pool._close_all_pools)
+    atexit.unregister(envfleet.core.pool._close_all_pools)
     started = threading.Barrier(num_threads + 1)
     def work():
         call = USES[use]()

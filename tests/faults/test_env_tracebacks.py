@@ -116,7 +116,7 @@ def test_source_that_only_the_worker_has(tmp_path):
     """As in an actor on another machine."""
     code = """
         import pickle, pathlib, sys
-        from envfleet.tracebacks import pack, unpack
+        from envfleet.core.tracebacks import pack, unpack
 
         if len(sys.argv) > 1:
             import traceback

@@ -22,7 +22,8 @@ from support.faulty_env import Misbehavior
 from support.python_probes import SleepyEnv
 from support.traces import alive, is_alive, wait_until
 
-from envfleet import RecvTimeout, errors
+from envfleet import RecvTimeout
+from envfleet.core import errors
 
 # CPython says that fork() and threads mix badly; pytest's own timeout thread is one.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

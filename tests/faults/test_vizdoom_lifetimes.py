@@ -17,10 +17,10 @@ import pytest
 from support.traces import wait_until
 
 import envfleet
-from envfleet.envs.vizdoom import game
-from envfleet.envs.vizdoom.game import EngineFolder
+from envfleet.core.errors import ConfigError, EnvError, WorkerDied
 from envfleet.envs.watchdog import engines_of
-from envfleet.errors import ConfigError, EnvError, WorkerDied
+from envfleet.families.vizdoom import game
+from envfleet.families.vizdoom.game import EngineFolder
 
 vizdoom = pytest.importorskip("vizdoom")
 
@@ -136,7 +136,7 @@ def test_two_workers_a_core() -> None:
 
 
 def test_an_env_that_nobody_closes(traces: Traces) -> None:
-    from envfleet.envs.vizdoom.env import DoomEnv
+    from envfleet.families.vizdoom.env import DoomEnv
 
     env = DoomEnv("basic.cfg")
     env.reset(seed=0)
@@ -249,7 +249,7 @@ os._exit(0)
 """
 KILLED_WHILE_STARTING = """
 import sys, envfleet
-from envfleet.envs.vizdoom import game
+from envfleet.families.vizdoom import game
 make_folder = game.EngineFolder.__init__
 game.EngineFolder.__init__ = lambda self, engine: make_folder(self, sys.argv[1])
 with envfleet.make("Basic-v1", num_envs=2, num_workers=1, backend="threads") as envs:

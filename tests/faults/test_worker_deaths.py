@@ -30,7 +30,8 @@ from support.python_probes import FaultyEnv, HalfwayEnv, SleepyEnv
 from support.traces import alive, is_alive, wait_until
 
 import envfleet
-from envfleet import Pool, errors
+from envfleet import Pool
+from envfleet.core import errors
 
 START_METHODS = ["forkserver", "spawn", "fork"]
 # CPython says that fork() and threads mix badly; pytest's own timeout thread is one.

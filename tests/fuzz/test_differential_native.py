@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from support.reference import ReferenceEnv, Row
 
 import envfleet
-from envfleet.infos import split_rows
+from envfleet.core.infos import split_rows
 
 HAS_MUJOCO = importlib.util.find_spec("mujoco") is not None
 LAST_BITS = 1e-14

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.errors import CallOrderError, EnvError, StateError
-from envfleet.making.native_envs import built_in_ids, find_entry
+from envfleet.building.native_envs import built_in_ids, find_entry
+from envfleet.core.errors import CallOrderError, EnvError, StateError
 
 SEED = int(os.environ.get("ENVFLEET_FUZZ_SEED", "0"))
 NUM_MUTATIONS = int(os.environ.get("ENVFLEET_FUZZ_STATES", "2000"))

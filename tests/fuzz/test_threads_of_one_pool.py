@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from support.subjects import SUBJECTS
 
-from envfleet.errors import CallOrderError, EnvIdError, StateError
+from envfleet.core.errors import CallOrderError, EnvIdError, StateError
 
 SEED = int(os.environ.get("ENVFLEET_FUZZ_SEED", "0"))
 NUM_CALLS = int(os.environ.get("ENVFLEET_FUZZ_CALLS", "5000"))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.reference import ReferenceEnv
 
 import envfleet
-from envfleet.infos import split_rows
+from envfleet.core.infos import split_rows
 
 pytest.importorskip("vizdoom")
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import envfleet
 from envfleet import Pool
-from envfleet.making.native_envs import plugin_files
+from envfleet.building.native_envs import plugin_files
 
 SOURCE = Path(__file__).parents[1] / "plugins" / "hooks.cc"
 HOOKS = (

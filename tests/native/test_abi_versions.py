@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from envfleet import CompileError
+from envfleet.building.compiling import load_plugin
 from envfleet.envs.compiler import find_compiler, get_include
-from envfleet.making.compiling import load_plugin
 
 SOURCE = r"""
 #include "abi.h"

@@ -11,8 +11,8 @@ from mujoco_rollouts import actions_for, rows_of
 
 import envfleet
 from envfleet import ConfigError, EnvError, StateError
-from envfleet.envs.mujoco import IDS
 from envfleet.envs.mujoco_plugin import asset_folder
+from envfleet.families.mujoco import IDS
 
 pytest.importorskip("mujoco")
 

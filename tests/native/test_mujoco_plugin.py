@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 import envfleet
+from envfleet.core.installation import installed_folder
 from envfleet.envs.compiler import build
 from envfleet.envs.mujoco_plugin import _start, flags_for, installed_mujoco
-from envfleet.installation import installed_folder
 
 pytest.importorskip("mujoco")
 
@@ -63,7 +63,7 @@ def test_without_mujoco_the_error_names_the_extra(tmp_path: Path) -> None:
     )
     found = run(_MAKE.format(options=""), PYTHONPATH=str(tmp_path))
     assert 'pip install "envfleet[mujoco]"' in found.stderr
-    assert found.stderr.splitlines()[-1].startswith("envfleet.errors.MissingExtraError")
+    assert found.stderr.splitlines()[-1].startswith("envfleet.core.errors.MissingExtraError")
 
 
 def test_the_source_for_other_versions_includes_every_file() -> None:
@@ -101,7 +101,7 @@ def test_without_a_compiler_python_runs_it_and_a_warning_says_why(tmp_path: Path
     assert "a compiler on the PATH, got '/nowhere/c++'" in found.stdout
     refused = run(_MAKE.format(options=", backend='native'"), **environment)
     assert refused.stderr.splitlines()[-1].startswith(
-        "envfleet.errors.CompileError: the native MuJoCo envs could not be compiled"
+        "envfleet.core.errors.CompileError: the native MuJoCo envs could not be compiled"
     )
 
 

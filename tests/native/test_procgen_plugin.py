@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.procgen_package import NEEDS_PROCGEN
 
-from envfleet.envs.procgen.plugin import installed_procgen
+from envfleet.families.procgen.plugin import installed_procgen
 
 _MAKE = "import envfleet; envfleet.make('procgen-coinrun', num_envs=2)"
 
@@ -70,7 +70,7 @@ def test_a_missing_package(minor: int, expected: tuple[str, str], tmp_path: Path
 )
 def test_another_package_of_the_name(library: bytes | None, message: str, tmp_path: Path) -> None:
     error = last_error(_MAKE, package_in(tmp_path, library))
-    assert error.startswith("envfleet.errors.CompileError")
+    assert error.startswith("envfleet.core.errors.CompileError")
     assert message in error or "images, got 0" in error  # of the installed package, if there is one
     assert "pip install --no-deps procgen-mirror==0.10.7" in error
 
@@ -81,7 +81,7 @@ def test_missing_images_are_named(tmp_path: Path) -> None:
     package = package_in(tmp_path, None) / "procgen"
     (package / "data" / "prebuilt" / "libenv.so").symlink_to(installed_procgen().library)
     error = last_error(_MAKE, tmp_path)
-    assert error.startswith("envfleet.errors.CompileError")
+    assert error.startswith("envfleet.core.errors.CompileError")
     assert "images, got 0" in error
     assert "--force-reinstall" in error
 

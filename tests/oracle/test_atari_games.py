@@ -8,12 +8,12 @@ import pytest
 from atari_rollouts import assert_same, make, play
 
 import envfleet
-from envfleet.envs.atari import emulator
-from envfleet.envs.atari.emulator import Emulator
-from envfleet.envs.atari.env import AtariEnv
-from envfleet.envs.atari.games import CLEARED_BY_RESET, GAMES
-from envfleet.envs.atari.observations import palette
-from envfleet.envs.atari.options import read_options
+from envfleet.families.atari import emulator
+from envfleet.families.atari.emulator import Emulator
+from envfleet.families.atari.env import AtariEnv
+from envfleet.families.atari.games import CLEARED_BY_RESET, GAMES
+from envfleet.families.atari.observations import palette
+from envfleet.families.atari.options import read_options
 
 Action = pytest.importorskip("ale_py").Action
 

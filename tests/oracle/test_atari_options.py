@@ -11,7 +11,7 @@ import pytest
 from atari_rollouts import make, play
 
 import envfleet
-from envfleet.envs.atari.games import GAMES, ids
+from envfleet.families.atari.games import GAMES, ids
 
 ale_py = pytest.importorskip("ale_py")
 ROMS = Path(ale_py.__file__).parent / "roms"

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.envs.dm_control import all_ids, envpool_name, tasks
-from envfleet.envs.dm_control.env import DmControlEnv
-from envfleet.errors import ConfigError, EnvError, UnknownEnvError
+from envfleet.core.errors import ConfigError, EnvError, UnknownEnvError
+from envfleet.families.dm_control import all_ids, envpool_name, tasks
+from envfleet.families.dm_control.env import DmControlEnv
 
 pytest.importorskip("dm_control")
 
 
 def suite() -> Any:
-    from envfleet.envs.dm_control.env import import_suite
+    from envfleet.families.dm_control.env import import_suite
 
     return import_suite()
 

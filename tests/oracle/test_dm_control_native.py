@@ -14,9 +14,9 @@ import pytest
 
 import envfleet
 from envfleet import _native
-from envfleet.envs.dm_control import native_ids, tasks
-from envfleet.envs.dm_control.env import DmControlEnv
-from envfleet.errors import ConfigError, EnvError
+from envfleet.core.errors import ConfigError, EnvError
+from envfleet.families.dm_control import native_ids, tasks
+from envfleet.families.dm_control.env import DmControlEnv
 
 pytest.importorskip("dm_control")
 

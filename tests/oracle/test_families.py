@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.envs import minigrid
-from envfleet.errors import MissingExtraError, UnknownEnvError
+from envfleet.core.errors import MissingExtraError, UnknownEnvError
+from envfleet.families import minigrid
 
 BOX2D = ["LunarLander-v3", "LunarLanderContinuous-v3", "BipedalWalker-v3", "BipedalWalkerHardcore-v3", "CarRacing-v3"]
 MINIGRID = [
@@ -123,13 +123,13 @@ def test_minigrid_needs_no_import() -> None:
     ],
 )
 def test_missing_extra(env_id: str, extra: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)  # nothing is installed
+    monkeypatch.setattr("envfleet.core.family.find_spec", lambda package: None)  # nothing is installed
     with pytest.raises(MissingExtraError, match=rf'pip install "envfleet\[{extra}\]"'):
         envfleet.make(env_id)
 
 
 def test_missing_extra_of_players(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)
+    monkeypatch.setattr("envfleet.core.family.find_spec", lambda package: None)
     with pytest.raises(MissingExtraError, match=r'pip install "envfleet\[vizdoom\]"'):
         envfleet.make_pettingzoo("VizdoomDuel-v1")
 

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.envs.minigrid import NATIVE, class_name
-from envfleet.errors import ConfigError, EnvError, MissingExtraError
+from envfleet.core.errors import ConfigError, EnvError, MissingExtraError
+from envfleet.families.minigrid import NATIVE, class_name
 
 pytest.importorskip("minigrid")
 from minigrid.core import world_object
@@ -262,7 +262,7 @@ def test_options_of_ids_that_are_not_native() -> None:
 
 
 def test_code_of_a_mission_needs_no_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("envfleet.envs.family.find_spec", lambda package: None)
+    monkeypatch.setattr("envfleet.core.family.find_spec", lambda package: None)
     with envfleet.make("MiniGrid-GoToDoor-5x5-v0", num_envs=3, mission="code") as envs:
         obs, _ = envs.reset(seed=0)
         assert envs.single_observation_space["mission"] == gymnasium.spaces.Discrete(6)

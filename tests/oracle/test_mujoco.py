@@ -21,8 +21,8 @@ from support.reference import ReferenceEnv, Row
 from support.script_runs import run_script
 
 import envfleet
-from envfleet.envs.mujoco import IDS
 from envfleet.envs.mujoco_plugin import asset_folder
+from envfleet.families.mujoco import IDS
 
 pytest.importorskip("mujoco")
 

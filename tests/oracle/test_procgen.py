@@ -19,8 +19,8 @@ from support.procgen_package import NEEDS_GYM3, NEEDS_PROCGEN, gym3_env
 
 import envfleet
 from envfleet.cli import main
-from envfleet.envs.procgen import GAMES
-from envfleet.errors import ConfigError, EnvError, StateError
+from envfleet.core.errors import ConfigError, EnvError, StateError
+from envfleet.families.procgen import GAMES
 
 pytestmark = NEEDS_PROCGEN
 
@@ -326,7 +326,7 @@ def test_an_id_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_the_list_shows_is_what_the_envs_have() -> None:
     from envfleet.cli.list_envs import brief
     from envfleet.envs.catalogue import summaries
-    from envfleet.envs.procgen import FAMILY
+    from envfleet.families.procgen import FAMILY
 
     listed = [env_id for env_id in FAMILY.aliases if ":" not in env_id]
     assert len(listed) == 82

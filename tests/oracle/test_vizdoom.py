@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS, all_ids, package_ids
-from envfleet.envs.vizdoom.options import INFO_VARIABLES
-from envfleet.errors import UnknownEnvError
+from envfleet.core.errors import UnknownEnvError
+from envfleet.families.vizdoom.ids import ENVPOOL_SCENARIOS, all_ids, package_ids
+from envfleet.families.vizdoom.options import INFO_VARIABLES
 
 vizdoom = pytest.importorskip("vizdoom")
 

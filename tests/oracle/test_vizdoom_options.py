@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.envs.vizdoom.actions import combined_actions
-from envfleet.envs.vizdoom.ids import all_ids, envpool_ids
-from envfleet.envs.vizdoom.rewards import REWARD_CONFIG, Score
-from envfleet.errors import ConfigError, StateError
+from envfleet.core.errors import ConfigError, StateError
+from envfleet.families.vizdoom.actions import combined_actions
+from envfleet.families.vizdoom.ids import all_ids, envpool_ids
+from envfleet.families.vizdoom.rewards import REWARD_CONFIG, Score
 
 vizdoom = pytest.importorskip("vizdoom")
 

@@ -15,7 +15,7 @@ from support.python_probes import FaultyEnv, SleepyEnv
 
 import envfleet
 from envfleet import ConfigError, Pool, RayConfig, WorkerDied
-from envfleet.errors import RecvTimeout
+from envfleet.core.errors import RecvTimeout
 from envfleet.executors.ray.connection import (
     HELLO_BYTES,
     SECRET_BYTES,

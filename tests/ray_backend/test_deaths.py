@@ -15,8 +15,8 @@ from support.ray_session import OBJECT_STORE_BYTES, ray_session, spare_nodes
 from support.traces import alive, is_alive, wait_until
 
 from envfleet import CallOrderError, EnvError, Pool, RayConfig, WorkerDied
-from envfleet.errors import PlacementError
-from envfleet.seeding import restart_seed
+from envfleet.core.errors import PlacementError
+from envfleet.core.seeding import restart_seed
 
 ray = pytest.importorskip("ray")
 

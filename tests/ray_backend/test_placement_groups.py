@@ -12,7 +12,7 @@ from ray_probes import PlacedEnv
 from support.ray_session import ray_session
 
 import envfleet
-from envfleet.errors import PlacementError
+from envfleet.core.errors import PlacementError
 
 ray = pytest.importorskip("ray")
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy  # noqa: E402 (needs the line above)

@@ -18,7 +18,7 @@ from support.traces import wait_until
 
 import envfleet
 from envfleet import RayConfig
-from envfleet.errors import PlacementError
+from envfleet.core.errors import PlacementError
 from envfleet.sampling import GeneratorDied, GeneratorError, Runner
 
 ray = pytest.importorskip("ray")

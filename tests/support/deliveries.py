@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from envfleet import Batch, Pool
-from envfleet.infos import restarted_rows
+from envfleet.core.infos import restarted_rows
 
 Row = dict[str, np.ndarray]
 

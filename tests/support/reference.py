@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from envfleet.autoreset import Phase, StepRule, step_rule
+from envfleet.core.autoreset import Phase, StepRule, step_rule
 
 
 @dataclass

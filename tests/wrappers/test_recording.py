@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import envfleet
-from envfleet.files import new_file
+from envfleet.core.files import new_file
 from envfleet.wrappers import ClipReward, RecordGrid, record
 
 imageio = pytest.importorskip("imageio.v3")

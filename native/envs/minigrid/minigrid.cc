@@ -1,5 +1,5 @@
 // MiniGrid: one env for all the ids of the minigrid package but WFC's and BabyAI's. The parameter `task` names the
-// package's class, the others are its arguments; envs/minigrid.py has the ids and translates.
+// package's class, the others are its arguments; families/minigrid.py has the ids and translates.
 //
 // The mission is a number here, and a text in Python.
 #include <cstdint>

@@ -53,7 +53,7 @@ typedef enum ef_kind { EF_BOX = 0, EF_DISCRETE = 1, EF_MULTI_DISCRETE = 2, EF_MU
 /* How the observation arrays are presented: alone, by name, or by position. */
 typedef enum ef_structure { EF_SINGLE = 0, EF_DICT = 1, EF_TUPLE = 2 } ef_structure;
 
-/* As in envfleet/autoreset.py; a test compares the two. step_rule.h says what each mode does. */
+/* As in envfleet/core/autoreset.py; a test compares the two. step_rule.h says what each mode does. */
 typedef enum ef_autoreset { EF_NEXT_STEP = 0, EF_SAME_STEP = 1, EF_DISABLED = 2 } ef_autoreset;
 
 /* The state of an env between two calls. */

@@ -7,7 +7,7 @@
 // | DISABLED  | step                                            | refuse           | refuse            |
 //
 // This is the only place in C++ that decides it: native envs (stepping.h), the checks before a step, the worker loop of
-// Python envs and the statistics all ask here. envfleet/autoreset.py is the same table for Python, and
+// Python envs and the statistics all ask here. envfleet/core/autoreset.py is the same table for Python, and
 // tests/test_autoreset.py compares it with what every executor does.
 //
 // Thread safety: pure functions.

@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from envfleet._native import dm_columns
 from envfleet.apis.common.view import HasStats, PoolView
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.pools import Env, make_pool
-from envfleet.pool import Pool
-from envfleet.seeding import Seed
-from envfleet.spaces import row_getter
+from envfleet.building.pools import Env, make_pool
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError, MissingExtraError
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed
+from envfleet.core.spaces import row_getter
 
 try:
     import dm_env

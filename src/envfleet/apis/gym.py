@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from envfleet._native import gym_columns
 from envfleet.apis.gymnasium import GymnasiumPool, Step
-from envfleet.batch import Batch
-from envfleet.seeding import Seed
+from envfleet.core.batch import Batch
+from envfleet.core.seeding import Seed
 
 OldStep = tuple[Any, NDArray[np.float32], NDArray[np.bool_], dict[str, Any]]
 

@@ -19,19 +19,19 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from envfleet.apis.common.view import PoolView
-from envfleet.batch import Batch
-from envfleet.envs.family import Family
-from envfleet.errors import CallOrderError, ConfigError
-from envfleet.infos import all_true, final_info_of, final_obs_of, spread_rows, vector_info
-from envfleet.making.gymnasium_ids import limits_of
-from envfleet.making.pools import Env, make_pool, with_pool_options
-from envfleet.making.registry import family_of
-from envfleet.options import pool_options
-from envfleet.pool import Pool, PoolState
-from envfleet.rendering import Window, tile
-from envfleet.seeding import Seed
-from envfleet.spaces import row_getter
-from envfleet.spec import EnvSpec
+from envfleet.building.gymnasium_ids import limits_of
+from envfleet.building.pools import Env, make_pool, with_pool_options
+from envfleet.building.registry import family_of
+from envfleet.core.batch import Batch
+from envfleet.core.errors import CallOrderError, ConfigError
+from envfleet.core.family import Family
+from envfleet.core.infos import all_true, final_info_of, final_obs_of, spread_rows, vector_info
+from envfleet.core.options import pool_options
+from envfleet.core.pool import Pool, PoolState
+from envfleet.core.rendering import Window, tile
+from envfleet.core.seeding import Seed
+from envfleet.core.spaces import row_getter
+from envfleet.core.spec import EnvSpec
 
 Step = tuple[Any, NDArray[np.float64], NDArray[np.bool_], NDArray[np.bool_], dict[str, Any]]
 

@@ -22,10 +22,10 @@ from typing import Any
 
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.common.xla import Arrays, Step, TracedPool, check_not_traced, gymnasium_rows  # names the extra
-from envfleet.errors import ConfigError
-from envfleet.making.pools import make_pool
-from envfleet.pool import Pool
-from envfleet.seeding import Seed
+from envfleet.building.pools import make_pool
+from envfleet.core.errors import ConfigError
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed
 
 import jax  # isort: skip
 import jax.numpy as jnp  # isort: skip

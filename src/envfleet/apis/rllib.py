@@ -21,9 +21,9 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.common.versions import check_version
 from envfleet.apis.gymnasium import GymnasiumPool, make_gymnasium
-from envfleet.autoreset import parse_mode
-from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.making.pools import Env
+from envfleet.building.pools import Env
+from envfleet.core.autoreset import parse_mode
+from envfleet.core.errors import ConfigError, MissingExtraError
 
 Creator = Callable[[Mapping[str, Any]], GymnasiumPool]
 

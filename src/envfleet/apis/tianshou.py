@@ -25,14 +25,21 @@ from envfleet import _native
 from envfleet.apis.common.versions import check_version
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.gymnasium import GymnasiumPool, make_gymnasium
-from envfleet.batch import Batch
-from envfleet.errors import ActionError, ConfigError, DifferentSpacesError, EnvError, MissingExtraError, RecvTimeout
-from envfleet.infos import split_rows
-from envfleet.making.pools import Env
-from envfleet.option_checks import integer_option
-from envfleet.pool import Pool
-from envfleet.seeding import Seed, seeds_for
-from envfleet.spaces import row_getter
+from envfleet.building.pools import Env
+from envfleet.core.batch import Batch
+from envfleet.core.errors import (
+    ActionError,
+    ConfigError,
+    DifferentSpacesError,
+    EnvError,
+    MissingExtraError,
+    RecvTimeout,
+)
+from envfleet.core.infos import split_rows
+from envfleet.core.option_checks import integer_option
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed, seeds_for
+from envfleet.core.spaces import row_getter
 
 try:
     import tianshou

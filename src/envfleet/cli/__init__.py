@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from envfleet import __version__
 from envfleet.cli import bench, doctor, list_envs, run, tune
 from envfleet.cli.arguments import Parser
-from envfleet.errors import EnvError, EnvfleetError
+from envfleet.core.errors import EnvError, EnvfleetError
 from envfleet.tuning.report import counted
 
 __all__ = ["main"]

@@ -22,10 +22,10 @@ from typing import Any, NoReturn, TypeAlias
 import gymnasium
 
 import envfleet
-from envfleet.backends import AUTO, runs_native_only
-from envfleet.errors import ConfigError, short_repr
-from envfleet.files import NewFile
-from envfleet.making.native_envs import find_entry
+from envfleet.building.native_envs import find_entry
+from envfleet.core.backends import AUTO, runs_native_only
+from envfleet.core.errors import ConfigError, short_repr
+from envfleet.core.files import NewFile
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[Parser]"
 

@@ -15,7 +15,7 @@ import envfleet
 from envfleet.cli import arguments as args
 from envfleet.cli import peers as peers_of
 from envfleet.cli.machine import describe_machine
-from envfleet.files import new_file
+from envfleet.core.files import new_file
 from envfleet.tuning.report import Case, counted, duration, one_line
 from envfleet.tuning.throughput import RandomStepper, Stepper, measure
 

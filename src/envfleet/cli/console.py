@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
-from envfleet.errors import MissingExtraError
+from envfleet.core.errors import MissingExtraError
 
 try:
     from rich import box

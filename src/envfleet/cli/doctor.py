@@ -25,11 +25,12 @@ import gymnasium
 import numpy as np
 
 import envfleet
-from envfleet import _native, backends
+from envfleet import _native
 from envfleet.cli import arguments as args
+from envfleet.core import backends
+from envfleet.core.errors import CompileError, EnvfleetError
 from envfleet.envs import compiler
 from envfleet.envs.compile_cache import LibraryCache
-from envfleet.errors import CompileError, EnvfleetError
 
 OK, MISSING, BROKEN = "ok", "--", "BROKEN"
 Finding = tuple[str, str, str]  # state, subject, detail
@@ -266,7 +267,7 @@ def _extra_name(name: str) -> str:
 def _remedy(extra: str) -> str:
     if extra == "procgen":
         # It may replace numpy, or have no wheels for this Python. Only a Procgen env says so.
-        from envfleet.envs.procgen.plugin import installed_procgen
+        from envfleet.families.procgen.plugin import installed_procgen
 
         try:
             installed_procgen()

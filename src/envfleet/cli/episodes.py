@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch
-from envfleet.statistics import add_to_moments
+from envfleet.core.batch import Batch
+from envfleet.core.statistics import add_to_moments
 
 
 class RowLog:

@@ -11,11 +11,11 @@ import numpy as np
 from gymnasium import Space, spaces
 
 import envfleet
+from envfleet.building.native_envs import find_entry
+from envfleet.building.registry import family_of
 from envfleet.cli import arguments as args
+from envfleet.core.errors import ConfigError, UnknownEnvError
 from envfleet.envs.catalogue import EnvSummary, summaries
-from envfleet.errors import ConfigError, UnknownEnvError
-from envfleet.making.native_envs import find_entry
-from envfleet.making.registry import family_of
 from envfleet.testing import check_env
 
 _COLUMNS = {

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from envfleet.cli.machine import describe_machine
-from envfleet.errors import MissingExtraError
+from envfleet.core.errors import MissingExtraError
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg

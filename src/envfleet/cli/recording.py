@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import envfleet
-from envfleet.errors import ConfigError
-from envfleet.rendering import Frame, shrink, tile
+from envfleet.core.errors import ConfigError
+from envfleet.core.rendering import Frame, shrink, tile
 from envfleet.wrappers.recording import RecordGrid, record_rollout
 from envfleet.wrappers.video import writer_of
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import envfleet
-from envfleet.backends import find_backend
 from envfleet.cli import arguments as args
 from envfleet.cli.episodes import EpisodeStatistics, Moments, RowLog
-from envfleet.errors import ConfigError
+from envfleet.core.backends import find_backend
+from envfleet.core.errors import ConfigError
 from envfleet.tuning.throughput import RandomStepper
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import argparse
 
 import envfleet
 from envfleet.cli import arguments as args
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 # Of envfleet.tune(), which also takes the options of make().
 _OWN_ARGUMENTS = ("env", "seconds", "backends", "batch_sizes", "progress")

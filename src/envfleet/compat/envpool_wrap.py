@@ -17,8 +17,8 @@ from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.envpool_protocol.registry import ImportPath, find, known_ids, registry_file
 from envfleet.compat.modules import is_available
+from envfleet.core.errors import UnknownEnvError
 from envfleet.envs.adapters import takes_env_id
-from envfleet.errors import UnknownEnvError
 
 __version__ = envpool.__version__
 

@@ -10,8 +10,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from envfleet.aliases import forget_alias, record_alias
-from envfleet.errors import CallOrderError
+from envfleet.core.aliases import forget_alias, record_alias
+from envfleet.core.errors import CallOrderError
 
 
 class AliasModule(ModuleType):

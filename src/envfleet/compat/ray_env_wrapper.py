@@ -18,7 +18,7 @@ from envfleet.compat import gym_stand_in
 from envfleet.compat.env_wrappers.vec_env import PoolVecEnv, VecStep
 from envfleet.compat.modules import WITHOUT_GYM, install_tree, remove_tree
 from envfleet.compat.vec_env_adapter import EnvAdapter, SeededOnce
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 __all__ = ["CustomRayRemoteVectorEnv", "WrapperRayVecEnv", "install", "uninstall"]
 

@@ -24,8 +24,8 @@ from envfleet.apis.torchrl.encoding import SpaceTree
 from envfleet.apis.torchrl.env import EnvFleetEnv, with_env_checker
 from envfleet.compat import envpool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
-from envfleet.errors import ConfigError
-from envfleet.pool import Pool
+from envfleet.core.errors import ConfigError
+from envfleet.core.pool import Pool
 
 
 class MultiThreadedEnvWrapper(EnvFleetEnv):

@@ -9,11 +9,11 @@ from typing import Any
 
 import gymnasium
 
+from envfleet.building.builders import gymnasium_spec
 from envfleet.compat.modules import is_available
+from envfleet.core.errors import ConfigError, UnknownEnvError
+from envfleet.core.rendering import resized
 from envfleet.envs.adapters import AdaptedEnv
-from envfleet.errors import ConfigError, UnknownEnvError
-from envfleet.making.builders import gymnasium_spec
-from envfleet.rendering import resized
 
 
 class EnvAdapter(gymnasium.Wrapper[Any, Any, Any, Any]):

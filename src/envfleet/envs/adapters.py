@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils import seeding
 
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 __all__ = [
     "AdaptedEnv",

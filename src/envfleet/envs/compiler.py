@@ -22,9 +22,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from envfleet.core.errors import CompileError
+from envfleet.core.installation import installed_folder
 from envfleet.envs.compile_cache import LibraryCache, file_digest
-from envfleet.errors import CompileError
-from envfleet.installation import installed_folder
 
 # No contraction into fused multiply-adds: a rollout must not depend on the machine that built the env.
 _FLAGS = ("-std=c++20", "-ffp-contract=off", "-fPIC", "-shared", "-fvisibility=hidden")

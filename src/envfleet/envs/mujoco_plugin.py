@@ -14,9 +14,9 @@ from pathlib import Path
 import gymnasium
 
 from envfleet import _native
+from envfleet.core.errors import CompileError, MissingExtraError
+from envfleet.core.installation import installed_folder
 from envfleet.envs.compiler import build
-from envfleet.errors import CompileError, MissingExtraError
-from envfleet.installation import installed_folder
 
 _lock = threading.Lock()
 _loaded: ctypes.CDLL | None = None

@@ -15,8 +15,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.family import Renderer
-from envfleet.errors import ConfigError, MissingExtraError
+from envfleet.core.errors import ConfigError, MissingExtraError
+from envfleet.core.family import Renderer
 
 _STATE = ("qpos", "qvel", "act", "mocap_pos", "mocap_quat")
 # The error of the first attempt to render in this process, if it failed: MuJoCo ends the process at the second.

@@ -15,8 +15,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.errors import ConfigError
-from envfleet.option_checks import integer_option
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import integer_option
 
 _MAX_SIZE = 2**14
 # EnvPool's names and defaults. render_camera_id -1 is the camera of render().

@@ -12,8 +12,8 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.envs.family import Renderer
-from envfleet.errors import MissingExtraError
+from envfleet.core.errors import MissingExtraError
+from envfleet.core.family import Renderer
 
 T = TypeVar("T")
 _local = threading.local()

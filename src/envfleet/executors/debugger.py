@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-from envfleet.errors import EnvfleetError
+from envfleet.core.errors import EnvfleetError
 
 NO_TERMINAL = "a terminal as the standard input of your process, got none (as under pytest, nohup or a notebook)"
 ON_RAY = "a terminal, got an actor on Ray, which has none"

@@ -10,9 +10,9 @@ from typing import Any
 
 import gymnasium
 
-from envfleet.aliases import missing_alias_remedy
-from envfleet.batch import Fault
-from envfleet.errors import StateError
+from envfleet.core.aliases import missing_alias_remedy
+from envfleet.core.batch import Fault
+from envfleet.core.errors import StateError
 
 BUILD_REMEDY = "its constructor must not raise"
 RESET_REMEDY = "reset the env, which rebuilds it"

@@ -17,17 +17,17 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import NATIVE_CODES
-from envfleet.batch import Batch, Fault, FinalRows
-from envfleet.envs.family import Renderer
-from envfleet.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
-from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
+from envfleet.core.autoreset import NATIVE_CODES
+from envfleet.core.batch import Batch, Fault, FinalRows
+from envfleet.core.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
+from envfleet.core.executor import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
+from envfleet.core.family import Renderer
+from envfleet.core.options import PoolConfig
+from envfleet.core.seeding import Words
+from envfleet.core.spaces import assembler_of
+from envfleet.core.spec import EnvSpec
+from envfleet.core.statistics import EnvStats, PoolStats
 from envfleet.executors.env_reports import EnvStateError
-from envfleet.options import PoolConfig
-from envfleet.seeding import Words
-from envfleet.spaces import assembler_of
-from envfleet.spec import EnvSpec
-from envfleet.statistics import EnvStats, PoolStats
 
 
 class NativeExecutor(PoolBackedExecutor[_native.NativePool]):

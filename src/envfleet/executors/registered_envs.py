@@ -12,7 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 from gymnasium.envs.registration import load_env_creator
 
-from envfleet.spec import NAMESPACE
+from envfleet.core.spec import NAMESPACE
 
 
 def registered_envs() -> bytes:

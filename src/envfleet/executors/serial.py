@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from envfleet.batch import Fault
+from envfleet.core.batch import Fault
+from envfleet.core.options import PoolConfig
 from envfleet.executors.python.building import (
     EnvBuilders,
     SpecMaker,
@@ -23,7 +24,6 @@ from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner
 from envfleet.executors.python.side_channel import LocalSideChannel
-from envfleet.options import PoolConfig
 
 
 class SerialExecutor(PythonExecutor):

@@ -12,16 +12,16 @@ from functools import partial
 from typing import Any
 
 from envfleet import _native
-from envfleet.batch import Fault
-from envfleet.errors import EnvfleetError
-from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvfleetError
+from envfleet.core.executor import CLOSE_TIMEOUT_S, split_envs
+from envfleet.core.options import PoolConfig
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.python.building import EnvBuilders, SpecMaker, build_envs, close_on_error, describe_envs
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout, anonymous_memory
 from envfleet.executors.python.runner import EnvRunner, pin_worker
 from envfleet.executors.python.side_channel import LocalSideChannel
-from envfleet.options import PoolConfig
-from envfleet.tracebacks import message_of
 
 
 class ThreadsExecutor(PythonExecutor):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from envfleet.batch import Fault
+from envfleet.core.batch import Fault
 from envfleet.sampling.generators import (
     START,
     TRAJS,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import Any
 
-from envfleet.batch import Fault
-from envfleet.errors import EnvError, WorkerDied, short_repr
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvError, WorkerDied, short_repr
+from envfleet.core.tracebacks import WrongResultError
 from envfleet.executors.env_reports import import_remedy
-from envfleet.tracebacks import WrongResultError
 
 READY = "ready"
 START, TRAJS = "its start", "trajs()"  # where a generator failed: Fault.method

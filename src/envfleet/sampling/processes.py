@@ -26,16 +26,16 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from envfleet.batch import Fault
-from envfleet.errors import EnvfleetError
-from envfleet.executors.base import CLOSE_TIMEOUT_S
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvfleetError
+from envfleet.core.executor import CLOSE_TIMEOUT_S
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, start_worker
 from envfleet.sampling.backend import Event, EventKind, GeneratorBackend
 from envfleet.sampling.generators import START, TRAJS, GeneratorFactory, start_error
 from envfleet.sampling.serialization import Header, ReceivedObject, pickle_argument, pickle_factory
 from envfleet.sampling.worker import GeneratorJob
-from envfleet.tracebacks import message_of
 
 _KILL_TIMEOUT_S = 5.0
 _GRACE_S = 1.0  # for the trajectory that is running when the runner is closed

@@ -18,13 +18,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from envfleet.batch import Fault
-from envfleet.errors import ConfigError, PlacementError
-from envfleet.executors.base import CLOSE_TIMEOUT_S
+from envfleet.core.batch import Fault
+from envfleet.core.errors import ConfigError, PlacementError
+from envfleet.core.executor import CLOSE_TIMEOUT_S
+from envfleet.core.options import RayConfig
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.ray import cluster as ray_cluster
 from envfleet.executors.ray.supervisor import KILLED, ActorLauncher, describe_death
-from envfleet.options import RayConfig
 from envfleet.sampling.backend import Event, GeneratorBackend
 from envfleet.sampling.generators import (
     START,
@@ -37,7 +38,6 @@ from envfleet.sampling.generators import (
 from envfleet.sampling.serialization import pickle_factory
 from envfleet.sampling.weights import WeightsStore, set_process_store
 from envfleet.sampling.worker import StopWorker
-from envfleet.tracebacks import message_of
 
 _GRACE_S = 1.0
 # Nothing wakes up a thread that waits for Ray: this is how often it checks whether another one has ended its stream.

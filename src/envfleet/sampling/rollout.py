@@ -15,14 +15,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.autoreset import Phase, parse_mode
-from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvError
-from envfleet.infos import restarted_rows
-from envfleet.option_checks import integer_option
-from envfleet.policies import BatchPolicy, Policy, as_arrays
-from envfleet.pool import Pool
-from envfleet.spaces import join, leaves_of, row_getter, split
-from envfleet.validation import check_actions
+from envfleet.core.autoreset import Phase, parse_mode
+from envfleet.core.errors import ActionError, CallOrderError, ConfigError, EnvError
+from envfleet.core.infos import restarted_rows
+from envfleet.core.option_checks import integer_option
+from envfleet.core.policies import BatchPolicy, Policy, as_arrays
+from envfleet.core.pool import Pool
+from envfleet.core.spaces import join, leaves_of, row_getter, split
+from envfleet.core.validation import check_actions
 
 if TYPE_CHECKING:
     from envfleet.apis.torch import TorchPool

@@ -17,9 +17,9 @@ from multiprocessing.managers import SyncManager
 from types import TracebackType
 from typing import Any
 
-from envfleet.backends import Backend, find_backend
-from envfleet.batch import Fault
-from envfleet.errors import (
+from envfleet.core.backends import Backend, find_backend
+from envfleet.core.batch import Fault
+from envfleet.core.errors import (
     CallOrderError,
     ConfigError,
     EnvfleetError,
@@ -27,9 +27,9 @@ from envfleet.errors import (
     MissingExtraError,
     PoolClosedError,
 )
+from envfleet.core.option_checks import choice_option, flag_option, integer_option, seconds_option
+from envfleet.core.options import START_METHODS, RayConfig, checked_ray_config
 from envfleet.executors.processes.worker import exit_with_parent
-from envfleet.option_checks import choice_option, flag_option, integer_option, seconds_option
-from envfleet.options import START_METHODS, RayConfig, checked_ray_config
 from envfleet.sampling.backend import Event, GeneratorBackend, SerialBackend
 from envfleet.sampling.generators import TRAJS, GeneratorError, GeneratorFactory, generator_error
 

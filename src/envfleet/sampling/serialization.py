@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.errors import ConfigError, EnvfleetError
+from envfleet.core.errors import ConfigError, EnvfleetError
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.processes.memory_file import memory_file
 from envfleet.sampling.generators import GeneratorFactory
-from envfleet.tracebacks import message_of
 
 _OUT_OF_BAND_BYTES = 512  # a buffer of at least this size is stored outside the pickle
 _INLINE_BYTES = 1 << 15  # an object up to this size travels inside the message

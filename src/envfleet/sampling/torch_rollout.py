@@ -17,12 +17,12 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.common.torch_transfer import Tensors
 from envfleet.apis.torch import TorchGroup, TorchPool
-from envfleet.errors import ConfigError
-from envfleet.infos import restarted_rows
-from envfleet.option_checks import integer_option
-from envfleet.policies import BatchPolicy, Policy, as_arrays
+from envfleet.core.errors import ConfigError
+from envfleet.core.infos import restarted_rows
+from envfleet.core.option_checks import integer_option
+from envfleet.core.policies import BatchPolicy, Policy, as_arrays
+from envfleet.core.seeding import Seed
 from envfleet.sampling.rollout import check_extras, judge_rows, used_since
-from envfleet.seeding import Seed
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from envfleet.errors import CallOrderError
+from envfleet.core.errors import CallOrderError
 
 
 class Weights(NamedTuple):

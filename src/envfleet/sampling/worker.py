@@ -19,7 +19,7 @@ from functools import partial
 from types import FrameType
 from typing import Any
 
-from envfleet.batch import Fault
+from envfleet.core.batch import Fault
 from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.side_channel import dump

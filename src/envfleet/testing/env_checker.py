@@ -10,8 +10,8 @@ import gymnasium
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space, create_empty_array
 
+from envfleet.building.native_envs import find_entry, supports_params
 from envfleet.envs.adapters import AdaptedEnv, adapt, reset_keywords
-from envfleet.making.native_envs import find_entry, supports_params
 from envfleet.testing.factories import EnvFactory, check_pickling, is_factory
 from envfleet.testing.native_checker import NativeCheck
 from envfleet.testing.report import EnvReport, Findings, describe_error, describe_error_of_env, short

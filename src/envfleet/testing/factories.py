@@ -12,8 +12,8 @@ import cloudpickle
 import gymnasium
 from gymnasium.envs.registration import EnvSpec as GymnasiumSpec
 
+from envfleet.building.builders import gymnasium_spec
 from envfleet.envs.adapters import takes_env_id
-from envfleet.making.builders import gymnasium_spec
 from envfleet.testing.report import Findings, describe_error, short
 
 _SEARCH_DEPTH = 6

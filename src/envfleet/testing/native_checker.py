@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from envfleet.batch import Batch
-from envfleet.errors import EnvError, EnvfleetError, MissingExtraError
-from envfleet.making.pools import make_pool
-from envfleet.pool import Pool
-from envfleet.spaces import join, split
+from envfleet.building.pools import make_pool
+from envfleet.core.batch import Batch
+from envfleet.core.errors import EnvError, EnvfleetError, MissingExtraError
+from envfleet.core.pool import Pool
+from envfleet.core.spaces import join, split
 from envfleet.testing.report import Findings, describe_error, short
 from envfleet.testing.results import check_observation, check_reward
 from envfleet.testing.rollouts import RolloutStopped, Row, first_difference

@@ -6,7 +6,7 @@ import traceback
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from envfleet.errors import EnvfleetError
+from envfleet.core.errors import EnvfleetError
 
 Severity = Literal["error", "warning"]
 

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.spaces import dtype_remedy
+from envfleet.core.spaces import dtype_remedy
 from envfleet.testing.report import Findings, short
 
 _SPACE_REMEDY = "return observations of observation_space, or declare a space that contains them"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from envfleet.backends import find_backend, local_backends
-from envfleet.errors import ConfigError
-from envfleet.option_checks import integer_option
+from envfleet.core.backends import find_backend, local_backends
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import integer_option
 from envfleet.tuning.probe import Probe
 from envfleet.tuning.report import Case
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import gymnasium
 
+from envfleet.building.builders import EnvBuilder, EnvBuilders
+from envfleet.building.pools import make_pool
+from envfleet.core.errors import EnvError, EnvfleetError, RecvTimeout, WorkerDied
+from envfleet.core.options import PoolConfig
 from envfleet.envs.adapters import AdaptedEnv
-from envfleet.errors import EnvError, EnvfleetError, RecvTimeout, WorkerDied
-from envfleet.making.builders import EnvBuilder, EnvBuilders
-from envfleet.making.pools import make_pool
-from envfleet.options import PoolConfig
 from envfleet.tuning.throughput import RandomStepper
 
 _PROBE_S = 0.25

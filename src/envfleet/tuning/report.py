@@ -7,7 +7,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from envfleet.backends import find_backend
+from envfleet.core.backends import find_backend
 
 _MAX_ERROR = 100  # characters of an error in the table
 

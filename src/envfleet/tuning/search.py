@@ -15,14 +15,14 @@ from typing import Any
 from gymnasium.vector import AutoresetMode
 
 from envfleet import _native
-from envfleet.backends import find_backend
-from envfleet.errors import ConfigError, EnvfleetError, WorkerDied
-from envfleet.making.builders import builders_for
-from envfleet.making.native_envs import find_entry, plugin_files, supports_params
-from envfleet.making.pools import Env, make_pool
-from envfleet.making.python_envs import check_known
-from envfleet.options import POOL_OPTIONS, Options, pool_options
-from envfleet.pool import Pool
+from envfleet.building.builders import builders_for
+from envfleet.building.native_envs import find_entry, plugin_files, supports_params
+from envfleet.building.pools import Env, make_pool
+from envfleet.building.python_envs import check_known
+from envfleet.core.backends import find_backend
+from envfleet.core.errors import ConfigError, EnvfleetError, WorkerDied
+from envfleet.core.options import POOL_OPTIONS, Options, pool_options
+from envfleet.core.pool import Pool
 from envfleet.tuning.candidates import (
     backends_for,
     batch_sizes_for,

@@ -10,8 +10,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector.utils import batch_space
 
-from envfleet.batch import Batch
-from envfleet.pool import Pool
+from envfleet.core.batch import Batch
+from envfleet.core.pool import Pool
 
 _NUM_ACTIONS = 1 << 16
 _MIN_BATCHES, _MAX_BATCHES = 16, 1 << 14

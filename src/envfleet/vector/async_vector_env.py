@@ -21,9 +21,9 @@ from gymnasium.vector.async_vector_env import AsyncVectorEnv as GymnasiumAsyncVe
 
 from envfleet import _native
 from envfleet.apis.common.env_errors import cause_of
-from envfleet.batch import Batch
-from envfleet.errors import CallOrderError, EnvError, RecvTimeout
-from envfleet.spaces import leaves_of
+from envfleet.core.batch import Batch
+from envfleet.core.errors import CallOrderError, EnvError, RecvTimeout
+from envfleet.core.spaces import leaves_of
 from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step
 
 _NOT_BY_CALL = ("reset", "step", "close", "_setattr", "_check_spaces")

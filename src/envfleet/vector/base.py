@@ -16,9 +16,9 @@ from envfleet.apis.common.actions import ActionSplitter
 from envfleet.apis.common.env_builders import make_pool_of_factories
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.common.view import HasStats
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError, EnvError
-from envfleet.pool import Pool
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError, EnvError
+from envfleet.core.pool import Pool
 from envfleet.vector.building import VectorEnvBuilder
 from envfleet.vector.infos import VectorInfos
 

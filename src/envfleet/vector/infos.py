@@ -9,9 +9,9 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
-from envfleet.batch import Batch
-from envfleet.infos import final_obs_of, masked_rows, spread_rows, value_keys
-from envfleet.spaces import join, leaves_of, split
+from envfleet.core.batch import Batch
+from envfleet.core.infos import final_obs_of, masked_rows, spread_rows, value_keys
+from envfleet.core.spaces import join, leaves_of, split
 
 
 class VectorInfos:

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode
 
 from envfleet.apis.common.env_builders import inner_env
 from envfleet.apis.common.env_errors import raise_cause
-from envfleet.errors import CallOrderError, EnvError
+from envfleet.core.errors import CallOrderError, EnvError
 from envfleet.vector.base import EnvFactory, PoolVectorEnv, Seeds, Step
 
 

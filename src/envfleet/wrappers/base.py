@@ -25,11 +25,11 @@ from gymnasium.vector import (
 from numpy.typing import NDArray
 
 from envfleet.apis.gymnasium import GymnasiumPool, Step
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError, EnvError, StateError
-from envfleet.infos import final_obs_of, restarted_rows, with_env_info
-from envfleet.seeding import Seed
-from envfleet.spaces import join, leaves_of, row_getter, split
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError, EnvError, StateError
+from envfleet.core.infos import final_obs_of, restarted_rows, with_env_info
+from envfleet.core.seeding import Seed
+from envfleet.core.spaces import join, leaves_of, row_getter, split
 
 Mask = NDArray[np.bool_]
 

@@ -10,8 +10,8 @@ from gymnasium.vector.utils import batch_space
 from gymnasium.wrappers.utils import create_zero_array
 from numpy.typing import NDArray
 
-from envfleet.errors import ConfigError
-from envfleet.spaces import join, leaves_of, path_text, split
+from envfleet.core.errors import ConfigError
+from envfleet.core.spaces import join, leaves_of, path_text, split
 from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper
 
 _PADDINGS = ("reset", "zero")

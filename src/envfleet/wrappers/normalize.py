@@ -14,10 +14,10 @@ from gymnasium.vector import VectorEnv
 from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
-from envfleet.errors import ConfigError, StateError
-from envfleet.files import new_file
-from envfleet.spaces import join, leaves_of, path_text, split
-from envfleet.statistics import add_to_moments
+from envfleet.core.errors import ConfigError, StateError
+from envfleet.core.files import new_file
+from envfleet.core.spaces import join, leaves_of, path_text, split
+from envfleet.core.statistics import add_to_moments
 from envfleet.wrappers.base import BatchRows, FinalObservations, PoolWrapper, check_number, map_leaves
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.errors import ConfigError
-from envfleet.option_checks import integer_option
-from envfleet.policies import BatchPolicy, Policy, as_arrays
-from envfleet.rendering import Frame, shrink, tile
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import integer_option
+from envfleet.core.policies import BatchPolicy, Policy, as_arrays
+from envfleet.core.rendering import Frame, shrink, tile
 from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 from envfleet.wrappers.video import Video, check_path, writer_of
 

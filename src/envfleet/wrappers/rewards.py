@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 from envfleet.wrappers.base import BatchRows, PoolWrapper, check_number
 
 

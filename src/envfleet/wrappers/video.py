@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.errors import ConfigError, MissingExtraError
-from envfleet.files import NewFile
-from envfleet.rendering import Frame
+from envfleet.core.errors import ConfigError, MissingExtraError
+from envfleet.core.files import NewFile
+from envfleet.core.rendering import Frame
 
 _PURPOSES = {".gif": ("imageio", "imageio.v3"), ".mp4": ("imageio-ffmpeg", "imageio_ffmpeg")}
 

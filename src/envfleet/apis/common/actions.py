@@ -9,8 +9,8 @@ import numpy as np
 from gymnasium.vector.utils import iterate
 from numpy.typing import NDArray
 
-from envfleet.spaces import Leaf, leaves_of, split
-from envfleet.validation import LeafColumns
+from envfleet.core.spaces import Leaf, leaves_of, split
+from envfleet.core.validation import LeafColumns
 
 
 class ActionSplitter:

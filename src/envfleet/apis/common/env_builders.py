@@ -9,9 +9,9 @@ from typing import Any
 
 import gymnasium
 
-from envfleet.making.builders import EnvBuilder, EnvBuilders
-from envfleet.making.pools import make_pool_of
-from envfleet.pool import Pool
+from envfleet.building.builders import EnvBuilder, EnvBuilders
+from envfleet.building.pools import make_pool_of
+from envfleet.core.pool import Pool
 
 
 class EnvWithSpaces:

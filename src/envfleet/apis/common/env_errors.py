@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from envfleet.batch import Fault
-from envfleet.errors import EnvError
-from envfleet.tracebacks import UnpicklableError, origin_of
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvError
+from envfleet.core.tracebacks import UnpicklableError, origin_of
 
 
 def cause_of(fault: Fault, error: EnvError) -> BaseException:

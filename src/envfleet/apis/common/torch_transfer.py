@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.errors import ActionError, MissingExtraError
+from envfleet.core.errors import ActionError, MissingExtraError
 
 try:
     import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from envfleet.errors import UnsupportedVersionError
+from envfleet.core.errors import UnsupportedVersionError
 
 
 def check_version(api: str, package: str, installed: str, oldest: str, below: str | None, tested: str) -> None:

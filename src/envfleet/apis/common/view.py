@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.pool import Pool
-from envfleet.statistics import PoolStats
+from envfleet.core.pool import Pool
+from envfleet.core.statistics import PoolStats
 
 
 class HasStats:

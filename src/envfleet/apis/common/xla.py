@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from envfleet import _native
 from envfleet.apis.common.xla_library import load  # first: it names the extra if jax is missing
-from envfleet.batch import Batch, FinalRows
-from envfleet.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
-from envfleet.infos import declared_column, with_env_info
-from envfleet.pool import Pool
-from envfleet.spaces import Leaf, join, leaves_of, path_text, split
-from envfleet.spec import ArraySpec
+from envfleet.core.batch import Batch, FinalRows
+from envfleet.core.errors import ActionError, CallOrderError, ConfigError, EnvIdError, InputError
+from envfleet.core.infos import declared_column, with_env_info
+from envfleet.core.pool import Pool
+from envfleet.core.spaces import Leaf, join, leaves_of, path_text, split
+from envfleet.core.spec import ArraySpec
 
 import jax  # isort: skip
 import jax.numpy as jnp  # isort: skip

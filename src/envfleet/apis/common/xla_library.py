@@ -12,9 +12,9 @@ from pathlib import Path
 
 from envfleet import _native
 from envfleet.apis.common.versions import check_version
+from envfleet.core.errors import CompileError, MissingExtraError
+from envfleet.core.installation import installed_folder
 from envfleet.envs.compiler import build
-from envfleet.errors import CompileError, MissingExtraError
-from envfleet.installation import installed_folder
 
 try:
     import jax

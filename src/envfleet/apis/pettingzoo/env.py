@@ -10,8 +10,8 @@ import gymnasium
 import numpy as np
 
 from envfleet.apis.pettingzoo.players import AgentId, Players, describe_players, flatten_infos
-from envfleet.errors import EnvfleetError
-from envfleet.spaces import fits, join, leaves_of, path_text, row_getter, split
+from envfleet.core.errors import EnvfleetError
+from envfleet.core.spaces import fits, join, leaves_of, path_text, row_getter, split
 
 # Attributes of this adapter; all others are the ParallelEnv's.
 _OWN = frozenset(

@@ -9,12 +9,12 @@ from typing import Any, Literal, overload
 
 from envfleet.apis.pettingzoo.env import PlayersEnv
 from envfleet.apis.pettingzoo.pools import AgentsPool, PlayerRowsPool
-from envfleet.backends import AUTO, runs_native_only
-from envfleet.envs.atari.roms import rom_folder
-from envfleet.envs.family import is_installed
-from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
-from envfleet.errors import ConfigError, MissingExtraError, UnknownEnvError
-from envfleet.making.pools import make_pool
+from envfleet.building.pools import make_pool
+from envfleet.core.backends import AUTO, runs_native_only
+from envfleet.core.errors import ConfigError, MissingExtraError, UnknownEnvError
+from envfleet.core.family import is_installed
+from envfleet.families.atari.roms import rom_folder
+from envfleet.families.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv, multiplayer_env
 
 _ATARI = "atari/"  # PettingZoo's games for several players, on multi_agent_ale_py
 

@@ -16,11 +16,11 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError
-from envfleet.infos import restarted_rows
-from envfleet.option_checks import integer_option
-from envfleet.spaces import join, split
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError
+from envfleet.core.infos import restarted_rows
+from envfleet.core.option_checks import integer_option
+from envfleet.core.spaces import join, split
 
 AgentId = Hashable
 

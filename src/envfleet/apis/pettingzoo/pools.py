@@ -27,13 +27,13 @@ from envfleet.apis.pettingzoo.players import (
     idle_value,
     split_infos,
 )
-from envfleet.batch import Batch
-from envfleet.errors import ActionError, ConfigError, EnvError
-from envfleet.infos import merge, split_rows, with_env_info
-from envfleet.pool import Pool
-from envfleet.seeding import Seed
-from envfleet.spaces import join, leaves_of, split
-from envfleet.validation import check_actions
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ActionError, ConfigError, EnvError
+from envfleet.core.infos import merge, split_rows, with_env_info
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed
+from envfleet.core.spaces import join, leaves_of, split
+from envfleet.core.validation import check_actions
 
 T = TypeVar("T")
 Step = tuple[T, T, T, T, dict[str, Any]]

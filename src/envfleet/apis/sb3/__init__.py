@@ -6,7 +6,7 @@ EnvFleetVecEnv(envfleet.make("CartPole-v1", num_envs=64, autoreset_mode="same_st
 """
 
 from envfleet.apis.common.versions import check_version
-from envfleet.errors import MissingExtraError
+from envfleet.core.errors import MissingExtraError
 
 try:
     import stable_baselines3

@@ -21,9 +21,9 @@ from envfleet.apis.common.env_builders import ReadyEnvBuilder, make_pool_of_fact
 from envfleet.apis.common.env_calls import call_method, has_attribute, is_wrapped, set_attribute
 from envfleet.apis.common.env_errors import raise_cause
 from envfleet.apis.sb3.vec_env import Indices, Info, PoolVecEnv, Step
+from envfleet.core.errors import ActionError, ConfigError, DifferentSpacesError, EnvError
+from envfleet.core.pool import Pool
 from envfleet.envs.adapters import adapt
-from envfleet.errors import ActionError, ConfigError, DifferentSpacesError, EnvError
-from envfleet.pool import Pool
 
 EnvFactory = Callable[[], Any]
 Spaces = tuple[gymnasium.Space[Any], gymnasium.Space[Any]] | tuple[None, None]

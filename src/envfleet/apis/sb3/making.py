@@ -14,16 +14,16 @@ from stable_baselines3.common.vec_env.patch_gym import _patch_env
 
 from envfleet.apis.gymnasium import make_gymnasium
 from envfleet.apis.sb3.vec_env import EnvFleetVecEnv
-from envfleet.autoreset import parse_mode
-from envfleet.backends import AUTO, runs_native_only
-from envfleet.envs.families import find_python_family
-from envfleet.errors import ConfigError, EnvError
-from envfleet.making.builders import build_env
-from envfleet.making.native_envs import find_entry
-from envfleet.making.pools import Env
-from envfleet.making.python_envs import check_known, raise_for_wrong_arguments, warn_of_misspelt_options
-from envfleet.option_checks import NO_LIMIT
-from envfleet.options import POOL_OPTIONS
+from envfleet.building.builders import build_env
+from envfleet.building.native_envs import find_entry
+from envfleet.building.pools import Env
+from envfleet.building.python_envs import check_known, raise_for_wrong_arguments, warn_of_misspelt_options
+from envfleet.core.autoreset import parse_mode
+from envfleet.core.backends import AUTO, runs_native_only
+from envfleet.core.errors import ConfigError, EnvError
+from envfleet.core.families import find_python_family
+from envfleet.core.option_checks import NO_LIMIT
+from envfleet.core.options import POOL_OPTIONS
 
 _SAME_STEP = parse_mode("same_step")
 

@@ -19,13 +19,13 @@ from stable_baselines3.common.vec_env import VecEnv
 from envfleet import _native
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.batch import Batch
-from envfleet.envs.families import native_family
-from envfleet.envs.family import Family
-from envfleet.errors import CallOrderError, ConfigError, EnvError, EnvfleetError, SeedError
-from envfleet.infos import RestartMessage, value_keys
-from envfleet.pool import Pool
-from envfleet.spaces import join, leaves_of, split
+from envfleet.core.batch import Batch
+from envfleet.core.errors import CallOrderError, ConfigError, EnvError, EnvfleetError, SeedError
+from envfleet.core.families import native_family
+from envfleet.core.family import Family
+from envfleet.core.infos import RestartMessage, value_keys
+from envfleet.core.pool import Pool
+from envfleet.core.spaces import join, leaves_of, split
 
 Info = dict[str, Any]
 Indices = int | Iterable[int] | None

@@ -10,15 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 from envfleet.apis.common.torch_transfer import TORCH_DTYPES, Tensors, transfer_for
-from envfleet.backends import find_backend
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError
-from envfleet.infos import all_true, final_info_of, vector_info
-from envfleet.pool import Pool
-from envfleet.seeding import Seed
-from envfleet.spaces import join, leaves_of, split
-from envfleet.statistics import PoolStats
-from envfleet.validation import check_actions
+from envfleet.core.backends import find_backend
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError
+from envfleet.core.infos import all_true, final_info_of, vector_info
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed
+from envfleet.core.spaces import join, leaves_of, split
+from envfleet.core.statistics import PoolStats
+from envfleet.core.validation import check_actions
 
 Step = tuple[Tensors, torch.Tensor, torch.Tensor, torch.Tensor, dict[str, Any]]
 

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from envfleet import _native
 from envfleet.apis.common.torch_transfer import Tensors
 from envfleet.apis.torch.group import StaticTensors, Step, TorchGroup
-from envfleet.batch import Batch, Fault, FinalRows
-from envfleet.errors import (
+from envfleet.building.pools import make_pool
+from envfleet.core.batch import Batch, Fault, FinalRows
+from envfleet.core.errors import (
     CallOrderError,
     ConfigError,
     EnvError,
@@ -28,11 +29,10 @@ from envfleet.errors import (
     PoolClosedError,
     RecvTimeout,
 )
-from envfleet.infos import merge, spread_rows, value_as_given, value_keys
-from envfleet.making.pools import make_pool
-from envfleet.pool import Pool, timeout_seconds
-from envfleet.seeding import Seed, seeds_for
-from envfleet.spaces import join, split
+from envfleet.core.infos import merge, spread_rows, value_as_given, value_keys
+from envfleet.core.pool import Pool, timeout_seconds
+from envfleet.core.seeding import Seed, seeds_for
+from envfleet.core.spaces import join, split
 
 _NO_ROWS: NDArray[np.int32] = np.zeros(0, np.int32)
 _GRACE_S = 1.0  # how long an interrupted step may take to finish

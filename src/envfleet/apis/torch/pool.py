@@ -10,10 +10,10 @@ import torch
 from envfleet.apis.common.torch_transfer import Tensors
 from envfleet.apis.torch.group import StaticTensors, Step, TorchGroup
 from envfleet.apis.torch.groups import JoinedGroups, make_pools
-from envfleet.errors import ConfigError
-from envfleet.option_checks import flag_option
-from envfleet.seeding import Seed
-from envfleet.statistics import PoolStats, joined_stats
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import flag_option
+from envfleet.core.seeding import Seed
+from envfleet.core.statistics import PoolStats, joined_stats
 
 
 class TorchPool:

@@ -8,7 +8,7 @@ for data in AsyncCollector(fleet, policy, frames_per_batch=1024, total_frames=10
 """
 
 from envfleet.apis.common.versions import check_version
-from envfleet.errors import MissingExtraError
+from envfleet.core.errors import MissingExtraError
 
 try:
     import torchrl

@@ -23,10 +23,10 @@ from envfleet.apis.common.torch_transfer import transfer_for
 from envfleet.apis.common.view import HasStats
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
 from envfleet.apis.torchrl.env import check_owns_arrays, done_spec, last_columns, pool_for, zip_flags
-from envfleet.errors import CallOrderError, ConfigError, EnvIdError
-from envfleet.option_checks import integer_option
-from envfleet.pool import Pool
-from envfleet.seeding import Seed, seeds_for
+from envfleet.core.errors import CallOrderError, ConfigError, EnvIdError
+from envfleet.core.option_checks import integer_option
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed, seeds_for
 
 # The env id of each row; AsyncEnvPool's key.
 ENV_INDEX = "env_index"

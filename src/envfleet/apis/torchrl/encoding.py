@@ -20,8 +20,8 @@ from torch.nn.functional import one_hot
 from torchrl.data import Binary, Bounded, Categorical, Composite, MultiCategorical, MultiOneHot, OneHot, Unbounded
 
 from envfleet.apis.common.torch_transfer import Transfer
-from envfleet.errors import ActionError, ConfigError
-from envfleet.spaces import join, leaves_of, path_text, split
+from envfleet.core.errors import ActionError, ConfigError
+from envfleet.core.spaces import join, leaves_of, path_text, split
 
 _DTYPES = {
     np.dtype(name): getattr(torch, name)

@@ -24,12 +24,12 @@ from torchrl.envs import EnvBase
 from envfleet.apis.common.torch_transfer import Transfer, transfer_for
 from envfleet.apis.common.view import HasStats, PoolView
 from envfleet.apis.torchrl.encoding import Key, SpaceTree
-from envfleet.batch import Batch
-from envfleet.errors import ConfigError
-from envfleet.making.pools import make_pool, make_spec
-from envfleet.option_checks import integer_option
-from envfleet.pool import Pool
-from envfleet.seeding import Seed, seeds_for
+from envfleet.building.pools import make_pool, make_spec
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import integer_option
+from envfleet.core.pool import Pool
+from envfleet.core.seeding import Seed, seeds_for
 
 
 class EnvFleetEnv(HasStats, EnvBase):  # type: ignore[misc]  # torchrl ships no types

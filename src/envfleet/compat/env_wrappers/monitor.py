@@ -10,7 +10,7 @@ import gymnasium
 
 from envfleet.compat.gym_stand_in import Wrapper
 from envfleet.compat.modules import is_available
-from envfleet.errors import CallOrderError
+from envfleet.core.errors import CallOrderError
 
 
 class _Episodes:

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet.apis.common.view import HasStats
-from envfleet.batch import Batch
+from envfleet.building.pools import make_pool
 from envfleet.compat.vec_env_adapter import EnvAdapter
-from envfleet.errors import CallOrderError, ConfigError
-from envfleet.infos import split_rows
-from envfleet.making.pools import make_pool
-from envfleet.pool import Pool
-from envfleet.rendering import tile
-from envfleet.spaces import row_getter
+from envfleet.core.batch import Batch
+from envfleet.core.errors import CallOrderError, ConfigError
+from envfleet.core.infos import split_rows
+from envfleet.core.pool import Pool
+from envfleet.core.rendering import tile
+from envfleet.core.spaces import row_getter
 
 VecStep = tuple[Any, NDArray[np.float64], NDArray[np.bool_], list[dict[str, Any]]]
 

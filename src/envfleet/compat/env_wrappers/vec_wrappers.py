@@ -19,7 +19,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.compat.env_wrappers.vec_env import SubprocVecEnv, VecEnv, VecEnvWrapper, VecStep
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 from envfleet.wrappers.normalize import RunningMeanStd
 
 _TERMINAL = "terminal_observation"

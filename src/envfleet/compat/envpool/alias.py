@@ -15,7 +15,7 @@ from envfleet.compat.envpool.env_spec import EnvPoolSpec, __version__
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
 from envfleet.compat.modules import WITHOUT_GYM, install_tree, installed, remove_tree
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 _INSTALLER = "envfleet.compat.envpool"
 _FUNCTIONS = ("list_all_envs", "make", "make_dm", "make_gym", "make_gymnasium", "make_spec", "register")

@@ -17,14 +17,14 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.apis.dm import DmPool, time_step
-from envfleet.batch import Batch
+from envfleet.building import pools
 from envfleet.compat.envpool.array_spec import array_spec_of, dm_spec_transform, unbounded
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.pool_mixin import EnvPoolMixin
-from envfleet.errors import ConfigError
-from envfleet.infos import declared_column
-from envfleet.making import pools
-from envfleet.seeding import Seed
+from envfleet.core.batch import Batch
+from envfleet.core.errors import ConfigError
+from envfleet.core.infos import declared_column
+from envfleet.core.seeding import Seed
 
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 

@@ -19,7 +19,7 @@ from envfleet.apis.dm import spec_of_space
 from envfleet.apis.pettingzoo.pools import PlayerRowsPool
 from envfleet.compat.envpool.player_pools import PlayersEnvPool
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
-from envfleet.seeding import Seed
+from envfleet.core.seeding import Seed
 
 
 class _Players(NamedTuple):

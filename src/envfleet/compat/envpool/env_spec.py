@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
+from envfleet.building import pools
+from envfleet.building.registry import family_of
 from envfleet.compat.envpool.array_spec import (
     ArraySpec,
     array_spec_of,
@@ -22,12 +24,10 @@ from envfleet.compat.envpool.array_spec import (
 )
 from envfleet.compat.envpool.gym_module import has_new_api, to_gym_space
 from envfleet.compat.envpool.task_options import info_arrays, task_config, to_envfleet
-from envfleet.errors import ConfigError
-from envfleet.making import pools
-from envfleet.making.registry import family_of
-from envfleet.option_checks import NO_LIMIT
-from envfleet.spec import ArraySpec as InfoArray
-from envfleet.spec import EnvSpec
+from envfleet.core.errors import ConfigError
+from envfleet.core.option_checks import NO_LIMIT
+from envfleet.core.spec import ArraySpec as InfoArray
+from envfleet.core.spec import EnvSpec
 
 _Spec = TypeVar("_Spec", bound="EnvPoolSpec")
 # Options of EnvPool that have no effect here, with its values for them.

@@ -16,13 +16,13 @@ from typing import Any
 
 import gymnasium
 
-import envfleet.making.registry as registry
+import envfleet.building.registry as registry
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.gym_module import as_gym_env, gym_module
-from envfleet.envs import dm_control
-from envfleet.envs.procgen import GAMES
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
+from envfleet.families import dm_control
+from envfleet.families.procgen import GAMES
 
 _MUJOCO = (
     "Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedDoublePendulum|InvertedPendulum|Pusher|Reacher|Swimmer"

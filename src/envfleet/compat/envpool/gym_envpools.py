@@ -10,14 +10,14 @@ import gymnasium
 import numpy as np
 
 from envfleet.apis.gymnasium import GymnasiumPool
-from envfleet.batch import Batch
+from envfleet.building import pools
+from envfleet.building.registry import family_of
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo, EnvPoolMixin, envpool_info
-from envfleet.infos import final_info_of, final_obs_of
-from envfleet.making import pools
-from envfleet.making.registry import family_of
-from envfleet.seeding import Seed
+from envfleet.core.batch import Batch
+from envfleet.core.infos import final_info_of, final_obs_of
+from envfleet.core.seeding import Seed
 
 
 # VectorEnv and Env have attributes of the same names and other types; VectorEnv's come first.

@@ -17,7 +17,7 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet.compat.modules import AliasModule, is_available
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 
 def gym_module() -> Any:

@@ -17,11 +17,11 @@ from envfleet.apis.pettingzoo.pools import PlayerRowsPool
 from envfleet.compat.envpool.env_spec import DEFAULT_SEED
 from envfleet.compat.envpool.gym_module import has_new_api
 from envfleet.compat.envpool.pool_mixin import EnvPoolInfo
-from envfleet.envs.vizdoom.ids import ENVPOOL_SCENARIOS
-from envfleet.envs.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv
-from envfleet.errors import ActionError, ConfigError
-from envfleet.option_checks import integer_option
-from envfleet.seeding import Seed
+from envfleet.core.errors import ActionError, ConfigError
+from envfleet.core.option_checks import integer_option
+from envfleet.core.seeding import Seed
+from envfleet.families.vizdoom.ids import ENVPOOL_SCENARIOS
+from envfleet.families.vizdoom.multiplayer import MULTIPLAYER_SCENARIOS, MultiplayerEnv
 
 # EnvPool's ids whose maps have a start for several players; VizdoomCustom-v1 has the map that it is given.
 _ENVPOOL_IDS = ("Cig-v1", "MultiDuel-v1", "VizdoomCustom-v1")

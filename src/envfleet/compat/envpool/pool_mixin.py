@@ -15,15 +15,15 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from envfleet.batch import Batch
 from envfleet.compat.envpool.env_spec import EnvPoolSpec, shown_options
 from envfleet.compat.modules import AliasModule
-from envfleet.errors import CallOrderError, ConfigError
-from envfleet.infos import declared_column
-from envfleet.pool import Pool
-from envfleet.rendering import resized
-from envfleet.seeding import Seed
-from envfleet.spec import ArraySpec
+from envfleet.core.batch import Batch
+from envfleet.core.errors import CallOrderError, ConfigError
+from envfleet.core.infos import declared_column
+from envfleet.core.pool import Pool
+from envfleet.core.rendering import resized
+from envfleet.core.seeding import Seed
+from envfleet.core.spec import ArraySpec
 
 _TORCHRL = "torchrl.envs.libs.envpool"  # the module of its MultiThreadedEnvWrapper
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import envfleet.making.registry as envs
+import envfleet.building.registry as envs
+from envfleet.building.pools import Env
 from envfleet.compat.envpool.env_spec import EnvPoolSpec
 from envfleet.compat.envpool.families import classes_for, env_class_of
 from envfleet.compat.envpool.gym_envpools import GymEnvPool, GymnasiumEnvPool
 from envfleet.compat.envpool.player_pools import make_player_pool, wants_players
-from envfleet.errors import ConfigError
-from envfleet.making.pools import Env
+from envfleet.core.errors import ConfigError
 
 _POOL_KINDS = {"gym": "GymEnvPool", "gymnasium": "GymnasiumEnvPool", "dm": "DMEnvPool"}
 

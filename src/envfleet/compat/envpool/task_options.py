@@ -15,10 +15,10 @@ import numpy as np
 from gymnasium import spaces
 
 from envfleet import _native
-from envfleet.envs import dm_control
-from envfleet.errors import CompileError, ConfigError
-from envfleet.making.native_envs import find_entry, load_entry
-from envfleet.spec import ArraySpec, EnvSpec
+from envfleet.building.native_envs import find_entry, load_entry
+from envfleet.core.errors import CompileError, ConfigError
+from envfleet.core.spec import ArraySpec, EnvSpec
+from envfleet.families import dm_control
 
 
 def _since_5(before: Any, since: Any) -> dict[int, Any]:

@@ -21,7 +21,7 @@ from envfleet.compat import envpool_wrap, gym_stand_in
 from envfleet.compat.envpool import envpool_members
 from envfleet.compat.envpool_protocol.registry import forget, import_path_of, registry_file, remember, task_id_of
 from envfleet.compat.modules import WITHOUT_GYM, install_tree, installed, remove_tree
-from envfleet.errors import ConfigError
+from envfleet.core.errors import ConfigError
 
 __all__ = ["CppWrapperGenerator", "EnvManager", "EnvPoolProtocol", "forget", "install", "registry_file", "uninstall"]
 

@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from envfleet.errors import ConfigError, EnvfleetError
-from envfleet.files import new_file
+from envfleet.core.errors import ConfigError, EnvfleetError
+from envfleet.core.files import new_file
 
 _live: dict[str, type] = {}
 

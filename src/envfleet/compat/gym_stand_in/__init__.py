@@ -16,7 +16,7 @@ from gymnasium import spaces
 from gymnasium.utils import seeding
 
 from envfleet.compat.modules import AliasModule, install_tree, is_available, remove_tree
-from envfleet.rendering import resized
+from envfleet.core.rendering import resized
 
 # The last gym with this API: user code that checks the version unpacks results accordingly.
 __version__ = "0.25.2"
@@ -252,7 +252,7 @@ def make(env_id: str, **kwargs: Any) -> OldCalls:
 
     env_id: of Gymnasium's registry, or one that Gymnasium has dropped and envfleet runs, such as Taxi-v3.
     """
-    from envfleet.making.builders import gymnasium_spec
+    from envfleet.building.builders import gymnasium_spec
 
     spec = gymnasium_spec(env_id)
     if "rgb_array" in _render_modes(spec):

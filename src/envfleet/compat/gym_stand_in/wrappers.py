@@ -18,8 +18,8 @@ from gymnasium.spaces.utils import flatten, flatten_space
 from numpy.typing import NDArray
 
 from envfleet.compat.gym_stand_in import ActionWrapper, ObservationWrapper, RewardWrapper, Wrapper
-from envfleet.errors import CallOrderError, ConfigError
-from envfleet.rendering import resized
+from envfleet.core.errors import CallOrderError, ConfigError
+from envfleet.core.rendering import resized
 from envfleet.wrappers.normalize import RunningMeanStd
 from envfleet.wrappers.video import Video
 

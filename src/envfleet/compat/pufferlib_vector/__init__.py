@@ -26,8 +26,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.players import stacked_space
-from envfleet.backends import find_backend
-from envfleet.batch import Batch
+from envfleet.building.pools import make_pool
 from envfleet.compat.pufferlib_vector.emulation import (
     APIUsageError,
     GymnasiumPufferEnv,
@@ -36,9 +35,10 @@ from envfleet.compat.pufferlib_vector.emulation import (
     as_puffer_env,
     joint_space,
 )
-from envfleet.infos import RestartMessage, split_rows
-from envfleet.making.pools import make_pool
-from envfleet.pool import Pool
+from envfleet.core.backends import find_backend
+from envfleet.core.batch import Batch
+from envfleet.core.infos import RestartMessage, split_rows
+from envfleet.core.pool import Pool
 
 __all__ = [
     "APIUsageError",

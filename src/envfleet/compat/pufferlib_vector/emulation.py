@@ -16,8 +16,8 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet.apis.pettingzoo.making import as_parallel
+from envfleet.core.errors import EnvfleetError
 from envfleet.envs.adapters import adapt, to_gymnasium_space
-from envfleet.errors import EnvfleetError
 
 
 class APIUsageError(EnvfleetError, RuntimeError):

@@ -11,7 +11,7 @@ import struct
 import time
 from collections.abc import Sequence
 
-from envfleet.descriptors import above_standard_streams, move_above_standard_streams
+from envfleet.core.descriptors import above_standard_streams, move_above_standard_streams
 
 _HEADER = struct.Struct("<QI")
 _MAX_FDS = 8

@@ -16,9 +16,10 @@ from typing import Any
 import cloudpickle
 
 from envfleet import _native
-from envfleet.batch import Fault
-from envfleet.errors import ConfigError, EnvError, WorkerDied
-from envfleet.executors.base import CLOSE_TIMEOUT_S, split_envs
+from envfleet.core.batch import Fault
+from envfleet.core.errors import ConfigError, EnvError, WorkerDied
+from envfleet.core.executor import CLOSE_TIMEOUT_S, split_envs
+from envfleet.core.options import PoolConfig
 from envfleet.executors.env_reports import build_remedy
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.processes.launcher import WorkerProcess, describe_exit, is_launcher_thread, start_worker
@@ -34,7 +35,6 @@ from envfleet.executors.python.building import (
 from envfleet.executors.python.executor import PythonExecutor
 from envfleet.executors.python.layout import Layout
 from envfleet.executors.python.side_channel import FileSideChannel
-from envfleet.options import PoolConfig
 
 _KILL_TIMEOUT_S = 5.0
 _DISMISS_TIMEOUT_S = 1.0

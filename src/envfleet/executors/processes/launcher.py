@@ -26,8 +26,8 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from envfleet.descriptors import is_inherited
-from envfleet.errors import UNKNOWN_EXIT, EnvfleetError
+from envfleet.core.descriptors import is_inherited
+from envfleet.core.errors import UNKNOWN_EXIT, EnvfleetError
 from envfleet.executors.processes import worker as worker_module
 from envfleet.executors.processes.channel import Channel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 
 from envfleet import _native
-from envfleet.descriptors import above_standard_streams
-from envfleet.errors import EnvfleetError
+from envfleet.core.descriptors import above_standard_streams
+from envfleet.core.errors import EnvfleetError
 from envfleet.executors.python.side_channel import file_size_limit
 
 

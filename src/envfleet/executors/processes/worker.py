@@ -23,9 +23,9 @@ from functools import partial
 from typing import Any
 
 from envfleet import _native
-from envfleet.batch import Fault
-from envfleet.descriptors import open_closed_standard_streams
-from envfleet.errors import EnvfleetError
+from envfleet.core.batch import Fault
+from envfleet.core.descriptors import open_closed_standard_streams
+from envfleet.core.errors import EnvfleetError
 from envfleet.executors import debugger
 from envfleet.executors.processes.channel import Channel
 from envfleet.executors.python.building import EnvDescription, build_envs, close_envs, describe_env

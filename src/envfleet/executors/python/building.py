@@ -11,11 +11,11 @@ from typing import Any, Protocol
 import cloudpickle
 import gymnasium
 
-from envfleet.batch import Fault
-from envfleet.errors import ConfigError, DifferentSpacesError, EnvError
+from envfleet.core.batch import Fault
+from envfleet.core.errors import ConfigError, DifferentSpacesError, EnvError
+from envfleet.core.spec import EnvSpec
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.env_reports import build_remedy
-from envfleet.spec import EnvSpec
-from envfleet.tracebacks import message_of
 
 
 class EnvBuilder(Protocol):

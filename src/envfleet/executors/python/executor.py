@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import NATIVE_CODES, Phase
-from envfleet.batch import Batch, Fault, FinalRows
-from envfleet.errors import EnvError
-from envfleet.executors.base import NO_TIMEOUT, REFUSED, PoolBackedExecutor, Refused, all_env_ids
+from envfleet.core.autoreset import NATIVE_CODES, Phase
+from envfleet.core.batch import Batch, Fault, FinalRows
+from envfleet.core.errors import EnvError
+from envfleet.core.executor import NO_TIMEOUT, REFUSED, PoolBackedExecutor, Refused, all_env_ids
+from envfleet.core.infos import merge
+from envfleet.core.options import PoolConfig
+from envfleet.core.seeding import Words
+from envfleet.core.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
+from envfleet.core.spec import EnvSpec
+from envfleet.core.statistics import EnvStats, PoolStats, WorkerStats
+from envfleet.core.tracebacks import message_of
+from envfleet.core.validation import LeafColumns
 from envfleet.executors.env_reports import (
     BUILD_REMEDY,
     EnvCloseWarning,
@@ -29,14 +37,6 @@ from envfleet.executors.python.layout import Layout, native_action_space, read_t
 from envfleet.executors.python.runner import ObjectAction, ResetArguments
 from envfleet.executors.python.side_channel import SideChannel
 from envfleet.executors.python.snapshots import snapshot
-from envfleet.infos import merge
-from envfleet.options import PoolConfig
-from envfleet.seeding import Words
-from envfleet.spaces import Leaf, batched_leaf, join, leaf_columns, plain_array_leaf
-from envfleet.spec import EnvSpec
-from envfleet.statistics import EnvStats, PoolStats, WorkerStats
-from envfleet.tracebacks import message_of
-from envfleet.validation import LeafColumns
 
 # The message of an exception of an env that could not be reported.
 _NO_REPORT = "it raised, and its report raised too"

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from envfleet.spaces import Leaf, path_text
-from envfleet.tracebacks import WrongResultError
+from envfleet.core.spaces import Leaf, path_text
+from envfleet.core.tracebacks import WrongResultError
 
 
 def check_reward(reward: float) -> None:

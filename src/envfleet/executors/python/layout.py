@@ -18,10 +18,10 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.errors import EnvfleetError
+from envfleet.core.errors import EnvfleetError
+from envfleet.core.options import PoolConfig
+from envfleet.core.spaces import Leaf, leaves_of, plain_array_leaf
 from envfleet.executors.python.building import EnvDescription
-from envfleet.options import PoolConfig
-from envfleet.spaces import Leaf, leaves_of, plain_array_leaf
 
 _ALIGNMENT = 64
 # Numeric infos of one row; what does not fit goes through the side channel.

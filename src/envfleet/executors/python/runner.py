@@ -18,19 +18,19 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import NATIVE_CODES
-from envfleet.batch import Fault
-from envfleet.errors import PoolClosedError, StateError, short_repr
+from envfleet.core.autoreset import NATIVE_CODES
+from envfleet.core.batch import Fault
+from envfleet.core.errors import PoolClosedError, StateError, short_repr
+from envfleet.core.executor import split_envs
+from envfleet.core.spaces import Leaf, dtype_remedy, fits, join, path_text, plain_array_leaf, split
+from envfleet.core.tracebacks import WrongResultError, encodable, message_of
 from envfleet.executors import debugger
-from envfleet.executors.base import split_envs
 from envfleet.executors.env_reports import NoSuchAttributeError
 from envfleet.executors.python.building import EnvBuilder
 from envfleet.executors.python.finite import check_observation, check_reward
 from envfleet.executors.python.layout import Layout, write_text
 from envfleet.executors.python.side_channel import LocalSideChannel, NoRoomError, SideChannel
 from envfleet.executors.python.snapshots import snapshot
-from envfleet.spaces import Leaf, dtype_remedy, fits, join, path_text, plain_array_leaf, split
-from envfleet.tracebacks import WrongResultError, encodable, message_of
 
 
 @dataclass(frozen=True)

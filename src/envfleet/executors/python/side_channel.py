@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import cloudpickle
 
-from envfleet.errors import EnvfleetError, PoolClosedError
+from envfleet.core.errors import EnvfleetError, PoolClosedError
 from envfleet.executors.python.layout import align_up
 
 _PAGE_BYTES = 4096

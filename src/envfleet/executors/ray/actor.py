@@ -13,10 +13,14 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.autoreset import Phase
-from envfleet.batch import Batch, Fault
-from envfleet.errors import EnvError
-from envfleet.executors.base import NO_TIMEOUT, Executor, Refused
+from envfleet.core.autoreset import Phase
+from envfleet.core.batch import Batch, Fault
+from envfleet.core.errors import EnvError
+from envfleet.core.executor import NO_TIMEOUT, Executor, Refused
+from envfleet.core.spaces import split
+from envfleet.core.statistics import PoolStats
+from envfleet.core.tracebacks import message_of
+from envfleet.core.validation import LeafColumns
 from envfleet.executors.env_reports import EnvCloseWarning, EnvStateError
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.python.executor import PythonExecutor
@@ -41,10 +45,6 @@ from envfleet.executors.ray.messages import (
     encode_value,
     pool_fault,
 )
-from envfleet.spaces import split
-from envfleet.statistics import PoolStats
-from envfleet.tracebacks import message_of
-from envfleet.validation import LeafColumns
 
 # How often a response carries the counts of stats(), for threads that must not disturb the caller's: every second, and
 # less often if that took more than a hundredth of the time.

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.batch import Batch, Fault, FinalRows
+from envfleet.core.batch import Batch, Fault, FinalRows
+from envfleet.core.infos import merge, merge_nested, value_as_given, value_keys
+from envfleet.core.spaces import join, leaf_columns, plain_array_leaf
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.python.snapshots import snapshot
 from envfleet.executors.ray.messages import ResponseCodec, ResponseColumns
-from envfleet.infos import merge, merge_nested, value_as_given, value_keys
-from envfleet.spaces import join, leaf_columns, plain_array_leaf
-from envfleet.tracebacks import message_of
 
 # An info key's column with the mask of the rows that have it (None: all); a nested dict has an InfoColumns instead.
 InfoColumn = tuple[Any, "NDArray[np.bool_] | None"]

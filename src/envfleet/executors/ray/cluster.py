@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from envfleet.errors import ConfigError, EnvfleetError, MissingExtraError, PoolClosedError
+from envfleet.core.errors import ConfigError, EnvfleetError, MissingExtraError, PoolClosedError
 
 _PURPOSE = "backend='ray'"
 _CONNECT_TIMEOUT_S = 10.0

@@ -6,7 +6,7 @@ import os
 import sys
 from dataclasses import dataclass
 
-from envfleet.aliases import InstalledAliases, install_inherited, installed_aliases
+from envfleet.core.aliases import InstalledAliases, install_inherited, installed_aliases
 from envfleet.executors import debugger
 from envfleet.executors.registered_envs import adopt_registered, registered_envs
 

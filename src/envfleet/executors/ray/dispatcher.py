@@ -24,9 +24,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import Phase
-from envfleet.batch import Batch, Fault
-from envfleet.errors import EnvfleetError
+from envfleet.core.autoreset import Phase
+from envfleet.core.batch import Batch, Fault
+from envfleet.core.errors import EnvfleetError
+from envfleet.core.options import PoolConfig
+from envfleet.core.statistics import PoolStats
+from envfleet.core.tracebacks import message_of
+from envfleet.core.validation import LeafColumns
 from envfleet.executors.ray.batches import BatchBuilder, LastObservations, Response, Rows, response_from_columns
 from envfleet.executors.ray.connection import CallerConnection
 from envfleet.executors.ray.messages import (
@@ -38,10 +42,6 @@ from envfleet.executors.ray.messages import (
     decode_result,
 )
 from envfleet.executors.ray.supervisor import HEARTBEAT_S, Connections, Worker, WorkerTable, describe_death
-from envfleet.options import PoolConfig
-from envfleet.statistics import PoolStats
-from envfleet.tracebacks import message_of
-from envfleet.validation import LeafColumns
 
 # How long what an interrupted call has sent may take to finish.
 _GRACE_S = 1.0

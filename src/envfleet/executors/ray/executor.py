@@ -21,10 +21,16 @@ from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
 from envfleet import _native
-from envfleet.autoreset import Phase, StepRule, step_rule
-from envfleet.batch import Batch, Fault
-from envfleet.errors import CallOrderError, EnvError, PoolClosedError
-from envfleet.executors.base import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
+from envfleet.core.autoreset import Phase, StepRule, step_rule
+from envfleet.core.batch import Batch, Fault
+from envfleet.core.errors import CallOrderError, EnvError, PoolClosedError
+from envfleet.core.executor import CLOSE_TIMEOUT_S, REFUSED, Executor, Refused, split_envs
+from envfleet.core.options import PoolConfig
+from envfleet.core.seeding import Words
+from envfleet.core.spaces import join, plain_array_leaf, split
+from envfleet.core.statistics import PoolStats, StatsHistory
+from envfleet.core.tracebacks import message_of
+from envfleet.core.validation import LeafColumns
 from envfleet.executors.env_reports import BUILD_REMEDY, RESET_REMEDY, EnvStateError, call_remedy
 from envfleet.executors.python.building import SpecMaker, common_description
 from envfleet.executors.ray import cluster as ray_cluster
@@ -47,12 +53,6 @@ from envfleet.executors.ray.supervisor import (
     start_workers,
     stop_workers,
 )
-from envfleet.options import PoolConfig
-from envfleet.seeding import Words
-from envfleet.spaces import join, plain_array_leaf, split
-from envfleet.statistics import PoolStats, StatsHistory
-from envfleet.tracebacks import message_of
-from envfleet.validation import LeafColumns
 
 _open_executors: weakref.WeakSet[RayExecutor] = weakref.WeakSet()
 

@@ -19,12 +19,12 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from envfleet.batch import Fault
-from envfleet.errors import EnvError, EnvfleetError
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvError, EnvfleetError
+from envfleet.core.spaces import leaves_of
+from envfleet.core.tracebacks import message_of
 from envfleet.executors.env_reports import call_remedy
 from envfleet.executors.python.side_channel import dump
-from envfleet.spaces import leaves_of
-from envfleet.tracebacks import message_of
 
 STEP, RESET = 0, 1
 

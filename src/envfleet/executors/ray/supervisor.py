@@ -19,9 +19,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from numpy.typing import NDArray
 
-from envfleet.batch import Fault
-from envfleet.errors import EnvError, PlacementError
-from envfleet.executors.base import all_env_ids
+from envfleet.core.batch import Fault
+from envfleet.core.errors import EnvError, PlacementError
+from envfleet.core.executor import all_env_ids
 from envfleet.executors.env_reports import BUILD_REMEDY, build_remedy
 from envfleet.executors.process_context import ProcessContext
 from envfleet.executors.python.building import EnvDescription

@@ -1,7 +1,0 @@
-"""bsuite: Catch, which is also the template for an env of your own."""
-
-from __future__ import annotations
-
-from envfleet.envs.family import Family
-
-FAMILY = Family("bsuite", ("Catch-v0",))

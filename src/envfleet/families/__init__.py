@@ -1,0 +1,1 @@
+"""The families of environments, one module or folder each."""
