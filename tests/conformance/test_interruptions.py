@@ -30,11 +30,12 @@ def interrupted(gate: Gate, *, opens: bool = False, again: bool = False) -> Iter
     def handle(*arguments: Any) -> None:
         if not is_inside:  # on a busy machine, the second one may come when the call has ended
             return
+        is_first = not is_handled.is_set()
+        is_handled.set()
         if opens:
             gate.open()
-        elif again and not is_handled.is_set():
+        elif again and is_first:
             timer.start()
-        is_handled.set()
         signal.default_int_handler(*arguments)
 
     def interrupt() -> None:
