@@ -35,7 +35,7 @@ class Model {
 using SharedModel = std::shared_ptr<const Model>;
 
 // xml_file: a path, or the name of one of Gymnasium's files. stamp: identifies the contents of the file, and of the files
-// that it refers to, when the pool was made (envfleet/families/mujoco_files.py); empty for Gymnasium's files.
+// that it refers to, when the pool was made (envfleet/families/mujoco/model_files.py); empty for Gymnasium's files.
 SharedModel shared_model(const std::string& xml_file, const std::string& stamp);
 
 // Keeps the model of the env that this thread destroyed last. An env that is rebuilt requests its model right after it was

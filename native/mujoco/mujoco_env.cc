@@ -6,7 +6,7 @@ namespace envfleet::mujoco {
 
 namespace {
 
-constexpr int kNoCamera = -2;  // as envfleet/families/mujoco.py has it
+constexpr int kNoCamera = -2;  // as envfleet/families/mujoco/__init__.py has it
 constexpr std::int64_t kLargestPicture = 1 << 24;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Called by envfleet/families/mujoco_plugin.py before it registers the envs.
+// Called by envfleet/envs/mujoco_plugin.py before it registers the envs.
 #include "envfleet/env.h"
 #include "model.h"
 

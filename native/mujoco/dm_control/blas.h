@@ -1,6 +1,6 @@
 // Dot products as numpy's BLAS adds them up: with fused multiply-adds or without, depending on the CPU and the kernel.
 //
-// Python asks numpy which it is before an env is made (envfleet/families/dm_control_models.py). Normalized orientations
+// Python asks numpy which it is before an env is made (envfleet/families/dm_control/models.py). Normalized orientations
 // are where an episode starts: a last bit that differs there grows into another trajectory.
 #pragma once
 

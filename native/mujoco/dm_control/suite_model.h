@@ -1,6 +1,6 @@
 // SuiteModel: a compiled model of dm_control's suite with what control.Environment knows about it.
 //
-// Python assembles and compiles the models, since the package does (envfleet/families/dm_control_models.py), and adds them
+// Python assembles and compiles the models, since the package does (envfleet/families/dm_control/models.py), and adds them
 // here by the name of their task.
 //
 // Thread safety: any thread may ask for one; a model never changes after it was added.
