@@ -33,7 +33,7 @@ help:
 	@echo "make demo      build, then run 1024 CartPoles for a few seconds"
 	@echo "make test      build, then run all tests"
 	@echo "make build     rebuild the native module; only what changed"
-	@echo "make lint      run ruff, mypy and clang-format"
+	@echo "make lint      run ruff, mypy, import-linter and clang-format"
 	@echo "make format    format the code with ruff and clang-format"
 	@echo "make bench     measure envfleet against its peers (installs them in .venv-bench)"
 	@echo "make soak      run the long tests: random kills, a thousand pools"
