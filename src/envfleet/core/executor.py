@@ -11,7 +11,7 @@ import itertools
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +30,9 @@ CLOSE_TIMEOUT_S = 5.0  # how long close() waits for envs; kCloseTimeoutNs in nat
 NativeT = TypeVar("NativeT", _native.NativePool, _native.PythonPool)
 
 
-class Refused:
-    """The result for input that the fast path does not accept; no env has moved."""
-
-
-REFUSED: Final = Refused()
+# The result for input that the fast path does not accept; no env has moved. It is what the native pools return.
+Refused: TypeAlias = Literal[False]
+REFUSED: Final[Refused] = False
 
 
 def all_env_ids(num_envs: int) -> NDArray[np.int32]:

@@ -35,7 +35,7 @@ from envfleet.core.errors import (
     StateError,
     short_repr,
 )
-from envfleet.core.executor import NO_TIMEOUT, Executor, Refused
+from envfleet.core.executor import NO_TIMEOUT, REFUSED, Executor
 from envfleet.core.options import PoolConfig
 from envfleet.core.restarts import Restarts
 from envfleet.core.seeding import Seed, fresh_seeds, seeds_for, to_words
@@ -179,7 +179,7 @@ class Pool:
         batch = self._executor.step(actions, env_ids, timeout_s)
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
-        if isinstance(batch, Refused):
+        if batch is REFUSED:
             batch = self._step_checked(actions, env_ids, timeout_s)
         if batch is None:
             raise RecvTimeout(f"step() did not finish within {timeout} s; recv() returns it when it does")
@@ -192,7 +192,7 @@ class Pool:
         if env_ids is not None and not len(env_ids):
             return self._empty_batch()
         batch = self._executor.step_checked(actions, env_ids, timeout_s)
-        if isinstance(batch, Refused):
+        if batch is REFUSED:
             raise _changed_during_the_call()
         return batch
 
@@ -215,7 +215,7 @@ class Pool:
         if ids is not None and not len(ids):
             return self._empty_batch()
         batch = self._executor.step_objects(actions, ids, timeout_s)
-        assert not isinstance(batch, Refused), "checked actions are accepted"
+        assert batch is not REFUSED, "checked actions are accepted"
         return batch
 
     def _handle_faults(self, batch: Batch) -> Batch:
@@ -270,11 +270,11 @@ class Pool:
         batch = self._executor.recv(NO_TIMEOUT if timeout is None else timeout_seconds(timeout))
         if type(batch) is Batch and not batch.faults:  # first, since it is nearly always so
             return batch
-        if isinstance(batch, Refused):
+        if batch is REFUSED:
             if self._check_can_recv():
                 return self._empty_batch()
             batch = self._executor.recv(timeout_seconds(timeout))
-            assert not isinstance(batch, Refused), "what can be received is not refused"
+            assert batch is not REFUSED, "what can be received is not refused"
         if batch is None:
             raise RecvTimeout(f"recv() got no batch within {timeout} s; the next recv() returns the late rows")
         return batch if not batch.faults else self._handle_faults(batch)

@@ -20,7 +20,7 @@ from envfleet import _native
 from envfleet.core.autoreset import NATIVE_CODES
 from envfleet.core.batch import Batch, Fault, FinalRows
 from envfleet.core.errors import ConfigError, EnvError, EnvfleetError, StateError, short_repr
-from envfleet.core.executor import CLOSE_TIMEOUT_S, REFUSED, PoolBackedExecutor, Refused, all_env_ids
+from envfleet.core.executor import CLOSE_TIMEOUT_S, PoolBackedExecutor, Refused, all_env_ids
 from envfleet.core.family import Renderer
 from envfleet.core.options import PoolConfig
 from envfleet.core.seeding import Words
@@ -53,8 +53,6 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._info_names = tuple(array.name for array in spec.info_arrays)
         self._has_finals = config.autoreset_mode is AutoresetMode.SAME_STEP
         self._has_single_obs = not texts and not isinstance(spec.observation_space, (spaces.Dict, spaces.Tuple))
-        # The most common case: nothing is left to do here.
-        self._is_plain = self._has_single_obs and not self._info_names and not self._has_finals
         try:
             self._native = _native.NativePool(
                 env_id=native_id,
@@ -79,6 +77,9 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
                 f"expected as many envs as fit in memory, got num_envs={config.num_envs}; pass a smaller num_envs"
             ) from error
         self.call_guard = self._native.call_guard
+        if self._has_single_obs and not self._info_names and not self._has_finals:
+            # The most common case: nothing is left to do here.
+            self.step, self.recv = self._native.step, self._native.recv  # type: ignore[method-assign]
         self._params = params
         self._render_mode = config.render_mode
         self._make_renderer = make_renderer
@@ -89,8 +90,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
     # --- stepping ------------------------------------------------------------------------
 
     def step(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
-        batch = self._native.step(actions, env_ids, timeout_s)
-        return batch if self._is_plain and type(batch) is Batch else self._finished(batch)
+        return self._finished(self._native.step(actions, env_ids, timeout_s))
 
     def step_checked(self, actions: Any, env_ids: Any, timeout_s: float) -> Batch | Refused | None:
         return self._finished(self._native.step_checked(actions, env_ids, timeout_s))
@@ -105,8 +105,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         return self._native.send
 
     def recv(self, timeout_s: float) -> Batch | Refused | None:
-        batch = self._native.recv(timeout_s)
-        return batch if self._is_plain and type(batch) is Batch else self._finished(batch)
+        return self._finished(self._native.recv(timeout_s))
 
     def native_pool(self) -> _native.NativePool | None:
         return self._native
@@ -134,9 +133,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
 
     def _finished(self, result: Batch | Literal[False] | None) -> Batch | Refused | None:
         """Return what a call of the native pool returned in the form of the Executor."""
-        if not isinstance(result, Batch):
-            return None if result is None else REFUSED
-        return self._finish(result)
+        return self._finish(result) if isinstance(result, Batch) else result
 
     def _finish(self, batch: Batch) -> Batch:
         """Finish a raw batch in place; see NativePool.__init__()."""

@@ -128,7 +128,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def _finished(self, batch: Batch | Literal[False] | None) -> Batch | Refused | None:
         """Return what a native call returned, with a batch in its final form."""
         if type(batch) is not Batch:
-            return REFUSED if batch is False else None
+            return batch
         if self._is_plain and not batch.faults:
             return batch
         # The native call has kept other threads out until now, if it is not part of a method that does.
@@ -183,7 +183,7 @@ class PythonExecutor(PoolBackedExecutor[_native.PythonPool]):
     def _run_reset(self, env_ids: NDArray[np.int32] | None, timeout_s: float) -> Batch | None:
         self._forget_faults(env_ids)
         batch = self._finished(self._native.reset(env_ids, timeout_s))
-        assert not isinstance(batch, Refused), "a reset is accepted or raises"
+        assert batch is not REFUSED, "a reset is accepted or raises"
         return batch
 
     def _put_options(self, env_ids: NDArray[np.int32] | None, options: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from envfleet.core.autoreset import Phase
 from envfleet.core.batch import Batch, Fault
 from envfleet.core.errors import EnvError
-from envfleet.core.executor import NO_TIMEOUT, Executor, Refused
+from envfleet.core.executor import NO_TIMEOUT, REFUSED, Executor, Refused
 from envfleet.core.spaces import split
 from envfleet.core.statistics import PoolStats
 from envfleet.core.tracebacks import message_of
@@ -147,7 +147,7 @@ class EnvActor:
     def _step(self, executor: Executor, request: Request, objects: Sequence[Any] | None) -> Batch | Refused | None:
         if objects is None and len(request.actions) == 1 and len(self._requests.leaves) == 1:
             batch = executor.step(request.actions[0], request.local_ids, NO_TIMEOUT)
-            if not isinstance(batch, Refused):
+            if batch is not REFUSED:
                 return batch
         arrays, others = iter(request.actions), iter(objects or ())
         leaves = [next(arrays if leaf.kind == "array" else others) for leaf in self._requests.leaves]
