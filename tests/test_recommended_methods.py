@@ -17,7 +17,7 @@ from envfleet.wrappers.base import PoolWrapper
 REPOSITORY = Path(__file__).parents[1]
 SOURCES = REPOSITORY / "src" / "envfleet"
 # What a pool says reaches the user of any of its views.
-OF_THE_POOL = ["pool.py", "restarts.py", "validation.py", "infos.py", "spaces.py", "executors"]
+OF_THE_POOL = [*(f"core/{name}.py" for name in ("pool", "restarts", "validation", "infos", "spaces")), "executors"]
 # Every class with send() and recv(), by the package that it needs.
 VIEWS = [
     ("", "envfleet.apis.gymnasium.GymnasiumPool"),

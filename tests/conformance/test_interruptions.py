@@ -205,7 +205,7 @@ def test_a_fault_in_a_batch_that_was_lost(make, on_error):
     pool.reset()
     row = np.full(3, SLOW, np.float32)
     with Gate() as gate, interrupted(gate, opens=True):
-        pool.step(np.array([SLOW, gate.action, 10_000], np.float32))
+        pool.step(np.array([SLOW, gate.action, 7777], np.float32))
     if on_error == "raise":
         with pytest.raises(EnvError, match=r"env 2 .*batch was lost") as caught:
             pool.step(row)

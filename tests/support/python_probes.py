@@ -166,7 +166,7 @@ class RefusingEnv(FaultyEnv):
 
 
 class SleepyEnv(gymnasium.Env[Any, Any]):
-    """Sleeps as many milliseconds as its action says; 10,000 raises, a negative one names a gate."""
+    """Sleeps as many milliseconds as its action says; 7,777 raises, a negative one names a gate."""
 
     observation_space = spaces.Box(np.iinfo(np.int32).min, np.iinfo(np.int32).max, (), np.int32)
     action_space = spaces.Box(-MAX_GATE, 10_000, (), np.float32)
@@ -180,7 +180,7 @@ class SleepyEnv(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         if action < 0:
             wait_at_gate(-int(action))
-        elif action == 10_000:
+        elif action == 7777:
             raise RuntimeError("joint 3 exploded")
         else:
             time.sleep(float(action) / 1000)

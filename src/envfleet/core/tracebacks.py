@@ -30,9 +30,9 @@ _MAX_LINES = 10  # of source code, of a statement that spans several
 _MAX_REMOTE_FILES = 200
 _MAX_TEXT = 20_000
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 # The envs of envfleet, and what wraps an env: their frames belong to the env.
-_ENV_FOLDERS = tuple(_PACKAGE + name + os.sep for name in ("envs", "compat", "wrappers"))
+_ENV_FOLDERS = tuple(_PACKAGE + name + os.sep for name in ("envs", "families", "compat", "wrappers"))
 
 
 class WrongResultError(Exception):
