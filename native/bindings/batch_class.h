@@ -1,4 +1,5 @@
-// BatchClass: makes instances of envfleet.core.batch.Batch by filling their slots, which takes a fraction of a call of the class.
+// BatchClass: makes instances of envfleet.core.batch.Batch by filling their slots, which takes a fraction of a call of the
+// class.
 //
 // Thread safety: as any Python object, with the GIL held.
 #pragma once

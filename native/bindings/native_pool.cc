@@ -229,7 +229,7 @@ NativePool::Received NativePool::step_with(const engine::GivenActions& actions, 
     begin(Request::step, ids, wait);
     return receive(wait);
   }
-  if (engine_->has_started()) return {};
+  if (engine_->has_ordered_batch()) return {};
   if (runs_at_once(Request::step, ids.count, wait)) {
     // Done before this call ends, so its envs are never seen in flight.
     BatchBuffer* batch = wait.run(releases_gil(Request::step, ids.count), [&] { return engine_->step(actions); });
@@ -242,7 +242,7 @@ NativePool::Received NativePool::step_with(const engine::GivenActions& actions, 
 
 template <class Wait>
 bool NativePool::send_with(const engine::GivenActions& actions, const Wait& wait) {
-  if ((engine_->has_started() && !is_async()) || !engine_->accepts(actions) || !engine_->store(actions)) return false;
+  if ((engine_->has_ordered_batch() && !is_async()) || !engine_->accepts(actions) || !engine_->store(actions)) return false;
   begin(Request::step, {actions.env_ids, actions.count}, wait);
   return true;
 }
@@ -250,7 +250,7 @@ bool NativePool::send_with(const engine::GivenActions& actions, const Wait& wait
 template <class Wait>
 NativePool::Received NativePool::receive(const Wait& wait) {
   // An ordered batch that ran into its time limit comes first, also in an asynchronous pool.
-  if (engine_->has_started()) return finish(wait);
+  if (engine_->has_ordered_batch()) return finish(wait);
   if (!is_async() || engine_->num_in_flight() < engine_->options().batch_size) return {};
   return wait.wait([this](std::int64_t timeout_ns) { return engine_->take(timeout_ns); });
 }
@@ -410,16 +410,16 @@ NativePool::Received NativePool::recv_without_gil() {
   return call.may_go_on() ? put_back_faults(receive(WithoutGil(guard_))) : Received();
 }
 
-bool NativePool::has_late_batch() {
+bool NativePool::has_ordered_batch() {
   const PartialCall call(guard_);
-  return engine_->has_started();
+  return engine_->has_ordered_batch();
 }
 
 // ------------------------------------------------------------------- between batches
 
-bool NativePool::abandon(double timeout_s) {
+bool NativePool::drop_pending(double timeout_s) {
   const PartialCall call(guard_);
-  return wait_in_slices(guard_, to_ns(timeout_s), [this](std::int64_t slice) { return engine_->abandon(slice); });
+  return wait_in_slices(guard_, to_ns(timeout_s), [this](std::int64_t slice) { return engine_->drop_pending(slice); });
 }
 
 nb::tuple NativePool::unreported_faults() {
@@ -571,7 +571,7 @@ void bind_native_pool(nb::module_& module) {
       .def("send_reset", &NativePool::send_reset, nb::arg("env_ids").none())
       .def("seed", &NativePool::seed, nb::arg("env_ids").none(), nb::arg("words"))
       .def("observe", &NativePool::observe)
-      .def("abandon", &NativePool::abandon, nb::arg("timeout_s"))
+      .def("drop_pending", &NativePool::drop_pending, nb::arg("timeout_s"))
       .def("unreported_faults", &NativePool::unreported_faults)
       .def("clear_faults", &NativePool::clear_faults)
       .def("rebuild", &NativePool::rebuild, nb::arg("env_id"), nb::arg("phase"))
@@ -585,7 +585,7 @@ void bind_native_pool(nb::module_& module) {
       .def("in_flight", &NativePool::in_flight)
       .def("env_statistics", &NativePool::env_statistics)
       .def_prop_ro("num_in_flight", &NativePool::num_in_flight)
-      .def_prop_ro("has_late_batch", &NativePool::has_late_batch)
+      .def_prop_ro("has_ordered_batch", &NativePool::has_ordered_batch)
       .def_prop_ro("has_render", &NativePool::has_render)
       .def_prop_ro("ns_per_step", &NativePool::ns_per_step)
       .def_prop_ro("num_buffers", &NativePool::num_buffers)

@@ -19,9 +19,9 @@
 #include <utility>
 #include <vector>
 
+#include "bindings/batch_class.h"
 #include "bindings/call_scope.h"
 #include "bindings/numpy_arrays.h"
-#include "bindings/batch_class.h"
 #include "engine/call_guard.h"
 #include "engine/engine.h"
 
@@ -103,7 +103,7 @@ class NativePool {
   // --- between batches -------------------------------------------------------------------
 
   // Returns false if what is in flight, an observe() that was interrupted included, did not end within the limit.
-  bool abandon(double timeout_s);
+  bool drop_pending(double timeout_s);
   // Of rows that were returned or discarded.
   nanobind::tuple unreported_faults();
   // Also in the guard: an exception between two calls would leave it waiting for faults that are gone.
@@ -128,7 +128,7 @@ class NativePool {
   nanobind::list env_statistics();
   std::int64_t num_in_flight() const { return engine_->num_in_flight(); }
   // An ordered batch was started, or ran into its time limit, and has not been received yet.
-  bool has_late_batch();
+  bool has_ordered_batch();
   bool has_render() const { return engine_->spec().has_render != 0; }
   double ns_per_step();
   std::int64_t num_buffers() const { return engine_->num_buffers(); }

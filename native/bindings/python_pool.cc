@@ -536,7 +536,7 @@ void PythonPool::set_phase(std::int32_t env_id, std::uint8_t phase) {
   slot_of(env_id).phase = phase;
 }
 
-bool PythonPool::has_late_batch() {
+bool PythonPool::has_ordered_batch() {
   const PartialCall call(guard_);
   return !ordered_.empty();
 }
@@ -705,7 +705,7 @@ void bind_python_pool(nb::module_& module) {
       .def("phases", &PythonPool::phases)
       .def("in_flight", &PythonPool::in_flight)
       .def_prop_ro("num_in_flight", &PythonPool::num_in_flight)
-      .def_prop_ro("has_late_batch", &PythonPool::has_late_batch)
+      .def_prop_ro("has_ordered_batch", &PythonPool::has_ordered_batch)
       .def("env_statistics", &PythonPool::env_statistics)
       .def("worker_statistics", &PythonPool::worker_statistics)
       .def_prop_ro("call_guard", &PythonPool::call_guard, nb::rv_policy::reference_internal)

@@ -4,9 +4,9 @@
 // CallGuard); nothing has changed then, and the Python layer converts or explains it. None means that a time limit has
 // passed.
 //
-// A batch is returned as an envfleet.core.batch.Batch that is complete if its rows are plain: one observation array, no final
-// rows, no replies in the side channel. Otherwise obs, final and faults hold the columns and replies of which the Python
-// layer makes their final form (see make_batch()).
+// A batch is returned as an envfleet.core.batch.Batch that is complete if its rows are plain: one observation array, no
+// final rows, no replies in the side channel. Otherwise obs, final and faults hold the columns and replies of which the
+// Python layer makes their final form (see make_batch()).
 //
 // Interruption: recv() and drop_pending() are as if they had not begun. A step, reset or call that is interrupted lets its
 // envs finish for a moment and discards their rows, or leaves them in flight, for drop_pending(), and the pool interrupted.
@@ -24,11 +24,11 @@
 #include <optional>
 #include <vector>
 
+#include "bindings/batch_class.h"
 #include "bindings/call_scope.h"
 #include "bindings/info_schema.h"
 #include "bindings/kept_column.h"
 #include "bindings/numpy_arrays.h"
-#include "bindings/batch_class.h"
 #include "engine/call_guard.h"
 #include "engine/input_checks.h"
 #include "shm/caller_queue.h"
@@ -167,7 +167,7 @@ class PythonPool {
   nanobind::bytes in_flight();
   // Steps and resets only: recv() never returns a call().
   std::int64_t num_in_flight() const { return num_in_flight_.load(std::memory_order_relaxed); }
-  bool has_late_batch();
+  bool has_ordered_batch();
   // One dict per env. This and worker_statistics() are for any thread at any time.
   nanobind::list env_statistics();
   // (busy_ns, wait_ns) of each worker.

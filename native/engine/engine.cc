@@ -171,7 +171,8 @@ void Engine::fill_in(ef_rows& rows, Request request, const ResetOptions* options
 void Engine::prepare(Request request, const std::int32_t* env_ids, std::int64_t num_rows) {
   // Threads that still run the other batch find its buffer through started_ and would continue in this one.
   if (started_ != nullptr) {
-    throw std::logic_error("expected no other batch in flight, got one that was started; finish() or abandon() it first");
+    throw std::logic_error(
+        "expected no other batch in flight, got one that was started; finish() or drop_pending() it first");
   }
   BatchBuffer* buffer = sync_buffers_->acquire();
   assign(buffer->num_rows, num_rows);
@@ -483,7 +484,7 @@ void Engine::start_helper_thread() {
   helper_thread_.start([self = shared_from_this()](int) { return self->run_part(0); });
 }
 
-bool Engine::abandon(std::int64_t timeout_ns) {
+bool Engine::drop_pending(std::int64_t timeout_ns) {
   const std::int64_t begin_ns = now_ns();
   if (started_ != nullptr) {
     BatchBuffer* late = finish(timeout_ns, false);

@@ -7,7 +7,7 @@
 // Thread safety: one caller at a time (call_guard.h enforces that); the thread pool is internal.
 // Trusts its input: are_idle() or accepts() returned true for it, and actions are stored or given to step().
 // Invariants: every env that was started or posted completes its row, also one that throws. An env is in flight from then
-// until its row is received or abandoned; a call that throws has started nothing.
+// until its row is received or dropped; a call that throws has started nothing.
 #pragma once
 
 #include <array>
@@ -83,7 +83,7 @@ class Engine : public std::enable_shared_from_this<Engine> {
   BatchBuffer* step(const GivenActions& actions) {
     return run_batch(Request::step, actions.env_ids, actions.count, &actions);
   }
-  bool has_started() const { return started_ != nullptr; }
+  bool has_ordered_batch() const { return started_ != nullptr; }
   // Takes the last batch that was received back, which finish() then returns once more. No other may be started.
   void put_back(BatchBuffer* batch);
 
@@ -92,8 +92,8 @@ class Engine : public std::enable_shared_from_this<Engine> {
   BatchBuffer* take(std::int64_t timeout_ns);
 
   // Waits for everything in flight and drops it, faults included. Returns false after timeout_ns; what is still in flight
-  // can be received or abandoned later.
-  bool abandon(std::int64_t timeout_ns);
+  // can be received or dropped later.
+  bool drop_pending(std::int64_t timeout_ns);
 
   const std::uint8_t* in_flight() const { return in_flight_.data(); }  // by env
   // For any thread.

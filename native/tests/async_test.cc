@@ -32,7 +32,7 @@ void churn(Bench<Marked>& bench, std::int64_t num_rows, std::minstd_rand& random
       post(random() % 8 == 0 ? Request::reset : Request::step, 1 + random() % idle.size());
     }
   }
-  CHECK(bench.engine->abandon(-1));
+  CHECK(bench.engine->drop_pending(-1));
   bench.forget();
 }
 
@@ -113,7 +113,7 @@ TEST(an_ordered_reset_beside_envs_in_flight) {
   }
 }
 
-TEST(abandon_throws_away_what_is_in_flight) {
+TEST(drop_pending_throws_away_what_is_in_flight) {
   std::minstd_rand random(8);
   for (const int batch_size : {1, 5, 10}) {
     Bench<Marked> bench(options_of(11, batch_size, 2), {.burn_ns = 20'000});
@@ -121,7 +121,7 @@ TEST(abandon_throws_away_what_is_in_flight) {
     for (int i = 0; i < 300; ++i) {
       // Resets: their rows do not depend on the steps that nobody saw.
       bench.engine->post(Request::step, bench.all().data(), random() % 12);
-      CHECK(bench.engine->abandon(-1));
+      CHECK(bench.engine->drop_pending(-1));
       CHECK(bench.engine->take(0) == nullptr);
       const auto ids = random_subset(11, batch_size, random);
       bench.expect(Request::reset, ids);
@@ -131,7 +131,7 @@ TEST(abandon_throws_away_what_is_in_flight) {
   }
 }
 
-TEST(abandon_gives_up_after_its_time_and_can_be_asked_again) {
+TEST(drop_pending_gives_up_after_its_time_and_can_be_asked_again) {
   for (const bool is_async : {false, true}) {
     Bench<Gated> bench(options_of(6, is_async ? 2 : 6, 2));
     bench.run_and_check(Request::reset, nullptr);
@@ -141,10 +141,10 @@ TEST(abandon_gives_up_after_its_time_and_can_be_asked_again) {
     } else {
       bench.engine->start(Request::step, nullptr, 6);
     }
-    CHECK(!bench.engine->abandon(0));
-    CHECK(!bench.engine->abandon(1'000'000));
+    CHECK(!bench.engine->drop_pending(0));
+    CHECK(!bench.engine->drop_pending(1'000'000));
     Gated::is_open = true;
-    CHECK(bench.engine->abandon(-1));
+    CHECK(bench.engine->drop_pending(-1));
     bench.run_and_check(Request::reset, nullptr);
   }
 }

@@ -115,7 +115,7 @@ TEST(random_faults_complete_their_rows_asynchronously) {
         bench.engine->post(Request::step, well.data(), well.size());
       }
       CHECK(num_faults > 100);
-      CHECK(bench.engine->abandon(-1));
+      CHECK(bench.engine->drop_pending(-1));
     }
   }
 }
@@ -212,7 +212,7 @@ TEST(faults_are_kept_until_cleared_and_told_once_received) {
   bench.engine->post(Request::step, &zero, 1);
   bench.check_failed_row(*Batch(bench.engine->take(-1)), 0, 0);
   bench.engine->post(Request::step, &two, 1);
-  CHECK(bench.engine->abandon(-1));
+  CHECK(bench.engine->drop_pending(-1));
   CHECK_EQUAL(bench.engine->num_in_flight(), 0);
   const auto kept = bench.engine->received_faults();
   CHECK_EQUAL(kept.size(), 1u);
@@ -235,13 +235,13 @@ TEST(a_batch_that_was_put_back_comes_again) {
     }
     const std::int64_t num_rows = batch->num_rows, num_before = bench.engine->num_in_flight();
     bench.engine->put_back(batch);
-    CHECK(bench.engine->has_started());
+    CHECK(bench.engine->has_ordered_batch());
     CHECK_EQUAL(bench.engine->num_in_flight(), num_before + num_rows);
     Batch again(bench.engine->finish(-1, false));
     CHECK(again.get() == batch);
     CHECK_EQUAL(bench.engine->num_in_flight(), num_before);
     batch->is_whole ? bench.check_ordered(*again, bench.all()) : bench.check_any_order(*again);
-    CHECK(bench.engine->abandon(-1));
+    CHECK(bench.engine->drop_pending(-1));
   }
 }
 

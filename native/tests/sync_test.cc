@@ -54,7 +54,7 @@ TEST(actions_are_checked_before_any_env_moves) {
       if (refused < given.size()) {
         const std::int64_t right = std::exchange(given[refused], 1000);
         CHECK(bench.engine->step(actions) == nullptr);
-        CHECK(!bench.engine->has_started());
+        CHECK(!bench.engine->has_ordered_batch());
         given[refused] = right;
       }
       Batch done(bench.engine->step(actions));
@@ -90,9 +90,9 @@ TEST(start_and_finish_give_what_run_gives) {
         const auto ids = random_subset(29, 1 + random() % 29, random);
         bench.expect(Request::step, ids);
         bench.engine->start(Request::step, ids.data(), ids.size());
-        CHECK(bench.engine->has_started());
+        CHECK(bench.engine->has_ordered_batch());
         Batch batch(bench.engine->finish(-1, random() % 2 == 0));
-        CHECK(!bench.engine->has_started());
+        CHECK(!bench.engine->has_ordered_batch());
         bench.check_ordered(*batch, ids);
       }
     }
@@ -122,7 +122,7 @@ TEST(a_late_result_comes_later) {
       wait_for([] { return Gated::num_entered >= 1; });
       CHECK(bench.engine->finish(0, false) == nullptr);
       CHECK(bench.engine->finish(1'000'000, false) == nullptr);
-      CHECK(bench.engine->has_started());
+      CHECK(bench.engine->has_ordered_batch());
       Gated::is_open = true;
       Batch batch(bench.engine->finish(-1, false));
       bench.check_ordered(*batch, bench.all());
@@ -137,8 +137,9 @@ TEST(a_second_batch_is_refused_and_the_first_is_unharmed) {
   const std::vector<std::int32_t> first = {4, 1}, second = {0, 2};
   bench.expect(Request::step, first);
   bench.engine->start(Request::step, first.data(), 2);
-  CHECK_THROWS(bench.engine->start(Request::step, second.data(), 2), std::logic_error, "finish() or abandon() it first");
-  CHECK_THROWS(bench.engine->run(Request::step, second.data(), 2), std::logic_error, "finish() or abandon() it first");
+  CHECK_THROWS(bench.engine->start(Request::step, second.data(), 2), std::logic_error,
+               "finish() or drop_pending() it first");
+  CHECK_THROWS(bench.engine->run(Request::step, second.data(), 2), std::logic_error, "finish() or drop_pending() it first");
   Gated::is_open = true;
   Batch batch(bench.engine->finish(-1, false));
   bench.check_ordered(*batch, first);

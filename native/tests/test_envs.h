@@ -308,7 +308,7 @@ class Bench {
     CHECK_EQUAL(engine->phases()[id], EF_BROKEN);
   }
 
-  // After an abandon(): the envs moved, nobody saw how far.
+  // After an drop_pending(): the envs moved, nobody saw how far.
   void forget() {
     for (Model& model : models_) model = {};
   }

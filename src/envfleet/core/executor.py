@@ -330,7 +330,7 @@ class PoolBackedExecutor(Executor, Generic[NativeT]):
     @property
     def has_ordered_batch(self) -> bool:
         """Whether a batch in the order of its env_ids was started and has not been received yet."""
-        return self._native.has_late_batch
+        return self._native.has_ordered_batch
 
     def in_flight(self) -> NDArray[np.bool_]:
         """Return a mask of the envs in flight, by env id."""

@@ -330,6 +330,7 @@ class Pool:
             raise RecvTimeout(
                 f"drop_pending() waited {timeout} s for the envs in flight; call it again, or recv() their rows"
             )
+        self._executor.clear_faults()  # of the rows that were discarded; the next reset rebuilds their envs
 
     @_guarded
     def native_pool(self) -> _native.NativePool | None:

@@ -120,7 +120,7 @@ class NativeExecutor(PoolBackedExecutor[_native.NativePool]):
         self._native.send_reset(env_ids)
 
     def drop_pending(self, timeout_s: float) -> bool:
-        return self._native.abandon(timeout_s)
+        return self._native.drop_pending(timeout_s)
 
     def unreported_faults(self) -> tuple[Fault, ...]:
         return self._native.unreported_faults()
