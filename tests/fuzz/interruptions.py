@@ -195,6 +195,12 @@ class Fuzzer:
         assert fitting, f"got the counts {got}, expected one of {self.possible}"
         self.possible = fitting
 
+    def expect_reported(self, error: CallOrderError) -> None:
+        """The interruption struck when the report was about to be raised: the env is named all the same."""
+        reported = {env_id for counts in self.possible for env_id, own in enumerate(counts) if own == LOST}
+        assert any(f"env {env_id} raised earlier" in str(error) for env_id in reported), error
+        self.start_over()
+
     def expect_env(self, error: EnvError, env_id: int) -> None:
         """The report of the env that raised."""
         assert error.env_id == env_id, error
@@ -206,6 +212,9 @@ class Fuzzer:
             batch = self.pool.step(self.actions(NUM_ENVS))
         except EnvError as error:
             self.expect_lost(error)
+            return
+        except CallOrderError as error:
+            self.expect_reported(error)
             return
         self.possible = [counts for counts in self.possible if LOST not in counts]
         self.possible = self.stepped()
