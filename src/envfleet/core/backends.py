@@ -20,7 +20,10 @@ _registered: dict[str, Backend] = {}
 
 
 def _refuse(*_: object) -> tuple[Executor, PoolConfig]:
-    raise NotImplementedError("this backend runs no such envs")
+    raise ConfigError(
+        "expected a backend that runs such envs, got one that does not; "
+        "give its Backend make_python for envs in Python, make_native for envs in C++"
+    )
 
 
 @dataclass(frozen=True)

@@ -113,9 +113,9 @@ class Restarts:
 
     def _raise_if_final(self, faults: tuple[Fault, ...], batch: Batch | None, remedy: str) -> None:
         """Raise for these faults if on_error says so, or if an env of them has used up its restarts."""
-        exhausted = self._exhausted(faults)
         if not faults:
             return
+        exhausted = self._exhausted(faults)
         if self._config.on_error == "raise":
             first = faults
         elif exhausted:
